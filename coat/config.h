@@ -1,0 +1,152 @@
+// Everything a run is told: the model's shape, the recipe, the schedule, the files. Filled from the
+// command line by config_parse(); read-only afterwards.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "formats.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PATH_MAX_LENGTH 1024
+#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this for the products
+
+typedef enum { NORM_LAYER, NORM_RMS } NormKind;
+typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
+typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
+
+// The shape of a model. GPT-2 uses kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels,
+// layer norms, tanh-GELU, learned positions, biases and a tied head; the other values are for Llama-style
+// blocks.
+typedef struct {
+    int layers, heads, kv_heads, head_dim, channels, ffn;
+    int vocab;        // token ids 0 .. vocab-1 exist
+    int vocab_padded; // rows of the token embedding, a multiple of VOCAB_PADDING
+    int positions;    // the longest sequence
+    NormKind norm;
+    ActivationKind activation;
+    PositionKind position_kind;
+    bool biases, tied_head;
+    float norm_eps;
+} ModelShape;
+
+typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
+typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
+typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
+typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
+typedef enum { NORM_INPUT_SAVED, NORM_INPUT_RESIDUAL } NormInputKind;
+typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
+typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
+typedef enum { ROUND_NEAREST, ROUND_STOCHASTIC } RoundingKind;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
+typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
+typedef enum { TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind;
+
+// Which precision each part of the training state has. --recipe sets all; single flags override.
+typedef struct {
+    RecipeKind kind;
+    PrecisionKind precision;
+    LinearKind linear, head;
+    SavedKind saved;
+    NormInputKind norm_input;
+    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)
+    Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
+    int group_size; // of the per-group activations: 16, 32 or 128
+    MomentsKind moments;
+    Format second_moment;             // FMT_E4M3 or FMT_E5M2, where moments are 8-bit
+    RoundingKind second_moment_round; // of the second moment's codes
+    MasterKind master;
+    char moments_fp32[256]; // comma-separated name patterns of tensors exempt from 8-bit moments
+    bool cache_transposed;  // keep the transposed weight codes, or make them on demand
+    bool fast_accumulation_backward;
+} Recipe;
+
+typedef struct {
+    // data
+    char train[PATH_MAX_LENGTH], val[PATH_MAX_LENGTH]; // glob patterns of token files; "" = none
+    TokenizerKind tokenizer;
+    char tokenizer_file[PATH_MAX_LENGTH];
+    bool shuffle;
+    // model
+    char model[PATH_MAX_LENGTH]; // a name (gpt2, d12 ...), a checkpoint folder, a weight file, or "" = explicit shape
+    bool model_from_files;       // model names existing files whose weights are to be loaded
+    ModelShape shape;
+    Recipe recipe;
+    // batch
+    int micro_batch, seq_len;
+    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
+    int logits_chunk;     // tokens whose logits exist at a time; 0 = chosen
+    // optimizer
+    int64_t steps; // -1 = one epoch of the training data
+    float lr, beta1, beta2, eps, weight_decay, grad_clip;
+    float lr_final; // final rate as a fraction of lr
+    int64_t warmup;
+    float decay_fraction; // wsd: the share of the steps in the final decay
+    ScheduleKind schedule;
+    uint64_t seed;
+    int max_skipped; // stop after this many skipped updates in a row
+    // evaluation and samples
+    int64_t val_every; // 0 = only at the end
+    int val_batches;
+    int64_t sample_every;
+    int sample_tokens;
+    char prompt[4096];
+    float temperature;
+    int top_k;
+    bool eval_only, overfit_one_batch;
+    // files
+    char out[PATH_MAX_LENGTH]; // "" = nothing is written
+    int64_t save_every;        // 0 = only at the end
+    int keep;                  // newest checkpoints kept; 0 = all
+    bool resume;
+    int64_t resume_step; // -1 = the newest
+    bool overwrite;
+    // where and how it runs
+    DeviceKind device;
+    int threads; // CPU backend; 0 = all cores
+    int zero;    // ZeRO stage
+    int gpus;    // --plan only: how many GPUs to plan for
+    PlanKind plan;
+    int64_t memory_limit; // bytes; --plan searches the largest micro-batch under it; 0 = none
+    int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
+    bool autotune;
+    bool quiet, json;
+} Config;
+
+// Parses argv into config. llm.c's short flags are rewritten to the long ones first. Returns false with
+// err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
+// for text (--help, --version), which has been printed.
+// A model named by folder or weight file is only marked (model_from_files); its shape is read by
+// model_shape_from_files() of hf.h.
+bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
+
+// The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
+// divisibility, positions, batch arithmetic for `ranks` processes, features not built yet.
+bool config_check(Config *config, int ranks, Error *err);
+
+// Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96). Returns false if the
+// name is not in the table.
+bool model_shape_named(const char *name, ModelShape *shape);
+
+// Sets vocab and vocab_padded.
+void model_shape_vocab(ModelShape *shape, int vocab);
+
+const char *recipe_name(RecipeKind kind);
+
+static inline int64_t config_micro_tokens(const Config *c) {
+    return (int64_t)c->micro_batch * c->seq_len;
+}
+
+// Micro-batches per rank and optimizer step.
+static inline int64_t config_accumulation(const Config *c, int ranks) {
+    int64_t per_pass = config_micro_tokens(c) * ranks;
+    return c->batch_tokens > per_pass ? c->batch_tokens / per_pass : 1;
+}
+
+#ifdef __cplusplus
+}
+#endif

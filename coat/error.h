@@ -1,0 +1,63 @@
+// Errors: every function that can fail on the user's input returns false and fills an Error; main()
+// prints it in one line and exits with its code. Nothing below main() ends the process, except
+// fatal() for failures of the device or of memory, after which nothing sensible can be done.
+#pragma once
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The program's exit codes, part of its documented interface.
+typedef enum {
+    EXIT_DONE = 0,     // finished
+    EXIT_USER = 1,     // a flag, or flags that contradict each other
+    EXIT_DATA = 2,     // a file is missing, damaged, of the wrong kind, or cannot be written
+    EXIT_DEVICE = 3,   // the GPU, its driver, or its memory
+    EXIT_DIVERGED = 4, // the loss or gradient stayed non-finite
+    EXIT_RANK = 5      // another process of the run was lost
+} ExitCode;
+
+typedef struct {
+    ExitCode code;
+    char text[1024]; // one line: what was being done, to which thing, and what the user can change
+} Error;
+
+// Fills err and returns false, so that a failing function can end with `return error_set(...)`.
+__attribute__((format(printf, 3, 4))) static inline bool error_set(Error *err, ExitCode code, const char *format, ...) {
+    err->code = code;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return false;
+}
+
+__attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("error: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    exit((int)code);
+}
+
+static inline void *xmalloc(size_t bytes) {
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);
+    return p;
+}
+
+static inline void *xcalloc(size_t count, size_t bytes) {
+    void *p = calloc(count ? count : 1, bytes ? bytes : 1);
+    if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu times %zu bytes", count, bytes);
+    return p;
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,131 @@
+// Number formats: FP32, BF16, and the two 8-bit floats of the FP8 recipes, E4M3 and E5M2. Encoding and
+// decoding here are exact and run on host and device; device code uses the hardware's conversions where
+// it has them, shown equal by the tests.
+#pragma once
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define COAT_HD __host__ __device__
+#else
+#define COAT_HD
+#endif
+
+// The type that FMT_FP32 is stored in. The gradient check compiles the CPU backend with COAT_DOUBLE, so
+// that finite differences are exact enough to show a wrong term; nothing else does.
+#ifdef COAT_DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+
+typedef enum { FMT_NONE, FMT_FP32, FMT_BF16, FMT_E4M3, FMT_E5M2, FMT_U16, FMT_I32, FMT_U8, FMT_COUNT } Format;
+
+static inline size_t format_bytes(Format f) {
+    switch (f) {
+    case FMT_FP32: return sizeof(real);
+    case FMT_I32: return 4;
+    case FMT_BF16:
+    case FMT_U16: return 2;
+    case FMT_E4M3:
+    case FMT_E5M2:
+    case FMT_U8: return 1;
+    default: return 0;
+    }
+}
+
+static inline const char *format_name(Format f) {
+    static const char *const names[FMT_COUNT] = {"none", "fp32", "bf16", "e4m3", "e5m2", "u16", "i32", "u8"};
+    return (unsigned)f < FMT_COUNT ? names[f] : "?";
+}
+
+static inline bool format_is_fp8(Format f) {
+    return f == FMT_E4M3 || f == FMT_E5M2;
+}
+
+#define E4M3_MAX 448.0f
+#define E5M2_MAX 57344.0f
+
+COAT_HD static inline uint32_t float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+COAT_HD static inline float bits_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+// BF16 is the upper half of an FP32; rounding to nearest even, NaN kept a (quiet) NaN.
+COAT_HD static inline uint16_t bf16_encode(float x) {
+    uint32_t u = float_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+COAT_HD static inline float bf16_decode(uint16_t b) {
+    return bits_float((uint32_t)b << 16);
+}
+
+// FP32 -> 8-bit float with `mbits` mantissa bits and exponent bias `bias`, round to nearest even,
+// saturating to the largest finite code `max_code` (so are the infinities). NaN gives 0x7f with its sign:
+// callers detect non-finite values before the cast (COAT section 1).
+COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
+    uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
+    if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
+    int exponent = (int)(mag >> 23) - 127; // of the leading one, for normal FP32; FP32 subnormals flush below
+    int lowest = 1 - bias;                 // exponent of the smallest normal code
+    uint32_t code;
+    if (exponent < lowest - mbits - 1) {
+        code = 0; // below half of the smallest subnormal
+    } else {
+        int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
+        uint32_t mant = (mag & 0x7fffffu) | 0x800000u;
+        uint32_t kept = mant >> drop, rest = mant & ((1u << drop) - 1u), half = 1u << (drop - 1);
+        kept += (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
+        // kept holds the implicit one for normal codes; a carry moves into the exponent by itself
+        code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mbits);
+        if (code > max_code) code = max_code;
+    }
+    return (uint8_t)(sign << 7 | code);
+}
+
+COAT_HD static inline float fp8_decode_bits(uint8_t c, int mbits, int bias) {
+    uint32_t sign = c >> 7, exponent = (c & 0x7fu) >> mbits, mant = c & ((1u << mbits) - 1u);
+    float magnitude = exponent ? ldexpf((float)(mant + (1u << mbits)), (int)exponent - bias - mbits)
+                               : ldexpf((float)mant, 1 - bias - mbits);
+    return sign ? -magnitude : magnitude;
+}
+
+// E4M3: largest finite 448, smallest subnormal 2^-9, no infinity, NaN = 0x7f / 0xff.
+COAT_HD static inline uint8_t e4m3_encode(float x) {
+    return fp8_encode_bits(x, 3, 7, 0x7e);
+}
+COAT_HD static inline float e4m3_decode(uint8_t c) {
+    return (c & 0x7fu) == 0x7fu ? bits_float(0x7fc00000u) : fp8_decode_bits(c, 3, 7);
+}
+
+// E5M2: largest finite 57344, infinities 0x7c / 0xfc, NaN above; the cast saturates and never makes them.
+COAT_HD static inline uint8_t e5m2_encode(float x) {
+    return fp8_encode_bits(x, 2, 15, 0x7b);
+}
+COAT_HD static inline float e5m2_decode(uint8_t c) {
+    uint8_t magnitude = c & 0x7fu;
+    if (magnitude > 0x7cu) return bits_float(0x7fc00000u);
+    if (magnitude == 0x7cu) return bits_float((uint32_t)(c >> 7) << 31 | 0x7f800000u);
+    return fp8_decode_bits(c, 2, 15);
+}
+
+// The rounding that the split master weights use (COAT section 2): half up in magnitude, so that the low
+// 16 bits alone tell whether the upper half was rounded up.
+COAT_HD static inline uint16_t master_bf16(float x) {
+    return (uint16_t)((float_bits(x) + 0x8000u) >> 16);
+}
+COAT_HD static inline float master_join(uint16_t bf16, uint16_t low) {
+    return bits_float((uint32_t)(uint16_t)(bf16 - (low >> 15)) << 16 | low);
+}

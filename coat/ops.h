@@ -1,0 +1,201 @@
+// Every operation of the model: signature, shapes, what it reads, writes and saves. The model in
+// train_gpt2_fp8.cu is written once against this table of functions; coat/cpu and coat/cuda each fill one.
+//
+// Boundaries are the fused ones: an operation reads each input once and writes each output once, and hides
+// how its backend splits the work. Formats are the descriptors' business: an operation looks at the formats
+// and granularities it is given and quantises, transposes or does nothing accordingly. Two rules follow:
+//   - outputs with data == NULL are not wanted and are skipped;
+//   - an output that is the same memory as an input (equal data pointers) is already there: an operation
+//     whose work would only be that copy returns at once.
+//
+// Notation: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer, Vp padded
+// vocabulary. Activations are (M, columns). "plain" means FP32 or BF16 without scales. Arithmetic is FP32
+// (double in the gradient-check build). All sums run in an order that depends neither on the number of
+// threads nor on timing, so that every operation is reproducible bit for bit.
+//
+// `accumulate` of a gradient: false overwrites (the first micro-batch of a step), true adds.
+#pragma once
+#include "config.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What the optimizer step needs and what it finds, in one struct in the device's memory, so that the
+// decision to skip is taken there and a captured graph stays valid. The host writes the first part before a
+// step and reads the whole after it.
+typedef struct {
+    // written by the host
+    float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: no clipping
+    uint64_t seed;
+    // kept by the device
+    int64_t t;           // updates made so far; a skipped step does not advance it
+    int64_t skipped;     // updates skipped so far
+    int64_t skipped_run; // skipped in a row, up to now
+    // written by the operations of a step
+    double loss_sum;   // sum of the token losses times their scale: the mean loss of the step
+    double grad_sq;    // sum of the squares of all gradients
+    float grad_norm;   // its root
+    int32_t nonfinite; // a loss, gradient or value to be quantised was inf or NaN: the update is skipped
+} StepState;
+
+// A norm with what it saves. x is what backward reads: in BF16 recipes the residual stream itself, in COAT's
+// its per-group E4M3 copy.
+typedef struct {
+    Tensor x;      // (M, C) plain, or E4M3 SCALE_GROUP
+    Tensor mean;   // (M, 1) FP32; data NULL for RMSNorm
+    Tensor rstd;   // (M, 1) FP32
+    Tensor weight; // (1, C)
+    Tensor bias;   // (1, C); data NULL without biases
+    float eps;
+    bool from_saved; // normalise the dequantised x (--norm-input saved) instead of the residual itself
+} Norm;
+
+// Causal self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads).
+// Views q, k, v into a packed projection have its stride: row b*T+t, columns head*head_dim ...
+typedef struct {
+    int B, T, heads, kv_heads, head_dim;
+} AttentionShape;
+
+// One parameter tensor as the optimizer sees it.
+typedef struct {
+    Weight weight;  // value is BF16 or FP32; updated
+    Tensor grad;    // BF16 or FP32, same shape
+    Tensor m, v;    // FP32, BF16, or 8-bit with SCALE_EXPAND
+    Tensor master;  // FP32; or U16 low halves (split16); data NULL: none (or the value is FP32 already)
+    bool decay;     // decoupled weight decay applies
+    uint64_t index; // of the tensor's first element among all parameters: seeds stochastic rounding
+} Parameter;
+
+typedef struct Exec Exec;
+
+typedef struct Ops {
+    const char *name; // "cpu" or "cuda"
+
+    // --- device ------------------------------------------------------------------------------------------
+    // Opens the device and fills the exec's backend; on failure err says what and how to go on.
+    bool (*open)(Exec *, const Config *, Error *err);
+    void (*close)(Exec *);
+    // The run's only allocation (256-byte aligned, contents undefined); NULL with err when it does not fit.
+    void *(*allocate)(Exec *, size_t bytes, Error *err);
+    void (*release)(Exec *, void *memory);
+    void (*upload)(Exec *, void *device, const void *host, size_t bytes);   // returns when host may be reused
+    void (*download)(Exec *, void *host, const void *device, size_t bytes); // waits for the work before it
+    void (*zero)(Exec *, void *device, size_t bytes);
+    void (*synchronize)(Exec *);
+    // A micro-step may be recorded once and replayed: begin returns true if a recording `id` exists and was
+    // replayed (the caller skips its operations); otherwise the caller runs them and calls end.
+    bool (*replay_begin)(Exec *, int id);
+    void (*replay_end)(Exec *, int id);
+    // Profiler ranges.
+    void (*range_push)(Exec *, const char *name);
+    void (*range_pop)(Exec *);
+    // One line for the start-up report ("NVIDIA H200, 132 SMs, 143771 MiB" / "CPU, 2 threads, OpenBLAS").
+    void (*describe)(Exec *, char *text, size_t size);
+    // Bytes of device memory in use as the driver reports them (the whole device); 0 = unknown.
+    int64_t (*memory_in_use)(Exec *);
+    // Dense BF16 peak of the device in FLOP/s for the share of peak; 0 = unknown.
+    double (*peak_flops)(Exec *);
+
+    // --- forward -----------------------------------------------------------------------------------------
+    // r (M, C) = wte[token] + wpe[row % T]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
+    void (*embed_forward)(Exec *, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
+
+    // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in.
+    // r_out and norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group
+    // Scaling (maxima, reduction, cast: COAT section 1), its scale being written here.
+    void (*residual_norm_forward)(Exec *, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
+
+    // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
+    void (*linear_forward)(Exec *, Tensor y, Tensor x, Weight w, Tensor bias);
+
+    // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
+    void (*attention_forward)(Exec *, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape);
+
+    // q = QT(x): the input of a product in the product's format, with its scale. Same memory: nothing to do.
+    void (*quantize_forward)(Exec *, Tensor q, Tensor x);
+
+    // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR.
+    // y and h may be the same memory; then with bias.data NULL h is already complete.
+    void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias);
+
+    // The loss of a chunk of tokens, and its gradient in place of the logits (R, Vp) where `backward`.
+    // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
+    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0.
+    // A non-finite loss raises state->nonfinite.
+    void (*loss_forward_backward)(Exec *, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
+                                  bool backward, StepState *state);
+    // state->loss_sum += scale * sum of losses, in a fixed order.
+    void (*loss_sum)(Exec *, Tensor losses, float scale, StepState *state);
+
+    // --- backward ----------------------------------------------------------------------------------------
+    // Adds to dwte (Vp, C) FP32 (the head's gradient is already in it) the rows of g by token; writes or adds
+    // dwpe (positions, C) FP32, rows >= T being zeroed when not accumulating. A fixed order of addition.
+    void (*embed_backward)(Exec *, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
+
+    // n again from what was saved, in the layout that the weight gradient reads (n_t). n_t and n the same
+    // memory: n was saved. Otherwise from n's codes where n.data is given, else from norm.x with n's scale.
+    void (*norm_rebuild)(Exec *, Tensor n_t, Tensor n, Norm norm);
+
+    // g (M, C) = (add ? g : 0) + d norm / d x * dn; dweight, dbias (1, C) FP32. Writes g.amax where present.
+    void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                          bool accumulate);
+
+    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = QT(dy) in E5M2 with
+    // its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
+    // dy.amax, where present, holds the maxima, and no pass is needed for them.
+    void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
+
+    // dx (M, in) = dy (M, out) * w. FP8: dy E5M2 and w.codes_t.
+    void (*linear_backward_data)(Exec *, Tensor dx, Tensor dy, Weight w);
+    // dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed.
+    void (*linear_backward_weight)(Exec *, Tensor dw, Tensor dy, Tensor x, bool accumulate);
+
+    // The transpose of quantize_forward's q, again from x with q's saved scale. q_t same memory as x: nothing.
+    void (*quantize_rebuild)(Exec *, Tensor q_t, Tensor q, Tensor x);
+    // gelu(h) again, in the layout that the weight gradient reads. g_t and g the same memory: g was saved.
+    void (*gelu_rebuild)(Exec *, Tensor g_t, Tensor g, Tensor h);
+    // dh = dg * gelu'(stored h), with dbias (1, F) FP32 its column sums and its quantised copies, as in
+    // grad_quantize. Plain recipes: dh_q, dh_qt, dg are the same memory.
+    void (*gelu_backward)(Exec *, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
+
+    // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved.
+    void (*attention_backward)(Exec *, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                               Tensor k, Tensor v, AttentionShape);
+
+    // --- update ------------------------------------------------------------------------------------------
+    // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.
+    void (*grad_norm)(Exec *, const Parameter *parameters, int count, StepState *state);
+    // AdamW (COAT section 2) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
+    // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first.
+    void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
+    // FP8 codes of the weights that have any, from w.value; nothing for the others.
+    void (*weights_quantize)(Exec *, const Parameter *parameters, int count);
+} Ops;
+
+// Where operations run. The arena gives the workspace; `backend` is private to the filled table.
+struct Exec {
+    const Ops *ops;
+    void *backend;
+    void *workspace; // device scratch of at least ops_workspace_bytes(), for use within one operation
+    size_t workspace_bytes;
+    int rank, ranks;
+};
+
+const Ops *cpu_ops(void);
+#ifdef COAT_CUDA
+const Ops *cuda_ops(void);
+#endif
+
+// Bytes of Exec.workspace that a device's operations need for this configuration (coat/workspace.c; plain
+// arithmetic, so that a machine without a GPU can plan for one). Each named part becomes a row of the plan.
+typedef struct {
+    const char *name;
+    size_t bytes;
+} WorkspacePart;
+int ops_workspace_parts(const Config *config, DeviceKind device, WorkspacePart parts[], int max_parts);
+
+#ifdef __cplusplus
+}
+#endif

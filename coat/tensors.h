@@ -1,0 +1,99 @@
+// THE table of tensors: every parameter and activation of the model, in one place. The memory plan, the one
+// allocation, the start-up report, the contents of a checkpoint and the names in Hugging Face's layout all
+// derive from it.
+#pragma once
+#include "config.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// clang-format off
+// Parameters first, in the order in which they are initialised, updated and saved.
+typedef enum {
+    WTE, WPE,
+    LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
+    LNFW, LNFB,
+    PARAMETER_COUNT,
+    // input
+    TOKENS = PARAMETER_COUNT, TARGETS, STATE,
+    // forward
+    RESID, RESID_IN, RESID_MID, RESID_FINAL,
+    X_IN, MEAN1, RSTD1, N1, QKV, O, LSE, OQ, Y,
+    X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
+    X_FINAL, MEANF, RSTDF, NF,
+    LOGITS, LOSSES,
+    // backward
+    DRESID, DRESID_Q, DRESID_QT, DN, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
+    N1_T, N2_T, G_T, O_T,
+    TENSOR_COUNT
+} TensorId;
+
+// A parameter has several tensors; an activation only its VALUE.
+typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, ROLE_COUNT } Role;
+
+typedef enum {
+    CATEGORY_WEIGHTS, CATEGORY_FP8_WEIGHTS, CATEGORY_GRADIENTS, CATEGORY_MOMENTS, CATEGORY_MASTER,
+    CATEGORY_SAVED, CATEGORY_SCRATCH, CATEGORY_LOGITS, CATEGORY_COMMUNICATION, CATEGORY_WORKSPACE,
+    CATEGORY_COUNT
+} Category;
+
+// The steps of one micro-batch, as far as lifetimes need them. A scratch tensor that is used in stages
+// [first, last] shares memory with those whose stages do not overlap. Stages inside the layer loops come
+// back for every layer: what crosses from one layer to the next spans the whole loop.
+typedef enum {
+    STAGE_EMBED, STAGE_NORM1, STAGE_QKV, STAGE_ATTENTION, STAGE_PROJ, STAGE_NORM2, STAGE_FC, STAGE_ACT,
+    STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
+    STAGE_BWD_NORM2, STAGE_BWD_PROJ, STAGE_BWD_ATTENTION, STAGE_BWD_QKV, STAGE_BWD_NORM1, STAGE_BWD_EMBED,
+    STAGE_COUNT
+} Stage;
+// clang-format on
+
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // N(0, 0.02), and / sqrt(2 L)
+
+// What a row says, independent of any configuration.
+typedef struct {
+    const char *name;    // "qkvw"
+    const char *hf_name; // "transformer.h.%d.attn.c_attn.weight"; NULL for activations
+    bool hf_transposed;  // Hugging Face stores GPT-2's linear weights (in, out)
+    bool per_layer;
+    Init init;
+    bool product; // weight of a linear layer of a block: decays, and has FP8 codes with --linear fp8
+    bool decay;   // 2-D parameters decay
+} TensorRow;
+
+const TensorRow *tensor_row(TensorId id);
+const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
+const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m", ".v", ".master"
+
+// One tensor under one configuration: its format, its shape, where in the arena it lies.
+typedef struct {
+    bool exists;
+    int alias; // TensorId whose memory this is, or -1
+    Category category;
+    Format format;
+    Granularity granularity;
+    int group;
+    bool transposed, per_layer, per_layer_scale; // per_layer_scale: the scale outlives scratch data
+    bool saved;                                  // survives from forward to backward
+    bool has_amax;
+    int64_t rows, cols;                                             // of one layer
+    int layers;                                                     // 1 where not per layer
+    Stage first, last;                                              // scratch only
+    int64_t shard_elements;                                         // elements held by one rank (ZeRO), of one layer
+    size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
+    size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, in the arena
+    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from layer to layer
+} TensorLayout;
+
+// Fills formats, shapes and byte counts of all tensors; offsets are the arena's work. `ranks` processes share
+// the states as `config->zero` says.
+void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
+
+// Number of parameters (padding rows of the vocabulary not counted).
+int64_t model_parameters(const ModelShape *shape);
+
+#ifdef __cplusplus
+}
+#endif
