@@ -70,7 +70,8 @@ const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m
 // One tensor under one configuration: its format, its shape, where in the arena it lies.
 typedef struct {
     bool exists;
-    int alias; // TensorId whose memory this is, or -1
+    int alias;        // TensorId whose memory this is, or -1
+    int scale_source; // TensorId whose scale this shares (a transposed copy), or -1
     Category category;
     Format format;
     Granularity granularity;
@@ -84,7 +85,7 @@ typedef struct {
     int64_t shard_elements;                                         // elements held by one rank (ZeRO), of one layer
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
     size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, in the arena
-    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from layer to layer
+    size_t data_stride, scale_stride, exponent_stride;              // from layer to layer
 } TensorLayout;
 
 // Fills formats, shapes and byte counts of all tensors; offsets are the arena's work. `ranks` processes share

@@ -1,0 +1,308 @@
+#include "arena.h"
+
+#include <inttypes.h>
+
+#define ALIGNMENT 256 // of every tensor: what the libraries' fastest paths ask for
+
+static size_t align_up(size_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+// Reserves bytes at the cursor; returns their offset.
+static size_t take(size_t *cursor, size_t bytes) {
+    size_t offset = *cursor;
+    *cursor += align_up(bytes);
+    return offset;
+}
+
+static bool owns_memory(const TensorLayout *t) {
+    return t->exists && t->alias < 0;
+}
+
+// Scratch whose data shares memory with tensors of other stages. Its scales and maxima are small and do not.
+static bool is_pooled(const TensorLayout *t) {
+    return owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
+}
+
+// --- offsets ---------------------------------------------------------------------------------------------------
+
+// The resident tensors of one category that are, or are not, per layer; one layer's worth of them.
+static void place_resident(Arena *a, Category category, bool per_layer, size_t *cursor) {
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        for (int role = 0; role < ROLE_COUNT; role++) {
+            TensorLayout *t = &a->layout[id][role];
+            if (!owns_memory(t) || is_pooled(t) || t->category != category || t->per_layer != per_layer) continue;
+            t->data_offset = take(cursor, t->data_bytes);
+            if (t->scale_bytes) t->scale_offset = take(cursor, t->scale_bytes);
+            if (t->exponent_bytes) t->exponent_offset = take(cursor, t->exponent_bytes);
+        }
+    }
+}
+
+// First what exists once, then layer after layer, so that whatever belongs to one layer is contiguous (one
+// message when it is communicated).
+static void place_category(Arena *a, Category category, size_t *cursor) {
+    size_t begin = *cursor;
+    place_resident(a, category, false, cursor);
+    size_t block = *cursor;
+    place_resident(a, category, true, cursor);
+    size_t stride = *cursor - block;
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        for (int role = 0; role < ROLE_COUNT; role++) {
+            TensorLayout *t = &a->layout[id][role];
+            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer)
+                t->data_stride = t->scale_stride = t->exponent_stride = stride;
+        }
+    }
+    *cursor = block + stride * (size_t)a->config.shape.layers;
+    a->category_bytes[category] += *cursor - begin;
+}
+
+// The scales of pooled tensors (kept per layer where backward makes the same codes again) and all maxima.
+static void place_attachments(Arena *a, size_t *cursor) {
+    size_t begin = *cursor;
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        TensorLayout *t = &a->layout[id][VALUE];
+        if (!owns_memory(t)) continue;
+        if (is_pooled(t) && t->scale_bytes) {
+            t->scale_stride = t->per_layer_scale ? align_up(t->scale_bytes) : 0;
+            t->scale_offset = take(cursor, align_up(t->scale_bytes) * (size_t)(t->per_layer_scale ? t->layers : 1));
+        }
+        if (t->amax_bytes) t->amax_offset = take(cursor, t->amax_bytes);
+    }
+    a->category_bytes[CATEGORY_SCRATCH] += *cursor - begin;
+}
+
+static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+// Places the pooled tensors, the largest first, each at the lowest offset that is free during its whole life.
+// Returns the size of the pool.
+static size_t place_pool(Arena *a, size_t base) {
+    TensorLayout *list[TENSOR_COUNT], *placed[TENSOR_COUNT];
+    int count = 0, done = 0;
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        TensorLayout *t = &a->layout[id][VALUE];
+        if (is_pooled(t)) list[count++] = t;
+    }
+    for (int i = 1; i < count; i++) { // insertion sort, stable: equal sizes keep the table's order
+        TensorLayout *t = list[i];
+        int j = i;
+        for (; j > 0 && list[j - 1]->data_bytes < t->data_bytes; j--) list[j] = list[j - 1];
+        list[j] = t;
+    }
+    size_t pool = 0;
+    for (int i = 0; i < count; i++) {
+        TensorLayout *t = list[i];
+        size_t size = align_up(t->data_bytes), at = 0;
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int j = 0; j < done; j++) {
+                size_t other = placed[j]->data_offset - base, end = other + align_up(placed[j]->data_bytes);
+                if (lifetimes_overlap(t, placed[j]) && at < end && other < at + size) {
+                    at = end;
+                    moved = true;
+                }
+            }
+        }
+        t->data_offset = base + at;
+        placed[done++] = t;
+        if (at + size > pool) pool = at + size;
+    }
+    return pool;
+}
+
+void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
+    memset(arena, 0, sizeof *arena);
+    arena->config = *config;
+    arena->ranks = ranks;
+    tensors_resolve(config, ranks, arena->layout);
+    size_t cursor = 0;
+    for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++) place_category(arena, (Category)c, &cursor);
+    place_attachments(arena, &cursor);
+    size_t pool = place_pool(arena, cursor);
+    size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
+    arena->category_bytes[CATEGORY_LOGITS] = logits; // a part of the pool, named because it is easily made smaller
+    arena->category_bytes[CATEGORY_SCRATCH] += pool - logits;
+    cursor += pool;
+    arena->workspace_parts = ops_workspace_parts(config, device, arena->workspace, MAX_WORKSPACE_PARTS);
+    arena->workspace_offset = cursor;
+    for (int i = 0; i < arena->workspace_parts; i++) take(&cursor, arena->workspace[i].bytes);
+    arena->category_bytes[CATEGORY_WORKSPACE] = cursor - arena->workspace_offset;
+    arena->total_bytes = cursor;
+}
+
+// --- descriptors -----------------------------------------------------------------------------------------------
+
+Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
+    const TensorLayout *t = &arena->layout[id][role];
+    if (t->alias >= 0) return arena_tensor(arena, (TensorId)t->alias, role, layer);
+    Tensor out;
+    memset(&out, 0, sizeof out);
+    if (!t->exists) return out;
+    size_t l = (size_t)layer;
+    out.rows = t->rows;
+    out.cols = t->cols;
+    out.stride = t->transposed ? t->rows : t->cols;
+    out.format = t->format;
+    out.granularity = t->granularity;
+    out.group = t->group;
+    out.transposed = t->transposed;
+    if (!arena->base) return out;
+    out.data = arena->base + t->data_offset + l * t->data_stride;
+    if (t->scale_source >= 0)
+        out.scale = arena_tensor(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
+    else if (t->scale_bytes)
+        out.scale = arena->base + t->scale_offset + l * t->scale_stride;
+    if (t->exponent_bytes) out.exponent = (uint8_t *)arena->base + t->exponent_offset + l * t->exponent_stride;
+    if (t->amax_bytes) out.amax = (uint32_t *)(arena->base + t->amax_offset);
+    return out;
+}
+
+Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
+    const TensorLayout *t = &arena->layout[id][VALUE];
+    if (t->alias >= 0) return arena_saved(arena, (TensorId)t->alias, layer);
+    Tensor out = arena_tensor(arena, id, VALUE, layer);
+    if (!t->saved) out.data = NULL;
+    return out;
+}
+
+Weight arena_weight(const Arena *arena, TensorId id, int layer) {
+    Weight w;
+    w.value = arena_tensor(arena, id, VALUE, layer);
+    w.codes = arena_tensor(arena, id, CODES, layer);
+    w.codes_t = arena_tensor(arena, id, CODES_T, layer);
+    return w;
+}
+
+int arena_parameter_count(const Arena *arena) {
+    int count = 0;
+    for (int id = 0; id < PARAMETER_COUNT; id++) count += arena->layout[id][VALUE].layers;
+    return count;
+}
+
+int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]) {
+    int count = 0;
+    uint64_t index = 0;
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            Parameter *p = &list[count];
+            p->weight = arena_weight(arena, (TensorId)id, layer);
+            p->grad = arena_tensor(arena, (TensorId)id, GRAD, layer);
+            p->m = arena_tensor(arena, (TensorId)id, MOMENT_M, layer);
+            p->v = arena_tensor(arena, (TensorId)id, MOMENT_V, layer);
+            p->master = arena_tensor(arena, (TensorId)id, MASTER, layer);
+            p->decay = tensor_row((TensorId)id)->decay;
+            p->index = index;
+            index += (uint64_t)tensor_elements(p->weight.value);
+            if (ids) ids[count] = (TensorId)id;
+            if (layers) layers[count] = layer;
+            count++;
+        }
+    }
+    return count;
+}
+
+// --- allocation ------------------------------------------------------------------------------------------------
+
+int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit) {
+    Arena *trial = (Arena *)xmalloc(sizeof *trial);
+    Config c = *config;
+    int fits = 0, fails = 1 << 20;
+    for (int size = 1; fits < size && size < fails;) {
+        c.micro_batch = size;
+        arena_plan(trial, &c, ranks, device);
+        if (trial->total_bytes <= limit)
+            fits = size;
+        else
+            fails = size;
+        size = fails == 1 << 20 ? fits * 2 : fits + (fails - fits) / 2;
+    }
+    free(trial);
+    return fits;
+}
+
+// What a user can change about the largest category.
+static const char *category_advice(Category c) {
+    switch (c) {
+    case CATEGORY_SAVED:
+    case CATEGORY_SCRATCH: return "--micro-batch, --seq-len, --recompute, --saved coat";
+    case CATEGORY_LOGITS: return "--logits-chunk";
+    case CATEGORY_MOMENTS: return "--moments coat, --zero 1";
+    case CATEGORY_MASTER: return "--master split16, --zero 1";
+    case CATEGORY_GRADIENTS: return "--grads bf16, --zero 2";
+    default: return "a smaller --model, --zero 3";
+    }
+}
+
+bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
+    Error why;
+    arena->base = (char *)exec->ops->allocate(exec, arena->total_bytes, &why);
+    if (arena->base) {
+        exec->workspace = arena->base + arena->workspace_offset;
+        exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
+        return true;
+    }
+    int largest = 0;
+    for (int c = 0; c < CATEGORY_COUNT; c++)
+        if (arena->category_bytes[c] > arena->category_bytes[largest]) largest = c;
+    return error_set(
+        err, EXIT_DEVICE,
+        "memory: the run needs %.2f GB (%s); most of it is %s, %.2f GB, which these shrink: %s; see --plan",
+        (double)arena->total_bytes / 1e9, why.text, category_name((Category)largest),
+        (double)arena->category_bytes[largest] / 1e9, category_advice((Category)largest));
+}
+
+// --- reports ---------------------------------------------------------------------------------------------------
+
+// Bytes of one row over all its layers, scales and maxima included.
+static size_t total_bytes(const TensorLayout *t) {
+    size_t layers = (size_t)(t->per_layer ? t->layers : 1);
+    size_t scale_layers = (size_t)(t->per_layer_scale || t->per_layer ? t->layers : 1);
+    return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers + t->amax_bytes;
+}
+
+static void print_share(FILE *out, const char *name, size_t bytes, size_t total) {
+    fprintf(out, "  %-16s %12.3f MB %6.1f %%\n", name, (double)bytes / 1e6, 100.0 * (double)bytes / (double)total);
+}
+
+void arena_report(const Arena *arena, FILE *out) {
+    fprintf(out, "memory per process (1 MB = 10^6 bytes)\n");
+    for (int c = 0; c < CATEGORY_COUNT; c++) {
+        if (!arena->category_bytes[c]) continue;
+        print_share(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
+        if (c != CATEGORY_SAVED) continue;
+        for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+            const TensorLayout *t = &arena->layout[id][VALUE];
+            if (owns_memory(t) && t->category == CATEGORY_SAVED)
+                fprintf(out, "    %-14s %12.3f MB  %s%s\n", tensor_row((TensorId)id)->name,
+                        (double)total_bytes(t) / 1e6, format_name(t->format),
+                        t->granularity == SCALE_GROUP ? " per group" : "");
+        }
+    }
+    print_share(out, "total", arena->total_bytes, arena->total_bytes);
+}
+
+void arena_report_json(const Arena *arena, FILE *out) {
+    fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, \"categories\": {",
+            model_parameters(&arena->config.shape), arena->total_bytes);
+    for (int c = 0; c < CATEGORY_COUNT; c++)
+        fprintf(out, "%s\"%s\": %zu", c ? ", " : "", category_name((Category)c), arena->category_bytes[c]);
+    fprintf(out, "}, \"tensors\": [");
+    bool first = true;
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        for (int role = 0; role < ROLE_COUNT; role++) {
+            const TensorLayout *t = &arena->layout[id][role];
+            if (!owns_memory(t)) continue;
+            fprintf(out, "%s{\"name\": \"%s%s\", \"format\": \"%s\", \"category\": \"%s\", \"bytes\": %zu}",
+                    first ? "" : ", ", tensor_row((TensorId)id)->name, role_suffix((Role)role), format_name(t->format),
+                    category_name(t->category), total_bytes(t));
+            first = false;
+        }
+    }
+    for (int i = 0; i < arena->workspace_parts; i++)
+        fprintf(out, ", {\"name\": \"%s\", \"format\": \"u8\", \"category\": \"workspace\", \"bytes\": %zu}",
+                arena->workspace[i].name, arena->workspace[i].bytes);
+    fprintf(out, "]}\n");
+}
