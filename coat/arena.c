@@ -284,7 +284,7 @@ void arena_report(const Arena *arena, FILE *out) {
     print_share(out, "total", arena->total_bytes, arena->total_bytes);
 }
 
-void arena_report_json(const Arena *arena, FILE *out) {
+void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
     fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, \"categories\": {",
             model_parameters(&arena->config.shape), arena->total_bytes);
     for (int c = 0; c < CATEGORY_COUNT; c++)
@@ -304,5 +304,7 @@ void arena_report_json(const Arena *arena, FILE *out) {
     for (int i = 0; i < arena->workspace_parts; i++)
         fprintf(out, ", {\"name\": \"%s\", \"format\": \"u8\", \"category\": \"workspace\", \"bytes\": %zu}",
                 arena->workspace[i].name, arena->workspace[i].bytes);
-    fprintf(out, "]}\n");
+    fprintf(out, "]");
+    if (largest_micro_batch > 0) fprintf(out, ", \"largest_micro_batch\": %d", largest_micro_batch);
+    fprintf(out, "}\n");
 }

@@ -38,7 +38,7 @@ Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 // A parameter's value and its FP8 codes.
 Weight arena_weight(const Arena *arena, TensorId id, int layer);
 
-// All parameter tensors, layer by layer, for the optimizer; returns their number. `list` has room for
+// All parameter tensors in the table's order, each with its layers in turn; returns their number. `list` has room for
 // arena_parameter_count() entries. ids/layers (may be NULL) say which tensor an entry is.
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
@@ -47,9 +47,9 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 // the out-of-memory message.
 int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit);
 
-// The plan as a table for people, or as one JSON object for scripts.
+// The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
 void arena_report(const Arena *arena, FILE *out);
-void arena_report_json(const Arena *arena, FILE *out);
+void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);
 
 #ifdef __cplusplus
 }

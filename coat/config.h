@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+#define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
 #define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this for the products
 
@@ -88,11 +89,12 @@ typedef struct {
     float decay_fraction; // wsd: the share of the steps in the final decay
     ScheduleKind schedule;
     uint64_t seed;
-    int max_skipped; // stop after this many skipped updates in a row
+    int max_skipped;                // stop after this many skipped updates in a row
+    float skip_loss_z, skip_grad_z; // skip an update whose loss or gradient norm is this many deviations high; 0 = off
     // evaluation and samples
-    int64_t val_every; // 0 = only at the end
-    int val_batches;
-    int64_t sample_every;
+    int64_t val_every;    // 0 = only at the end
+    int val_batches;      // -1 = all of the validation data
+    int64_t sample_every; // 0 = never
     int sample_tokens;
     char prompt[4096];
     float temperature;
@@ -102,6 +104,7 @@ typedef struct {
     char out[PATH_MAX_LENGTH]; // "" = nothing is written
     int64_t save_every;        // 0 = only at the end
     int keep;                  // newest checkpoints kept; 0 = all
+    int64_t keep_every;        // checkpoints of multiples of this step are never removed; 0 = none
     bool resume;
     int64_t resume_step; // -1 = the newest
     bool overwrite;
@@ -115,21 +118,32 @@ typedef struct {
     int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
     bool autotune;
     bool quiet, json;
+    // processes; what is not given comes from the launcher's environment
+    int world_size;       // 0 = from the environment
+    int rank;             // -1 = from the environment
+    char rendezvous[256]; // HOST[:PORT] of rank 0 for the exchange over TCP; "" = from the environment
+    char notes[1024];     // remarks on the flags for rank 0 to print on stderr; each line ends with a newline
 } Config;
+
+// The values of a run without flags: the recipe bf16, GPT-2's shape, the rest as in llm.c where it has them.
+void config_defaults(Config *config);
+
+// Sets every field of the recipe to what --recipe means.
+void recipe_apply(Recipe *recipe, RecipeKind kind);
 
 // Parses argv into config. llm.c's short flags are rewritten to the long ones first. Returns false with
 // err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
 // for text (--help, --version), which has been printed.
 // A model named by folder or weight file is only marked (model_from_files); its shape is read by
-// model_shape_from_files() of hf.h.
+// model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where no flag gives it.
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
 // divisibility, positions, batch arithmetic for `ranks` processes, features not built yet.
 bool config_check(Config *config, int ranks, Error *err);
 
-// Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96). Returns false if the
-// name is not in the table.
+// Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96; llm.c's descriptors
+// gpt2:dN and gpt3:cN too), with GPT-2's vocabulary. Returns false if the name is not in the table.
 bool model_shape_named(const char *name, ModelShape *shape);
 
 // Sets vocab and vocab_padded.

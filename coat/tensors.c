@@ -360,7 +360,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         make_scratch(t);
         t->saved = false;
         break;
-    case RULE_RESIDUAL: make_alias(t, coat ? RESID : row->source); break;
+    case RULE_RESIDUAL: make_alias(t, coat && id != RESID_FINAL ? RESID : row->source); break;
     case RULE_NORM_INPUT:
     case RULE_HIDDEN:
         if (coat) {

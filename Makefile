@@ -1,0 +1,213 @@
+# make · make run · make test · make bench · make help
+#
+# Without nvcc this builds train_gpt2_fp8_cpu, which contains no CUDA at all; with nvcc also train_gpt2_fp8, which
+# holds both backends. What was found, and what a missing piece costs, is printed first. Object files and small
+# programs go to build/.
+#
+#   GPU=native, GPU=90a              code for one kind of GPU only, faster to build (default: 8.0, 8.9, 9.0a, and
+#                                    PTX, which the driver compiles on later ones)
+#   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
+#                                    among the instruction sets when the program starts)
+#   WERROR=1                         warnings are errors
+#   SANITIZE=1                       address and undefined-behaviour checks; everything goes to build/asan
+#   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   leave out what is there
+#   CUDA_HOME CUDNN_HOME NCCL_HOME   where they are, if not in the usual places
+#   CUDNN_FRONTEND                   the include folder of the cuDNN frontend
+#   V=1                              show the commands
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+BUILD := build$(if $(SANITIZE),/asan)
+BIN := $(if $(SANITIZE),$(BUILD)/,)
+Q := $(if $(V),,@)
+GOALS := $(or $(MAKECMDGOALS),all)
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all tests tools bench run test test-long format check-format clean help
+
+# --- what scripts do -----------------------------------------------------------------------------------------------
+
+run:
+	@scripts/run.sh
+
+test:
+	@scripts/test.sh
+
+test-long:
+	@scripts/test.sh --long
+
+SOURCES = $(wildcard *.cu $(foreach d,coat coat/cpu coat/cuda dev dev/cuda data,$(addprefix $(d)/*.,c h cu cuh cpp)))
+CLANG_FORMAT ?= clang-format
+
+format:
+	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
+
+check-format:
+	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
+	@echo "format: $(words $(SOURCES)) files are as .clang-format wants them"
+
+clean:
+	$(Q)rm -rf build train_gpt2_fp8 train_gpt2_fp8_cpu test_gpt2 test_gpt2_cpu
+
+help:
+	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; say what was found"
+	@echo "make run           train a small model on text that is on this machine, and sample from it"
+	@echo "make test          every test that this machine can run; the last line counts them"
+	@echo "make test-long     the same, and those that take longer (dev/long_*.sh)"
+	@echo "make bench         the microbenchmarks (dev/bench_*), on a GPU its kernels' too"
+	@echo "make tests tools   only build the tests, only build the small programs of dev/ and data/"
+	@echo "make format        clang-format on all sources"
+	@echo "make check-format  which sources would clang-format change?"
+	@echo "make clean         remove what was built"
+	@echo "Settings, explained in the Makefile: GPU=native|90a ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
+	@echo "MPI=0 NCCL=0 CUDA=0 CUDA_HOME= CUDNN_HOME= NCCL_HOME= CUDNN_FRONTEND= V=1"
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+ifneq ($(filter-out run test test-long format check-format clean help,$(GOALS)),)
+include scripts/find.mk
+endif
+
+ifneq ($(SANITIZE),)
+OPTIMISE ?= -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+else
+OPTIMISE ?= -O3
+endif
+# Results must not depend on what a compiler contracts: a fused multiply-add is written where it is meant, on the
+# host (fmaf) as on the device.
+FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation \
+	$(if $(WERROR),-Werror)
+HOST_FLAGS := $(FLAGS) $(HOST_INCLUDES) $(HOST_DEFINES)
+C_FLAGS := -std=gnu11 -Wstrict-prototypes
+LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
+
+ifneq ($(FOUND_NVCC),)
+ifeq ($(GPU),)
+GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
+else ifeq ($(GPU),native)
+GENCODE := -arch=native
+else
+GENCODE := -gencode arch=compute_$(GPU),code=sm_$(GPU)
+endif
+comma := ,
+space := $(subst ,, )
+as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))
+GPU_FLAGS := $(HOST_FLAGS) $(CUDA_INCLUDES) $(CUDA_DEFINES)
+NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
+	$(call as_host,$(ARCH:%=-march=%) -ffp-contract=off -fopenmp -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)) \
+	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES)
+NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(CUDA_LIB)
+endif
+
+# --- what is built ---------------------------------------------------------------------------------------------------
+# Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for the GPU;
+# dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks, other programs in
+# dev/ and data/ are tools.
+
+MODULES := $(wildcard coat/*.c coat/cpu/*.c)
+KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
+names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
+
+PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
+TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(call names,data/%.c))
+UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(filter test_%,$(call names,dev/%.c))))
+MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
+BENCHES := $(addprefix $(BUILD)/,$(filter bench_%,$(call names,dev/%.c)))
+
+# The GPU's programs need every piece; what is missing has been said above.
+HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
+ifneq ($(HAVE_GPU_BUILD),)
+PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8)
+MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
+UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/%.cu))))
+BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter bench_%,$(call names,dev/%.cu))))
+else ifneq ($(filter all,$(GOALS)),)
+$(info train_gpt2_fp8 is not built: see what is missing above)
+endif
+
+all: $(PROGRAMS) tools
+tools: $(TOOLS)
+tests: all $(UNIT_TESTS) $(MODEL_TESTS)
+
+# Objects are made again when the flags change, not only when a source does.
+remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
+ifdef HOST_FLAGS
+$(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))
+$(call remember,gpu,$(NVCC) $(FOUND_NVCC) $(CUDA_ROOT) $(GPU_FLAGS) $(NVCC_FLAGS) $(CUDA_LIBS))
+endif
+
+# $(call compile,VARIANT,FLAGS): build/VARIANT/x.o from x.c, and from the CUDA C files at the root read as C.
+define compile
+$$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
+	@mkdir -p $$(@D) && echo "  CC    $$@"
+	$$(Q)$$(CC) $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
+$$(BUILD)/$(1)/lib.a: $$(MODULES:%.c=$$(BUILD)/$(1)/%.o)
+	@rm -f $$@ && echo "  AR    $$@"
+	$$(Q)ar rcs $$@ $$^
+endef
+define compile_as_c
+$$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
+	@mkdir -p $$(@D) && echo "  CC    $$@"
+	$$(Q)$$(CC) -x c $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
+endef
+$(eval $(call compile,cpu))
+$(eval $(call compile_as_c,cpu))
+$(eval $(call compile,double,-DCOAT_DOUBLE))
+$(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
+$(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES)))
+
+$(BUILD)/gpu/%.o: %.cu $(BUILD)/flags/gpu
+	@mkdir -p $(@D) && echo "  NVCC  $@"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
+	@mkdir -p $(@D) && echo "  CXX   $@"
+	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS)))
+	@rm -f $@ && echo "  AR    $@"
+	$(Q)ar rcs $@ $^
+
+LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
+LINK_GPU = $(NVCC) $(NVCC_LINK) $(filter %.o %.a,$^) $(HOST_LIBS) $(CUDA_LIBS) -o $@
+
+$(BIN)train_gpt2_fp8_cpu $(BIN)test_gpt2_cpu: $(BIN)%_cpu: $(BUILD)/cpu/%.o $(BUILD)/cpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK)
+
+$(BUILD)/gradient_check: $(BUILD)/double/test_gpt2.o $(BUILD)/double/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK)
+
+$(filter $(BUILD)/%,$(filter-out %_gpu,$(UNIT_TESTS))): $(BUILD)/%: $(BUILD)/cpu/dev/%.o $(BUILD)/cpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK) -lcmocka
+
+$(BUILD)/%: $(BUILD)/cpu/dev/%.o $(BUILD)/cpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK)
+
+$(BUILD)/%: $(BUILD)/cpu/data/%.o $(BUILD)/cpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK)
+
+train_gpt2_fp8 test_gpt2: %: $(BUILD)/gpu/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK_GPU)
+
+$(BUILD)/%_gpu: $(BUILD)/gpu/dev/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK_GPU)
+
+# Benchmarks run one after the other, so that they do not disturb each other; the GPU's where there is a GPU.
+HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
+bench: $(BENCHES)
+	$(Q)set -e; for b in $(if $(HAVE_GPU),$^,$(filter-out %_gpu,$^)); do echo "== $$b"; ./$$b; done
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

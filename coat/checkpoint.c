@@ -1,0 +1,299 @@
+#include "checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "checkpoint_tensors.h"
+#include "files.h"
+#include "hf.h"
+#include "run_state.h"
+
+#define PATH_BUFFER 4096
+#define NAME_BUFFER 64
+#define TOKENIZER_LIMIT ((size_t)256 << 20)
+#define MODEL_FILE "model.safetensors"
+#define OPTIMIZER_FILE "optimizer.safetensors"
+#define CONFIG_FILE "config.json"
+#define STATE_FILE "state.json"
+
+// ---------------------------------------------------------------- names
+
+static void step_name(char name[NAME_BUFFER], const char *before, int64_t step, const char *after) {
+    snprintf(name, NAME_BUFFER, "%sstep-%08" PRId64 "%s", before, step, after);
+}
+
+// The step of "step-00000020"; -1 for any other name.
+static int64_t step_of(const char *name) {
+    if (strncmp(name, "step-", 5) != 0) return -1;
+    size_t digits = strspn(name + 5, "0123456789");
+    if (digits < 8 || digits > 18 || name[5 + digits]) return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    char canonical[NAME_BUFFER];
+    step_name(canonical, "", step, "");
+    return strcmp(canonical, name) == 0 ? step : -1;
+}
+
+static int compare_descending(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+// The steps of all checkpoint folders under out, newest first; *steps is malloc'ed. No folder: none.
+static int list_steps(const char *out, int64_t **steps) {
+    int count = 0, capacity = 16;
+    *steps = (int64_t *)xmalloc((size_t)capacity * sizeof **steps);
+    DIR *dir = opendir(out);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        int64_t step = step_of(entry->d_name);
+        if (step < 0) continue;
+        if (count == capacity) {
+            capacity *= 2;
+            *steps = (int64_t *)realloc(*steps, (size_t)capacity * sizeof **steps);
+            if (!*steps) fatal(EXIT_DEVICE, "host memory: could not grow the list of checkpoints");
+        }
+        (*steps)[count++] = step;
+    }
+    if (dir) closedir(dir);
+    qsort(*steps, (size_t)count, sizeof **steps, compare_descending);
+    return count;
+}
+
+// ---------------------------------------------------------------- saving
+
+static bool add_file(const char *folder, const char *name, const void *data, size_t bytes, JsonText *manifest,
+                     Error *err) {
+    char path[PATH_BUFFER];
+    if (!path_join(path, sizeof path, folder, name, err) || !file_create(path, data, bytes, err)) return false;
+    manifest_add(manifest, name, bytes, XXH3_64bits(data, bytes), NULL);
+    return true;
+}
+
+static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
+    bool good = add_file(folder, name, text->text, text->size, manifest, err);
+    json_text_free(text);
+    return good;
+}
+
+static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
+    char *data;
+    size_t size;
+    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) return false;
+    bool good = add_file(folder, as, data, size, manifest, err);
+    free(data);
+    return good;
+}
+
+// Copies a vocabulary and what belongs to it, under the names that Hugging Face's libraries look for.
+static bool add_tokenizer(const char *folder, const char *source, JsonText *manifest, Error *err) {
+    static const struct {
+        const char *name, *as;
+    } parts[] = {{"vocab.json", "vocab.json"},         {"encoder.json", "vocab.json"},
+                 {"merges.txt", "merges.txt"},         {"vocab.bpe", "merges.txt"},
+                 {"tokenizer.json", "tokenizer.json"}, {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
+    char from[PATH_BUFFER], path[PATH_BUFFER], copy[PATH_BUFFER];
+    const char *base = path_base(source);
+    size_t length = strlen(base);
+    if (!path_is_folder(source) && length > 4 && strcmp(base + length - 4, ".bin") == 0)
+        return copy_file(folder, "gpt2_tokenizer.bin", source, manifest, err);
+    if (path_is_folder(source))
+        snprintf(from, sizeof from, "%s", source);
+    else if (!copy_file(folder, "vocab.json", source, manifest, err) || !path_folder(from, sizeof from, source, err))
+        return false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
+        if (!path_join(copy, sizeof copy, folder, parts[i].as, err)) return false;
+        if (!path_is_file(path) || path_is_file(copy)) continue;
+        if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
+    }
+    return true;
+}
+
+// The id that separates texts, by the two vocabularies that this program knows.
+static int end_of_text(const ModelShape *shape) {
+    return shape->vocab == 50257 || shape->vocab == 257 ? shape->vocab - 1 : -1;
+}
+
+static bool write_tensor_files(const char *folder, const Arena *arena, Exec *exec, JsonText *manifest, Error *err) {
+    CheckpointTensor *list;
+    int count = checkpoint_model_tensors(arena, &list);
+    bool good = checkpoint_write_tensors(folder, MODEL_FILE, list, count, exec, manifest, err);
+    Dtype dtype = list[0].dtype;
+    free(list);
+    if (!good) return false;
+    count = checkpoint_optimizer_tensors(arena, &list);
+    good = checkpoint_write_tensors(folder, OPTIMIZER_FILE, list, count, exec, manifest, err);
+    free(list);
+    if (!good) return false;
+    JsonText text;
+    const ModelShape *shape = &arena->config.shape;
+    if (!hf_config_text(&text, shape, dtype, end_of_text(shape), err)) return false;
+    if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
+    hf_generation_text(&text, end_of_text(shape));
+    return add_text(folder, "generation_config.json", &text, manifest, err);
+}
+
+static bool write_folder(const char *folder, const Arena *arena, Exec *exec, const RunState *run,
+                         const char *tokenizer_file, Error *err) {
+    JsonText manifest, text;
+    char path[PATH_BUFFER];
+    manifest_begin(&manifest);
+    bool good = write_tensor_files(folder, arena, exec, &manifest, err);
+    if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
+    if (good) {
+        run_state_text(&text, run, &arena->config, exec->ranks);
+        good = add_text(folder, STATE_FILE, &text, &manifest, err);
+    }
+    if (good) {
+        manifest_finish(&manifest);
+        good = path_join(path, sizeof path, folder, MANIFEST_NAME, err) &&
+               file_create(path, manifest.text, manifest.size, err) && folder_sync(folder, err);
+    }
+    json_text_free(&manifest);
+    return good;
+}
+
+// Gives the whole new folder its name. One that has the name already changes places with it, so that at no
+// moment there is none.
+static bool put_in_place(const char *temporary, const char *final, const char *old, Error *err) {
+    if (rename(temporary, final) == 0) return true;
+    if (errno != EEXIST && errno != ENOTEMPTY)
+        return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, final, strerror(errno));
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return folder_remove(temporary, err);
+    // a file system that cannot exchange
+    if (rename(final, old) != 0 || rename(temporary, final) != 0)
+        return error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+    return folder_remove(old, err);
+}
+
+// Shards of the state are gathered before saving; this process must hold all of it.
+static bool check_whole(const Arena *arena, Error *err) {
+    static const Role roles[] = {VALUE, MOMENT_M, MOMENT_V, MASTER};
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int i = 0; i < 4; i++) {
+            const TensorLayout *t = &arena->layout[id][roles[i]];
+            if (t->exists && t->shard_elements != t->rows * t->cols)
+                return error_set(err, EXIT_USER,
+                                 "checkpoints of states that GPUs share are not supported; use --zero 0");
+        }
+    }
+    return true;
+}
+
+bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
+                     Error *err) {
+    char name[NAME_BUFFER], temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
+    Error ignored;
+    step_name(name, ".", run->step, ".tmp");
+    if (!path_join(temporary, sizeof temporary, out, name, err)) return false;
+    step_name(name, ".", run->step, ".old");
+    if (!path_join(old, sizeof old, out, name, err)) return false;
+    step_name(name, "", run->step, "");
+    if (!path_join(final, sizeof final, out, name, err)) return false;
+    if (!check_whole(arena, err) || !folder_make(out, err)) return false;
+    if (!folder_remove(temporary, err) || !folder_remove(old, err) || !folder_make(temporary, err)) return false;
+    bool good = write_folder(temporary, arena, exec, run, tokenizer_file, err) &&
+                put_in_place(temporary, final, old, err) && folder_sync(out, err);
+    if (!good) folder_remove(temporary, &ignored);
+    return good;
+}
+
+// ---------------------------------------------------------------- finding and pruning
+
+// Complete and undamaged; with `deep` false, only there in full length.
+static bool check_folder(const char *folder, bool deep, Error *err) {
+    static const char *const required[] = {MODEL_FILE, OPTIMIZER_FILE, CONFIG_FILE, STATE_FILE};
+    Manifest manifest;
+    if (!manifest_open(&manifest, folder, err)) return false;
+    bool good = manifest_check_all(&manifest, deep, err);
+    const json_t *files = json_object_get(manifest.root, "files");
+    for (int i = 0; good && i < 4; i++)
+        if (!json_object_get(files, required[i]))
+            good = error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", folder, required[i]);
+    manifest_close(&manifest);
+    return good;
+}
+
+static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, "", step, "");
+    if (!path_join(folder, size, out, name, err)) return false;
+    if (path_is_folder(folder)) return check_folder(folder, true, err);
+    int64_t *steps;
+    int count = list_steps(out, &steps);
+    if (count)
+        error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 "; the newest is of step %" PRId64, out,
+                  step, steps[0]);
+    else
+        error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 ", nor any other", out, step);
+    free(steps);
+    return false;
+}
+
+bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    bool good = true, found = false;
+    if (step >= 0) {
+        good = found = find_step(out, step, folder, size, err);
+    } else {
+        int64_t *steps;
+        int count = list_steps(out, &steps);
+        for (int i = 0; i < count && good && !found; i++) {
+            char name[NAME_BUFFER];
+            Error why;
+            step_name(name, "", steps[i], "");
+            good = path_join(folder, size, out, name, err);
+            found = good && check_folder(folder, true, &why);
+            if (good && !found) fprintf(stderr, "skipping the checkpoint %s: %s\n", folder, why.text);
+        }
+        free(steps);
+    }
+    if (!found && size) folder[0] = 0;
+    return good;
+}
+
+// Removes what an interrupted save or removal left: ".step-00000020.tmp", ".step-00000020.old".
+static void remove_leftovers(const char *out) {
+    DIR *dir = opendir(out);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[PATH_BUFFER];
+        Error err;
+        size_t length = strlen(entry->d_name);
+        if (strncmp(entry->d_name, ".step-", 6) != 0 || length < 10) continue;
+        const char *end = entry->d_name + length - 4;
+        if (strcmp(end, ".tmp") != 0 && strcmp(end, ".old") != 0) continue;
+        if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
+            fprintf(stderr, "%s\n", err.text);
+    }
+    if (dir) closedir(dir);
+}
+
+// First out of the way by its name, so that an interrupted removal leaves no half checkpoint.
+static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
+    char name[NAME_BUFFER], old[PATH_BUFFER];
+    step_name(name, ".", step, ".old");
+    if (!path_join(old, sizeof old, out, name, err)) return false;
+    if (rename(folder, old) != 0)
+        return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", folder, old, strerror(errno));
+    return folder_remove(old, err);
+}
+
+void checkpoint_prune(const char *out, int keep) {
+    remove_leftovers(out);
+    if (keep <= 0) return;
+    int64_t *steps;
+    int count = list_steps(out, &steps), complete = 0;
+    for (int i = 0; i < count; i++) {
+        char name[NAME_BUFFER], folder[PATH_BUFFER];
+        Error err;
+        step_name(name, "", steps[i], "");
+        if (!path_join(folder, sizeof folder, out, name, &err)) continue;
+        if (!check_folder(folder, false, &err) || ++complete <= keep)
+            continue; // what is damaged is the user's to judge
+        if (!remove_step(out, folder, steps[i], &err)) fprintf(stderr, "%s\n", err.text);
+    }
+    free(steps);
+}

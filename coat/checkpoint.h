@@ -1,0 +1,54 @@
+// Checkpoints: a folder OUT/step-00000020 that a run resumes from bit for bit, and that transformers loads as a
+// GPT-2. It holds
+//   model.safetensors      the parameters in Hugging Face's names and layout (config.json beside it)
+//   optimizer.safetensors  moments and master weights, in the run's own formats and layout
+//   state.json             where the run stands, and every setting that its further course depends on
+//   manifest.json          sizes and hashes of all files, written last
+// and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
+// derives from the table of tensors. Each file is flushed, and the folder gets its name only when it is whole.
+#pragma once
+#include "arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What a checkpoint records beside the tensors.
+typedef struct {
+    int64_t step;          // updates attempted so far = next step index
+    int64_t micro_batches; // global micro-batches consumed: the position in the data
+    int64_t tokens;        // tokens seen
+    uint64_t data_fingerprint;
+    StepState state; // as downloaded from the device
+} RunState;
+
+// Saves run->step under `out`; for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
+// a vocabulary (encoder.json, vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with
+// one, copied along; NULL: none. A checkpoint of the same step is replaced, once the new one is whole. On failure
+// nothing of the new one remains and older ones are untouched.
+bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
+                     Error *err);
+
+// Finds the newest complete checkpoint under out, or the one of `step` where that is >= 0; folder is "" (and the
+// result true) when there is none. Every byte is checked. Damaged ones are skipped with a line on stderr saying
+// which and why, unless asked for by number: then that is the error, as is a step that is not there.
+bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
+
+// Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
+// another model or other formats of the states, naming the field and both values; other settings that differ
+// from the checkpoint's are named on stderr. FP8 copies of weights are not restored: weights_quantize() makes
+// them.
+bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
+
+// Loads weights alone: a folder (a checkpoint of ours, or any GPT-2 of Hugging Face's in safetensors, sharded or
+// not), a .safetensors file, or llm.c's weight file. Masters follow the loaded values; moments and StepState
+// become zero.
+bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
+
+// Deletes all but the `keep` newest complete checkpoints under out (0 = keep all), and what interrupted runs left
+// half-written. Failures to delete are reported on stderr.
+void checkpoint_prune(const char *out, int keep);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,239 @@
+// The loading half of checkpoint.h.
+#include <math.h>
+#include <string.h>
+
+#include "checkpoint.h"
+#include "checkpoint_tensors.h"
+#include "files.h"
+#include "hf.h"
+#include "llmc_weights.h"
+#include "run_state.h"
+#include "weights.h"
+
+#define PATH_BUFFER 4096
+#define PIECE_BYTES ((size_t)16 << 20)
+#define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
+
+// The model of the files must be the run's, whichever flags it was given by.
+static bool compare_shapes(const char *path, const ModelShape *files, const ModelShape *run, Error *err) {
+    const struct {
+        const char *name;
+        int there, here;
+    } fields[] = {{"layers", files->layers, run->layers},
+                  {"heads", files->heads, run->heads},
+                  {"kv-heads", files->kv_heads, run->kv_heads},
+                  {"head-dim", files->head_dim, run->head_dim},
+                  {"channels", files->channels, run->channels},
+                  {"ffn", files->ffn, run->ffn},
+                  {"vocab", files->vocab, run->vocab},
+                  {"positions", files->positions, run->positions},
+                  {"norm", (int)files->norm, (int)run->norm},
+                  {"biases", files->biases, run->biases},
+                  {"tied-head", files->tied_head, run->tied_head},
+                  {"activation", (int)files->activation, (int)run->activation}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].there != fields[i].here)
+            return error_set(err, EXIT_DATA, "%s: its model has %s %d and this run's has %d; give the same model", path,
+                             fields[i].name, fields[i].there, fields[i].here);
+    if (files->norm_eps != run->norm_eps)
+        return error_set(err, EXIT_DATA, "%s: its model has norm-eps %g and this run's has %g; give the same model",
+                         path, (double)files->norm_eps, (double)run->norm_eps);
+    return true;
+}
+
+static void upload_state(const Arena *arena, Exec *exec, const StepState *state) {
+    Tensor device = arena_tensor(arena, STATE, VALUE, 0);
+    if (device.data) exec->ops->upload(exec, device.data, state, sizeof *state);
+}
+
+bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err) {
+    char state[PATH_BUFFER];
+    Manifest manifest;
+    ModelShape shape;
+    CheckpointTensor *model = NULL, *optimizer = NULL;
+    if (!path_join(state, sizeof state, folder, "state.json", err)) return false;
+    if (!manifest_open(&manifest, folder, err)) return false;
+    bool good = manifest_check_file(&manifest, "config.json", err) &&
+                manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
+                compare_shapes(folder, &shape, &arena->config.shape, err) &&
+                run_state_read(state, run, &arena->config, exec->ranks, err);
+    if (good) {
+        int count = checkpoint_model_tensors(arena, &model);
+        good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);
+    }
+    if (good) {
+        int count = checkpoint_optimizer_tensors(arena, &optimizer);
+        good = checkpoint_read_tensors(&manifest, "optimizer.safetensors", optimizer, count, exec, err);
+    }
+    if (good) upload_state(arena, exec, &run->state);
+    free(model);
+    free(optimizer);
+    manifest_close(&manifest);
+    return good;
+}
+
+// ---------------------------------------------------------------- weights alone
+
+// Where a file stores one parameter: rows of `cols` values each, as they lie in the file.
+typedef struct {
+    int fd;
+    const char *path, *name;
+    uint64_t offset;
+    Dtype dtype;
+    int64_t rows, cols;
+    bool transposed; // the file holds the transpose of the native layout
+} StoredMatrix;
+
+static float f16_decode(uint16_t h) {
+    uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = h >> 10 & 0x1fu, mantissa = h & 0x3ffu;
+    if (exponent == 0x1fu) return bits_float(sign | 0x7f800000u | mantissa << 13);
+    if (exponent) return bits_float(sign | (exponent + 112u) << 23 | mantissa << 13);
+    float small = ldexpf((float)mantissa, -24);
+    return sign ? -small : small;
+}
+
+// One stored value as FP32. Bytes are copied because nothing aligns them.
+static float decode_value(const char *at, Dtype dtype) {
+    uint16_t half;
+    float single;
+    double wide;
+    switch (dtype) {
+    case DTYPE_BF16: memcpy(&half, at, sizeof half); return bf16_decode(half);
+    case DTYPE_F16: memcpy(&half, at, sizeof half); return f16_decode(half);
+    case DTYPE_F64: memcpy(&wide, at, sizeof wide); return (float)wide;
+    default: memcpy(&single, at, sizeof single); return single;
+    }
+}
+
+// Reads a stored matrix into `values`, in native layout. values has room for it; more rows are left alone.
+static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
+    size_t row_bytes = (size_t)stored->cols * dtype_bytes(stored->dtype);
+    int64_t per_piece = (int64_t)(PIECE_BYTES / row_bytes);
+    if (per_piece < 1) per_piece = 1;
+    char *buffer = (char *)xmalloc((size_t)per_piece * row_bytes);
+    bool good = true, finite = true;
+    for (int64_t row = 0; good && row < stored->rows; row += per_piece) {
+        int64_t rows = stored->rows - row < per_piece ? stored->rows - row : per_piece;
+        good = file_read_at(stored->fd, stored->path, stored->offset + (uint64_t)row * row_bytes, buffer,
+                            (size_t)rows * row_bytes, err);
+        for (int64_t i = 0; good && i < rows; i++) {
+            for (int64_t j = 0; j < stored->cols; j++) {
+                const char *at = buffer + (size_t)(i * stored->cols + j) * dtype_bytes(stored->dtype);
+                float value = decode_value(at, stored->dtype);
+                finite &= fabsf(value) < BF16_OVERFLOW;
+                values[stored->transposed ? j * stored->rows + row + i : (row + i) * stored->cols + j] = value;
+            }
+        }
+    }
+    free(buffer);
+    if (good && !finite)
+        good = error_set(err, EXIT_DATA, "%s: '%s' holds values that are infinite or not numbers; use other weights",
+                         stored->path, stored->name);
+    return good;
+}
+
+static bool stored_in_hf(const HfWeights *weights, TensorId id, const char *name, Tensor value, int vocab,
+                         StoredMatrix *stored, const char *path, Error *err) {
+    const TensorRow *row = tensor_row(id);
+    const SafeFile *file;
+    const SafeTensor *tensor;
+    if (!hf_weights_find(weights, name, &file, &tensor))
+        return error_set(err, EXIT_DATA, "%s has no tensor '%s'; is it a GPT-2 model?", path, name);
+    if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 &&
+        tensor->dtype != DTYPE_F64)
+        return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, name,
+                         dtype_name(tensor->dtype));
+    int64_t rows = id == WTE ? vocab : value.rows;
+    stored->rows = row->hf_transposed ? value.cols : rows;
+    stored->cols = row->hf_transposed ? rows : value.cols;
+    bool same = row->decay ? tensor->rank == 2 && tensor->shape[0] == stored->rows && tensor->shape[1] == stored->cols
+                           : tensor->rank == 1 && tensor->shape[0] == stored->cols;
+    if (!same)
+        return error_set(err, EXIT_DATA, "%s: '%s' has not the shape (%lld, %lld) that config.json means", file->path,
+                         name, (long long)stored->rows, (long long)stored->cols);
+    stored->fd = file->fd;
+    stored->path = file->path;
+    stored->offset = file->data_begin + tensor->begin;
+    stored->dtype = tensor->dtype;
+    stored->transposed = row->hf_transposed;
+    return true;
+}
+
+static void stored_in_llmc(const LlmcFile *file, TensorId id, int layer, int vocab, StoredMatrix *stored) {
+    uint64_t layer_bytes = (uint64_t)(file->rows[id] * file->cols[id]) * dtype_bytes(file->dtype);
+    stored->fd = file->fd;
+    stored->path = file->path;
+    stored->offset = file->offset[id] + (uint64_t)layer * layer_bytes;
+    stored->dtype = file->dtype;
+    stored->rows = id == WTE ? vocab : file->rows[id];
+    stored->cols = file->cols[id];
+    stored->transposed = false;
+}
+
+// Loads all parameters from whichever of the two is given.
+static bool load_parameters(const HfWeights *hf, const LlmcFile *llmc, const char *path, Arena *arena, Exec *exec,
+                            Error *err) {
+    size_t capacity = (size_t)arena_parameter_count(arena);
+    Parameter *list = (Parameter *)xcalloc(capacity, sizeof *list);
+    TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
+    int *layers = (int *)xcalloc(capacity, sizeof *layers);
+    int count = arena_parameters(arena, list, ids, layers), vocab = arena->config.shape.vocab;
+    bool good = true;
+    for (int i = 0; good && i < count; i++) {
+        Tensor value = list[i].weight.value;
+        char name[128];
+        snprintf(name, sizeof name, tensor_row(ids[i])->hf_name, layers[i]);
+        StoredMatrix stored;
+        stored.name = name;
+        if (llmc)
+            stored_in_llmc(llmc, ids[i], layers[i], vocab, &stored);
+        else
+            good = stored_in_hf(hf, ids[i], name, value, vocab, &stored, path, err);
+        if (!good) break;
+        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
+        good = read_values(&stored, values, err);
+        if (good) parameter_set(exec, &list[i], values);
+        free(values);
+    }
+    if (good) parameters_zero_moments(exec, list, count);
+    free(layers);
+    free(ids);
+    free(list);
+    return good;
+}
+
+// A checkpoint of ours says what its weights' bytes should be.
+static bool check_own(const char *path, Error *err) {
+    char file[PATH_BUFFER];
+    Manifest manifest;
+    if (!path_is_folder(path)) return true;
+    if (!path_join(file, sizeof file, path, MANIFEST_NAME, err)) return false;
+    if (!path_is_file(file)) return true;
+    if (!manifest_open(&manifest, path, err)) return false;
+    bool good =
+        manifest_check_file(&manifest, "model.safetensors", err) && manifest_check_file(&manifest, "config.json", err);
+    manifest_close(&manifest);
+    return good;
+}
+
+bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
+    ModelShape shape;
+    if (!check_own(path, err) || !model_shape_from_files(path, &shape, err)) return false;
+    if (!compare_shapes(path, &shape, &arena->config.shape, err)) return false;
+    bool good;
+    if (llmc_is_weights(path)) {
+        LlmcFile file;
+        if (!llmc_open(&file, path, err)) return false;
+        good = load_parameters(NULL, &file, path, arena, exec, err);
+        llmc_close(&file);
+    } else {
+        HfWeights weights;
+        if (!hf_weights_open(&weights, path, err)) return false;
+        good = load_parameters(&weights, NULL, path, arena, exec, err);
+        hf_weights_close(&weights);
+    }
+    StepState state;
+    memset(&state, 0, sizeof state);
+    if (good) upload_state(arena, exec, &state);
+    return good;
+}

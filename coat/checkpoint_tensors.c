@@ -1,0 +1,240 @@
+#include "checkpoint_tensors.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "files.h"
+
+#define PIECE_BYTES ((size_t)16 << 20) // of host memory, between device and file
+#define PATH_BUFFER 4096
+
+static Dtype dtype_of(Format format) {
+    switch (format) {
+    case FMT_FP32: return sizeof(real) == sizeof(double) ? DTYPE_F64 : DTYPE_F32;
+    case FMT_BF16: return DTYPE_BF16;
+    case FMT_E4M3: return DTYPE_F8_E4M3;
+    case FMT_E5M2: return DTYPE_F8_E5M2;
+    case FMT_U16: return DTYPE_U16;
+    case FMT_I32: return DTYPE_I32;
+    default: return DTYPE_U8;
+    }
+}
+
+// ---------------------------------------------------------------- the lists
+
+typedef struct {
+    CheckpointTensor *entries;
+    int count;
+} List;
+
+static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
+    const TensorRow *row = tensor_row(id);
+    Tensor t = arena_tensor(arena, id, role, layer);
+    CheckpointTensor *entry = &list->entries[list->count++];
+    memset(entry, 0, sizeof *entry);
+    char name[128];
+    snprintf(name, sizeof name, row->hf_name, layer);
+    snprintf(entry->name, sizeof entry->name, "%s%s%s", name, role_suffix(role), suffix);
+    entry->data = (char *)t.data;
+    entry->dtype = dtype_of(t.format);
+    entry->rank = row->decay ? 2 : 1; // the matrices are those that decay
+    entry->rows = entry->kept_rows = t.rows;
+    entry->cols = t.cols;
+    return entry;
+}
+
+// One value per group of a moment: its maximum or its exponent.
+static void add_groups(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix,
+                       void *data, Dtype dtype) {
+    Tensor t = arena_tensor(arena, id, role, layer);
+    CheckpointTensor *entry = add(list, arena, id, role, layer, suffix);
+    entry->data = (char *)data;
+    entry->dtype = dtype;
+    entry->rank = 1;
+    entry->rows = entry->kept_rows = 1;
+    entry->cols = (tensor_elements(t) + t.group - 1) / t.group;
+}
+
+static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer) {
+    Tensor t = arena_tensor(arena, id, role, layer);
+    if (!t.data) return;
+    add(list, arena, id, role, layer, "");
+    if (t.scale) add_groups(list, arena, id, role, layer, ".a", t.scale, DTYPE_F32);
+    if (t.exponent) add_groups(list, arena, id, role, layer, ".k", t.exponent, DTYPE_U8);
+}
+
+static List new_list(const Arena *arena, int per_parameter) {
+    List list;
+    list.count = 0;
+    list.entries =
+        (CheckpointTensor *)xcalloc((size_t)(arena_parameter_count(arena) * per_parameter), sizeof *list.entries);
+    return list;
+}
+
+int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
+    List list = new_list(arena, 1);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            if (!arena_tensor(arena, (TensorId)id, VALUE, layer).data) continue;
+            CheckpointTensor *entry = add(&list, arena, (TensorId)id, VALUE, layer, "");
+            entry->transposed = tensor_row((TensorId)id)->hf_transposed;
+            if (id == WTE) entry->kept_rows = arena->config.shape.vocab;
+        }
+    }
+    *out = list.entries;
+    return list.count;
+}
+
+int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
+    List list = new_list(arena, 7); // two moments of three tensors each, and the master
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            add_state(&list, arena, (TensorId)id, MOMENT_M, layer);
+            add_state(&list, arena, (TensorId)id, MOMENT_V, layer);
+            add_state(&list, arena, (TensorId)id, MASTER, layer);
+        }
+    }
+    *out = list.entries;
+    return list.count;
+}
+
+// The shape in the file.
+static void file_shape(const CheckpointTensor *t, int64_t shape[2]) {
+    int64_t rows = t->transposed ? t->cols : t->kept_rows, cols = t->transposed ? t->rows : t->cols;
+    shape[0] = t->rank == 2 ? rows : cols;
+    shape[1] = cols;
+}
+
+static uint64_t file_bytes(const CheckpointTensor *t) {
+    return (uint64_t)t->kept_rows * (uint64_t)t->cols * dtype_bytes(t->dtype);
+}
+
+// ---------------------------------------------------------------- transposes
+
+#define BLOCK 32 // both sides of a block stay in the first-level cache
+
+// Elements of a constant size, so that each copy is one load and one store.
+static inline void transpose_block(char *to, const char *from, int64_t rows, int64_t cols, int64_t i0, int64_t j0,
+                                   size_t bytes) {
+    int64_t i1 = i0 + BLOCK < rows ? i0 + BLOCK : rows, j1 = j0 + BLOCK < cols ? j0 + BLOCK : cols;
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = j0; j < j1; j++)
+            memcpy(to + (size_t)(j * rows + i) * bytes, from + (size_t)(i * cols + j) * bytes, bytes);
+}
+
+void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes) {
+    for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
+        for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
+            switch (element_bytes) {
+            case 2: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 2); break;
+            case 4: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, 4); break;
+            default: transpose_block((char *)to, (const char *)from, rows, cols, i0, j0, element_bytes); break;
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------- writing
+
+// A transposed tensor passes through host memory whole (one layer's matrix), the others in pieces.
+static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, Error *err) {
+    uint64_t bytes = file_bytes(t);
+    size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
+    char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
+    bool good = true;
+    for (uint64_t at = 0; good && at < bytes; at += piece) {
+        size_t part = bytes - at < piece ? (size_t)(bytes - at) : piece;
+        exec->ops->download(exec, buffer, t->data + at, part);
+        if (turned) matrix_transpose(turned, buffer, t->rows, t->cols, dtype_bytes(t->dtype));
+        good = safewriter_write(writer, turned ? turned : buffer, part, err);
+    }
+    free(turned);
+    free(buffer);
+    return good;
+}
+
+bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
+                              JsonText *manifest, Error *err) {
+    char path[PATH_BUFFER];
+    uint64_t hash;
+    SafeWriter writer;
+    memset(&writer, 0, sizeof writer);
+    if (!path_join(path, sizeof path, folder, name, err)) return false;
+    for (int i = 0; i < count; i++) {
+        int64_t shape[2];
+        file_shape(&list[i], shape);
+        safewriter_declare(&writer, list[i].name, list[i].dtype, list[i].rank, shape, i);
+    }
+    bool good = safewriter_begin(&writer, path, err);
+    for (int i = 0; good && i < count; i++) good = write_tensor(&writer, &list[writer.tensors[i].tag], exec, err);
+    good = good && safewriter_end(&writer, &hash, err);
+    if (good) manifest_add(manifest, name, writer.bytes, hash, &writer);
+    safewriter_close(&writer);
+    return good;
+}
+
+// ---------------------------------------------------------------- reading
+
+static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, Error *err) {
+    int64_t shape[2];
+    file_shape(t, shape);
+    if (!stored) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", file->path, t->name);
+    if (stored->dtype != t->dtype)
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s and this run stores it as %s; resume with the same %s",
+                         file->path, t->name, dtype_name(stored->dtype), dtype_name(t->dtype),
+                         "--precision, --moments and --master");
+    bool same = stored->rank == t->rank;
+    for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
+    if (!same)
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has another shape than this run's", file->path, t->name);
+    return true;
+}
+
+static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
+                        XXH3_state_t *hash, Exec *exec, Error *err) {
+    uint64_t bytes = file_bytes(t);
+    size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
+    char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
+    bool good = true;
+    XXH3_64bits_reset(hash);
+    for (uint64_t at = 0; good && at < bytes; at += piece) {
+        size_t part = bytes - at < piece ? (size_t)(bytes - at) : piece;
+        good = safetensors_read(file, stored, at, buffer, part, err);
+        if (!good) break;
+        XXH3_64bits_update(hash, buffer, part);
+        if (turned) matrix_transpose(turned, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
+        exec->ops->upload(exec, t->data + at, turned ? turned : buffer, part);
+    }
+    if (good && XXH3_64bits_digest(hash) != expected)
+        good =
+            error_set(err, EXIT_DATA, "%s is damaged: the checksum of tensor '%s' does not fit", file->path, t->name);
+    uint64_t padding = (uint64_t)(t->rows - t->kept_rows) * (uint64_t)t->cols * dtype_bytes(t->dtype);
+    if (good && padding) exec->ops->zero(exec, t->data + bytes, (size_t)padding);
+    free(turned);
+    free(buffer);
+    return good;
+}
+
+bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
+                             Exec *exec, Error *err) {
+    char path[PATH_BUFFER];
+    SafeFile file;
+    if (!path_join(path, sizeof path, manifest->folder, name, err)) return false;
+    if (!safetensors_open(&file, path, err)) return false;
+    XXH3_state_t *hash = XXH3_createState();
+    if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
+    bool good = file.count == count ||
+                error_set(err, EXIT_DATA, "%s has %d tensors where this run has %d", path, file.count, count);
+    // all shapes before the first byte, so that a refusal leaves the device as it was
+    for (int i = 0; good && i < count; i++)
+        good = check_tensor(&file, safetensors_find(&file, list[i].name), &list[i], err);
+    for (int i = 0; good && i < count; i++) {
+        const SafeTensor *stored = safetensors_find(&file, list[i].name);
+        uint64_t expected;
+        good = manifest_tensor_hash(manifest, name, stored->name, &expected, err) &&
+               read_tensor(&file, stored, &list[i], expected, hash, exec, err);
+    }
+    XXH3_freeState(hash);
+    safetensors_close(&file);
+    return good;
+}

@@ -1,0 +1,39 @@
+// The tensors of a checkpoint: which there are, where they lie on the device, how the file holds them. Saving and
+// loading walk the same list, which derives from the table of tensors.
+#pragma once
+#include "arena.h"
+#include "manifest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    char name[160];
+    char *data; // on the device: (rows, cols), dense
+    Dtype dtype;
+    int rank; // of the tensor in the file
+    int64_t rows, cols;
+    int64_t kept_rows; // rows in the file: without the vocabulary's padding, which is zero
+    bool transposed;   // the file holds (cols, rows)
+} CheckpointTensor;
+
+// The parameters in Hugging Face's names, or everything of the optimizer: moments with their scales and exponents,
+// master weights. Both return the number of entries in *list, which the caller frees.
+int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
+int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
+
+// Writes folder/name from device memory and adds it to the manifest.
+bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
+                              JsonText *manifest, Error *err);
+
+// Reads folder/name into device memory. Tensors, types, shapes and hashes must be as expected.
+bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
+                             Exec *exec, Error *err);
+
+// Transposes a dense matrix (rows, cols) of elements of element_bytes.
+void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes);
+
+#ifdef __cplusplus
+}
+#endif

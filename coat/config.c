@@ -1,0 +1,323 @@
+// From the command line to the Config: defaults, recipes, named models, and the flags on top of them.
+#include "config.h"
+
+#include <sys/stat.h>
+
+#include "flags.h"
+
+void recipe_apply(Recipe *recipe, RecipeKind kind) {
+    // The same in every recipe.
+    memset(recipe, 0, sizeof *recipe);
+    recipe->kind = kind;
+    recipe->precision = PRECISION_RECIPE;
+    recipe->linear = LINEAR_BF16;
+    recipe->head = LINEAR_BF16;
+    recipe->saved = SAVED_BF16;
+    recipe->norm_input = NORM_INPUT_SAVED;
+    recipe->grads = FMT_BF16;
+    recipe->group_size = 16;
+    recipe->moments = MOMENTS_FP32;
+    recipe->second_moment = FMT_E4M3;
+    recipe->second_moment_round = ROUND_NEAREST;
+    recipe->master = MASTER_FP32;
+    recipe->cache_transposed = true;
+    // What makes the recipe.
+    if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
+    if (kind == RECIPE_COAT) {
+        recipe->saved = SAVED_COAT;
+        recipe->recompute = 1;
+        recipe->moments = MOMENTS_COAT;
+        recipe->master = MASTER_SPLIT16;
+    }
+}
+
+const char *recipe_name(RecipeKind kind) {
+    static const char *const names[] = {"bf16", "fp8-linear", "coat"};
+    return names[kind];
+}
+
+void model_shape_vocab(ModelShape *shape, int vocab) {
+    shape->vocab = vocab;
+    shape->vocab_padded = (vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;
+}
+
+static void shape_gpt2(ModelShape *shape, int layers, int heads, int channels, int positions) {
+    memset(shape, 0, sizeof *shape);
+    shape->layers = layers;
+    shape->heads = shape->kv_heads = heads;
+    shape->channels = channels;
+    shape->head_dim = channels / heads;
+    shape->ffn = 4 * channels;
+    shape->positions = positions;
+    shape->norm = NORM_LAYER;
+    shape->activation = ACT_GELU_TANH;
+    shape->position_kind = POSITIONS_LEARNED;
+    shape->biases = shape->tied_head = true;
+    shape->norm_eps = 1e-5f;
+    model_shape_vocab(shape, 50257);
+}
+
+typedef struct {
+    const char *name;
+    int layers, heads, channels, positions;
+} NamedShape;
+
+static const NamedShape named_shapes[] = {
+    {"gpt2", 12, 12, 768, 1024},
+    {"gpt2-medium", 24, 16, 1024, 1024},
+    {"gpt2-large", 36, 20, 1280, 1024},
+    {"gpt2-xl", 48, 25, 1600, 1024},
+    {"d6", 6, 6, 384, 1024},
+    {"d12", 12, 12, 768, 1024},
+    {"d24", 24, 16, 1024, 1024},
+    {"d36", 36, 20, 1280, 1024},
+    {"d48", 48, 25, 1600, 1024},
+    // llm.c's descriptors where they differ from dN
+    {"gpt2:d60", 60, 30, 1920, 1024},
+    {"gpt2:d72", 72, 30, 2880, 1024},
+    {"gpt2:d84", 84, 36, 3456, 1024},
+    {"gpt3:c384", 6, 6, 384, 2048},
+    {"gpt3:c768", 12, 12, 768, 2048},
+    {"gpt3:c1024", 24, 16, 1024, 2048},
+    {"gpt3:c1536", 24, 16, 1536, 2048},
+    {"gpt3:c2048", 24, 16, 2048, 2048},
+    {"gpt3:c2560", 32, 32, 2560, 2048},
+    {"gpt3:c4096", 32, 32, 4096, 2048},
+    {"gpt3:c5120", 40, 40, 5120, 2048},
+    {"gpt3:c12288", 96, 96, 12288, 2048},
+};
+
+bool model_shape_named(const char *name, ModelShape *shape) {
+    for (size_t i = 0; i < sizeof named_shapes / sizeof named_shapes[0]; i++) {
+        const NamedShape *n = &named_shapes[i];
+        if (strcmp(n->name, name) != 0) continue;
+        shape_gpt2(shape, n->layers, n->heads, n->channels, n->positions);
+        return true;
+    }
+    if (strncmp(name, "gpt2:d", 6) == 0) return model_shape_named(name + 5, shape);
+    size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
+    if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return false;
+    int depth = atoi(name + 1);
+    if (depth > 96) return false;
+    shape_gpt2(shape, depth, depth, 64 * depth, 1024);
+    return true;
+}
+
+void config_defaults(Config *config) {
+    memset(config, 0, sizeof *config);
+    config->tokenizer = TOKENIZER_GPT2;
+    config->shuffle = true;
+    snprintf(config->model, sizeof config->model, "gpt2");
+    model_shape_named(config->model, &config->shape);
+    recipe_apply(&config->recipe, RECIPE_BF16);
+    config->micro_batch = 4;
+    config->seq_len = 1024;
+    config->steps = -1;
+    config->lr = 3e-4f;
+    config->beta1 = 0.9f;
+    config->beta2 = 0.95f;
+    config->eps = 1e-8f;
+    config->grad_clip = 1.0f;
+    config->lr_final = 1.0f;
+    config->decay_fraction = 0.2f;
+    config->schedule = SCHEDULE_COSINE;
+    config->seed = 1337;
+    config->max_skipped = 10;
+    config->val_every = 20;
+    config->val_batches = 20;
+    config->sample_every = 20;
+    config->sample_tokens = 64;
+    config->temperature = 1.0f;
+    config->resume_step = -1;
+    config->gpus = 1;
+    config->profile = -1;
+    config->rank = -1;
+}
+
+// The command line as read: which flags were given, beside the Config that they filled.
+typedef struct {
+    Arguments args;
+    Config *config;
+} Parse;
+
+// Whether the flag was given; where it can be negated, whether in this form ("shuffle" or "no-shuffle").
+static bool given(const Parse *p, const char *name) {
+    for (int i = 0; i < p->args.count; i++) {
+        const char *text = p->args.text[i] + 2;
+        size_t length = strcspn(text, "=");
+        if (strlen(name) == length && memcmp(text, name, length) == 0) return true;
+    }
+    return false;
+}
+
+static bool set_all(const Arguments *args, Config *config, Error *err) {
+    for (int i = 0; i < args->count; i++) {
+        const char *name = args->text[i] + 2;
+        size_t length = strcspn(name, "=");
+        bool negated;
+        const Flag *flag = flag_find(name, length, &negated);
+        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err)) return false;
+    }
+    return true;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+// Tells a name from a path. Fills config->shape for a name.
+static bool choose_model(Config *config, Error *err) {
+    struct stat status;
+    const char *model = config->model;
+    config->model_from_files = false;
+    if (model_shape_named(model, &config->shape)) return true;
+    config->model_from_files = true;
+    if (stat(model, &status) == 0) return true;
+    if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
+        return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
+    return error_set(err, EXIT_USER,
+                     "--model %s: neither a name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96) nor a file",
+                     model);
+}
+
+// The first half: what --recipe, --model and --tokenizer stand for, under the flags that refine it. `chosen` holds
+// the flags' values on top of the defaults.
+static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
+    Config *config = p->config;
+    recipe_apply(&config->recipe, chosen->recipe.kind);
+    snprintf(config->model, sizeof config->model, "%s", chosen->model);
+    if (!choose_model(config, err)) return false;
+    if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
+    return true;
+}
+
+// The shape that the flags ask for beyond the named model: what was not given follows from what was.
+static bool finish_shape(const Parse *p, Error *err) {
+    static const char *const flags[] = {
+        "layers", "heads",    "kv-heads",   "head-dim",          "channels", "ffn",       "vocab",     "positions",
+        "norm",   "norm-eps", "activation", "position-encoding", "biases",   "no-biases", "tied-head", "no-tied-head"};
+    Config *config = p->config;
+    ModelShape *shape = &config->shape;
+    if (config->model_from_files) {
+        if (!given(p, "seq-len")) config->seq_len = 0; // known with the shape
+        for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+            if (given(p, flags[i]))
+                return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away",
+                                 flags[i], config->model, flags[i]);
+        return true;
+    }
+    bool channels = given(p, "channels"), heads = given(p, "heads");
+    if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
+    if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
+    if (!given(p, "kv-heads")) shape->kv_heads = shape->heads;
+    if (!given(p, "head-dim")) {
+        if (shape->channels % shape->heads)
+            return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",
+                             shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
+        shape->head_dim = shape->channels / shape->heads;
+    }
+    if (shape->heads % shape->kv_heads)
+        return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", shape->kv_heads, shape->heads);
+    if (channels && !given(p, "ffn")) shape->ffn = 4 * shape->channels;
+    if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
+    model_shape_vocab(shape, shape->vocab);
+    return true;
+}
+
+// --precision fp32 stands for a recipe of its own; only flags that contradict it are refused.
+static bool finish_recipe(const Parse *p, Error *err) {
+    Recipe *r = &p->config->recipe;
+    if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
+        return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
+    if (r->precision != PRECISION_FP32) return true;
+    const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
+                        : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
+                        : given(p, "head") && r->head == LINEAR_FP8         ? "head"
+                        : given(p, "saved") && r->saved == SAVED_COAT       ? "saved"
+                        : given(p, "moments") && r->moments != MOMENTS_FP32 ? "moments"
+                        : given(p, "master") && r->master != MASTER_FP32    ? "master"
+                                                                            : NULL;
+    if (other) return error_set(err, EXIT_USER, "--precision fp32 contradicts --%s; leave one of them away", other);
+    int recompute = given(p, "recompute") ? r->recompute : 0;
+    recipe_apply(r, RECIPE_BF16);
+    r->precision = PRECISION_FP32;
+    r->recompute = recompute;
+    r->grads = FMT_FP32;
+    return true;
+}
+
+static bool check_given(const Parse *p, Error *err) {
+    const Config *c = p->config;
+    const char *needs_out = c->resume           ? "resume"
+                            : c->save_every > 0 ? "save-every"
+                            : c->keep > 0       ? "keep"
+                            : c->keep_every > 0 ? "keep-every"
+                                                : NULL;
+    if (needs_out && !c->out[0])
+        return error_set(err, EXIT_USER, "--%s: there is no folder of the run; add --out DIR", needs_out);
+    if (c->resume && c->overwrite)
+        return error_set(err, EXIT_USER, "--resume contradicts --overwrite: continue the run in %s or replace it",
+                         c->out);
+    if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
+        return error_set(err, EXIT_USER, "--%s: only says what to plan for; add --plan",
+                         given(p, "memory-limit") ? "memory-limit" : "gpus");
+    if (c->world_size && c->rank >= c->world_size)
+        return error_set(err, EXIT_USER, "--rank %d: ranks count from 0 to %d with --world-size %d", c->rank,
+                         c->world_size - 1, c->world_size);
+    if (c->eval_only && c->prompt[0])
+        return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
+    if (c->plan != PLAN_NONE) return true;
+    if (c->eval_only && !c->val[0])
+        return error_set(err, EXIT_USER, "--eval-only: there is nothing to evaluate on; add --val GLOB");
+    if (c->train[0] || c->eval_only) return true;
+    if (!c->prompt[0])
+        return error_set(
+            err, EXIT_USER,
+            "--train is missing: give token files (--train 'data/*.bin'), or --plan; --help lists all flags");
+    if (!c->model_from_files && !c->resume)
+        return error_set(err, EXIT_USER,
+                         "--prompt: %s has no trained weights; add --model FOLDER, or --out DIR --resume, or --train",
+                         c->model[0] ? c->model : "a new model");
+    return true;
+}
+
+static void print_text(const Arguments *args, const char *program, bool *printed) {
+    const char *slash = strrchr(program, '/');
+    for (int i = 0; i < args->count && !*printed; i++) {
+        const char *text = args->text[i];
+        *printed = true;
+        if (strcmp(text, "--help") == 0)
+            flags_help(stdout, slash ? slash + 1 : program);
+        else if (strcmp(text, "--help=markdown") == 0)
+            flags_help_markdown(stdout);
+        else if (strcmp(text, "--version") == 0)
+            printf("%s %s\n", slash ? slash + 1 : program, COAT_VERSION);
+        else
+            *printed = false;
+    }
+}
+
+// Sets the flags twice: first to see which presets are chosen, then on top of these, so that their order is free.
+static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
+    config_defaults(chosen);
+    if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
+    if (!set_all(&p->args, p->config, err)) return false;
+    return finish_shape(p, err) && finish_recipe(p, err) && check_given(p, err);
+}
+
+bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err) {
+    Parse parse;
+    parse.config = config;
+    config_defaults(config);
+    *exit_now = false;
+    bool ok = arguments_rewrite(&parse.args, argc, argv, config->notes, sizeof config->notes, err);
+    if (ok) print_text(&parse.args, argc > 0 ? argv[0] : "train_gpt2_fp8", exit_now);
+    if (ok && !*exit_now) {
+        Config *chosen = (Config *)xmalloc(sizeof *chosen);
+        ok = parse_flags(&parse, chosen, err);
+        free(chosen);
+    }
+    arguments_free(&parse.args);
+    return ok;
+}

@@ -1,0 +1,196 @@
+// The second half of the checks: what depends on the final shape and on the number of processes, and what is
+// not built yet.
+#include "config.h"
+
+#include <string.h>
+
+// A feature that parses and can be planned, but not run yet. Each row goes when its feature comes.
+typedef struct {
+    bool (*used)(const Config *config, int ranks);
+    bool planned;     // --plan knows its memory
+    const char *flag; // as the user would write it
+    const char *text; // what is missing
+    const char *fix;
+} NotBuilt;
+
+static bool uses_fp8_linear(const Config *c, int ranks) {
+    (void)ranks;
+    return c->recipe.linear == LINEAR_FP8;
+}
+static bool uses_fp8_head(const Config *c, int ranks) {
+    (void)ranks;
+    return c->recipe.head == LINEAR_FP8;
+}
+static bool uses_coat_saved(const Config *c, int ranks) {
+    (void)ranks;
+    return c->recipe.saved == SAVED_COAT;
+}
+static bool uses_small_moments(const Config *c, int ranks) {
+    (void)ranks;
+    return c->recipe.moments != MOMENTS_FP32;
+}
+static bool uses_no_master(const Config *c, int ranks) {
+    (void)ranks;
+    return c->recipe.master == MASTER_NONE;
+}
+// With one process there is nothing to share and every stage is the same.
+static bool uses_zero(const Config *c, int ranks) {
+    return c->zero > 0 && ranks > 1;
+}
+static bool uses_ranks(const Config *c, int ranks) {
+    (void)c;
+    return ranks > 1;
+}
+static bool uses_autotune(const Config *c, int ranks) {
+    (void)ranks;
+    return c->autotune;
+}
+static bool uses_other_norm(const Config *c, int ranks) {
+    (void)ranks;
+    return c->shape.norm != NORM_LAYER;
+}
+static bool uses_other_activation(const Config *c, int ranks) {
+    (void)ranks;
+    return c->shape.activation != ACT_GELU_TANH;
+}
+static bool uses_other_positions(const Config *c, int ranks) {
+    (void)ranks;
+    return c->shape.position_kind != POSITIONS_LEARNED;
+}
+static bool uses_other_heads(const Config *c, int ranks) {
+    (void)ranks;
+    return c->shape.kv_heads != c->shape.heads || c->shape.head_dim * c->shape.heads != c->shape.channels;
+}
+static bool lacks_biases(const Config *c, int ranks) {
+    (void)ranks;
+    return !c->shape.biases;
+}
+static bool lacks_tied_head(const Config *c, int ranks) {
+    (void)ranks;
+    return !c->shape.tied_head;
+}
+
+// clang-format off
+static const NotBuilt not_built[] = {
+    {uses_other_norm, false, "--norm rms", "RMS norms are not built yet", "use --norm layer"},
+    {uses_other_activation, false, "--activation swiglu", "SwiGLU is not built yet", "use --activation gelu"},
+    {uses_other_positions, false, "--position-encoding rotary", "rotary positions are not built yet",
+     "use --position-encoding learned"},
+    {uses_other_heads, false, "--kv-heads, --head-dim", "heads other than GPT-2's are not built yet", "leave both away"},
+    {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
+    {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
+    {uses_fp8_linear, true, "--linear fp8", "FP8 products are not built yet", "use --linear bf16"},
+    {uses_fp8_head, true, "--head fp8", "FP8 products are not built yet", "use --head bf16"},
+    {uses_coat_saved, true, "--saved coat", "FP8 activations are not built yet", "use --saved bf16"},
+    {uses_small_moments, true, "--moments", "moments below 32 bits are not built yet", "use --moments fp32"},
+    {uses_no_master, true, "--master none", "stochastic rounding of weights is not built yet",
+     "use --master fp32 or --master split16"},
+    {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
+    {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
+    {uses_autotune, true, "--autotune", "timing the product algorithms is not built yet", "leave it away"},
+};
+// clang-format on
+
+static bool check_built(const Config *c, int ranks, Error *err) {
+    Config preset = *c; // what the recipe alone asks for
+    if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
+    for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
+        const NotBuilt *n = &not_built[i];
+        if (!n->used(c, ranks) || (n->planned && c->plan != PLAN_NONE)) continue;
+        if (!n->planned) return error_set(err, EXIT_USER, "%s: %s; %s", n->flag, n->text, n->fix);
+        Config plain = preset;
+        recipe_apply(&plain.recipe, RECIPE_BF16);
+        if (n->used(&preset, ranks) && !n->used(&plain, ranks))
+            return error_set(err, EXIT_USER, "--recipe %s: %s; use --recipe bf16 (--plan works for every recipe)",
+                             recipe_name(c->recipe.kind), n->text);
+        return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
+    }
+    return true;
+}
+
+static void add_note(Config *c, const char *text) {
+    size_t used = strlen(c->notes);
+    if (!strstr(c->notes, text)) snprintf(c->notes + used, sizeof c->notes - used, "note: %s\n", text);
+}
+
+// What is not built yet but does no harm: the run goes on, and says so.
+static void note_ignored(Config *c) {
+    if (c->skip_loss_z > 0 || c->skip_grad_z > 0)
+        add_note(c, "--skip-loss-z, --skip-grad-z: updates are skipped only when they are not finite");
+    if (c->keep > 0 && c->keep_every > 0) {
+        c->keep = 0;
+        add_note(c, "--keep-every: not built yet beside --keep; all checkpoints are kept");
+    }
+}
+
+static bool check_shape(const Config *c, Error *err) {
+    const ModelShape *s = &c->shape;
+    if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
+        s->vocab < 1)
+        return error_set(err, EXIT_DATA, "--model %s: its shape is incomplete", c->model);
+    if (s->heads % s->kv_heads)
+        return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
+    if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
+        return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
+    if (c->seq_len > s->positions)
+        return error_set(err, EXIT_USER, "--seq-len %d: the model has %d positions; use --seq-len %d%s", c->seq_len,
+                         s->positions, s->positions, c->model_from_files ? "" : " or a larger --positions");
+    if (c->tokenizer == TOKENIZER_BYTES && s->vocab < 257)
+        return error_set(err, EXIT_USER, "--vocab %d: --tokenizer bytes has 257 tokens; use --vocab 257", s->vocab);
+    return true;
+}
+
+static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
+    if (value % multiple == 0) return true;
+    return error_set(err, EXIT_USER, "%s: FP8 products need %s, here %lld, to be a multiple of %lld", flag, what,
+                     (long long)value, (long long)multiple);
+}
+
+// The libraries' FP8 products take inner and outer dimensions that are multiples of 16.
+static bool check_fp8(const Config *c, Error *err) {
+    const ModelShape *s = &c->shape;
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
+    if (c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8) {
+        if (!check_multiple("--channels", "the width", s->channels, 16, err)) return false;
+        if (!search && !check_multiple("--micro-batch, --seq-len", "their product", config_micro_tokens(c), 16, err))
+            return false;
+    }
+    if (c->recipe.linear == LINEAR_FP8) {
+        int64_t qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+        if (!check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err)) return false;
+        if (!check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
+    }
+    if (c->recipe.head == LINEAR_FP8 &&
+        !check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err))
+        return false;
+    return true;
+}
+
+static bool check_batch(const Config *c, int ranks, Error *err) {
+    int64_t tokens = config_micro_tokens(c), per_pass = tokens * ranks, batch = c->batch_tokens;
+    if (tokens > INT32_MAX)
+        return error_set(err, EXIT_USER,
+                         "--micro-batch %d: with --seq-len %d it has more than 2^31 - 1 tokens; use --micro-batch %d",
+                         c->micro_batch, c->seq_len, INT32_MAX / c->seq_len);
+    if (batch == 0 || batch % per_pass == 0 || (c->plan != PLAN_NONE && c->memory_limit > 0)) return true;
+    char below[64] = "";
+    if (batch > per_pass) snprintf(below, sizeof below, "%lld or ", (long long)(batch / per_pass * per_pass));
+    return error_set(
+        err, EXIT_USER,
+        "--batch-tokens %lld: not a multiple of %lld, the tokens of one pass (--micro-batch %d x --seq-len %d x %d "
+        "process%s); use %s%lld",
+        (long long)batch, (long long)per_pass, c->micro_batch, c->seq_len, ranks, ranks == 1 ? "" : "es", below,
+        (long long)((batch / per_pass + 1) * per_pass));
+}
+
+bool config_check(Config *config, int ranks, Error *err) {
+    if (config->plan == PLAN_NONE && config->world_size > 0 && config->world_size != ranks)
+        return error_set(err, EXIT_USER,
+                         "--world-size %d: the launcher started %d process%s; use mpirun -np %d or srun -n %d",
+                         config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
+    if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
+    if (!check_shape(config, err) || !check_fp8(config, err) || !check_batch(config, ranks, err)) return false;
+    if (!check_built(config, ranks, err)) return false;
+    note_ignored(config);
+    return true;
+}

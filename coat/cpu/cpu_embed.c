@@ -1,0 +1,69 @@
+// Token and position embeddings, and their gradients.
+#include "cpu_internal.h"
+
+#include <string.h>
+
+#define STRIP 32 // columns of the token embedding's gradient that one task adds
+
+void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+    require_plain("embed_forward", r);
+    const Cpu *cpu = cpu_of(exec);
+    const int32_t *token = (const int32_t *)tokens.data;
+    int64_t C = r.cols;
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *sum = scratch_take(&slot, C), *buffer = scratch_take(&slot, C);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < r.rows; row++) {
+            const real *value = row_load(cpu, wte, token[row], 0, C, sum);
+            if (wpe.data) {
+                if (value != sum) memcpy(sum, value, (size_t)C * sizeof(real));
+                cpu->kernels->add(sum, row_load(cpu, wpe, row % T, 0, C, buffer), C);
+                value = sum;
+            }
+            row_store(cpu, r, row, 0, C, value);
+        }
+    }
+}
+
+// Every task owns a strip of columns and adds all tokens to it in their order.
+static void add_token_rows(const Cpu *cpu, Tensor dwte, Tensor g, const int32_t *token) {
+    int64_t strips = (g.cols + STRIP - 1) / STRIP;
+#pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)
+    for (int64_t s = 0; s < strips; s++) {
+        real buffer[STRIP];
+        int64_t begin = s * STRIP, count = smaller(STRIP, g.cols - begin);
+        for (int64_t row = 0; row < g.rows; row++)
+            cpu->kernels->add((real *)row_address(dwte, token[row]) + begin,
+                              row_load(cpu, g, row, begin, count, buffer), count);
+    }
+}
+
+static void add_position_rows(Exec *exec, Tensor dwpe, Tensor g, int T, bool accumulate) {
+    const Cpu *cpu = cpu_of(exec);
+    int64_t C = g.cols;
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *buffer = scratch_take(&slot, C);
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < dwpe.rows; t++) {
+            real *sum = (real *)row_address(dwpe, t);
+            if (!accumulate) memset(sum, 0, (size_t)C * sizeof(real));
+            if (t >= T) continue;
+            for (int64_t row = t; row < g.rows; row += T)
+                cpu->kernels->add(sum, row_load(cpu, g, row, 0, C, buffer), C);
+        }
+    }
+}
+
+void cpu_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate) {
+    require_plain("embed_backward", g);
+    if (dwte.data) add_token_rows(cpu_of(exec), dwte, g, (const int32_t *)tokens.data);
+    if (dwpe.data) add_position_rows(exec, dwpe, g, T, accumulate);
+}

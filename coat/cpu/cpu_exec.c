@@ -1,0 +1,111 @@
+// The CPU as a device: opening it, its memory, and what it says of itself.
+#include "cpu_internal.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+// "model name" of /proc/cpuinfo; "CPU" where there is none.
+static void processor_name(char *text, size_t size) {
+    snprintf(text, size, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || strlen(colon) < 3) continue;
+        snprintf(text, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    fclose(file);
+}
+
+bool cpu_open(Exec *exec, const Config *config, Error *err) {
+    (void)err;
+    Cpu *cpu = (Cpu *)xcalloc(1, sizeof *cpu);
+    cpu->threads = cpu_threads(config);
+    cpu->kernels = cpu_kernels();
+    processor_name(cpu->processor, sizeof cpu->processor);
+    gemm_open();
+    exec->backend = cpu;
+    return true;
+}
+
+void cpu_close(Exec *exec) {
+    free(exec->backend);
+    exec->backend = NULL;
+}
+
+void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
+    (void)exec;
+    size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGE_SIZE);
+    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    // Linux would grant more and end the process when it is touched
+    void *memory = bytes / page < pages ? aligned_alloc(HUGE_PAGE, rounded ? rounded : HUGE_PAGE) : NULL;
+    if (!memory) {
+        error_set(err, EXIT_DEVICE, "could not allocate %zu MiB of the machine's %zu MiB of memory", bytes >> 20,
+                  pages * (page >> 10) >> 10);
+        return NULL;
+    }
+    madvise(memory, rounded, MADV_HUGEPAGE); // fewer TLB misses; where refused, nothing is lost
+    return memory;
+}
+
+void cpu_release(Exec *exec, void *memory) {
+    (void)exec;
+    free(memory);
+}
+
+void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes) {
+    (void)exec;
+    memcpy(to, from, bytes);
+}
+
+void cpu_zero(Exec *exec, void *device, size_t bytes) {
+    const size_t piece = (size_t)1 << 20;
+    int64_t pieces = (int64_t)((bytes + piece - 1) / piece);
+#pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static)
+    for (int64_t i = 0; i < pieces; i++) {
+        size_t begin = (size_t)i * piece;
+        memset((char *)device + begin, 0, bytes - begin < piece ? bytes - begin : piece);
+    }
+}
+
+void cpu_synchronize(Exec *exec) {
+    (void)exec;
+}
+
+bool cpu_replay_begin(Exec *exec, int id) {
+    (void)exec, (void)id;
+    return false;
+}
+
+void cpu_replay_end(Exec *exec, int id) {
+    (void)exec, (void)id;
+}
+
+void cpu_range_push(Exec *exec, const char *name) {
+    (void)exec, (void)name;
+}
+
+void cpu_range_pop(Exec *exec) {
+    (void)exec;
+}
+
+void cpu_describe(Exec *exec, char *text, size_t size) {
+    const Cpu *cpu = cpu_of(exec);
+    snprintf(text, size, "%s, %d thread%s, %s, products by %s", cpu->processor, cpu->threads,
+             cpu->threads == 1 ? "" : "s", cpu->kernels->name, gemm_name());
+}
+
+int64_t cpu_memory_in_use(Exec *exec) {
+    (void)exec;
+    return 0;
+}
+
+double cpu_peak_flops(Exec *exec) {
+    (void)exec;
+    return 0;
+}

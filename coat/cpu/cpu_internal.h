@@ -1,0 +1,135 @@
+// What the files of the CPU backend share: its state, rows by descriptor, pieces of the workspace, and the
+// operations that cpu_ops.c collects.
+#pragma once
+#include "cpu_kernels.h"
+#include "cpu_workspace.h"
+#include "ops.h"
+
+#include <omp.h>
+
+#define MAX_CPU_NAME 96
+
+// Exec.backend
+typedef struct {
+    int threads;
+    const CpuKernels *kernels;
+    char processor[MAX_CPU_NAME];
+} Cpu;
+
+static inline const Cpu *cpu_of(const Exec *exec) {
+    return (const Cpu *)exec->backend;
+}
+
+static inline int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// --- rows by descriptor: the one place where formats become arithmetic -----------------------------------
+
+// Ends the program unless t is absent or stored plainly: the recipes that need more are refused before.
+void require_plain(const char *operation, Tensor t);
+
+static inline void *row_address(Tensor t, int64_t row) {
+    return (char *)t.data + (size_t)(row * t.stride) * format_bytes(t.format);
+}
+
+// The values of columns [begin, begin + count) of a row: in place where they are stored as `real`, else
+// decoded into buffer.
+const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer);
+// Stores them, rounding to the tensor's format. Values that are already in place stay.
+void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, const real *values);
+// Where to compute the columns of a row that is to be stored: in place, or the buffer that row_store then takes.
+static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
+    return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
+}
+
+// --- workspace -------------------------------------------------------------------------------------------
+
+// Pieces taken from the front are shared by the threads; the rest is cut into one slot per thread.
+typedef struct {
+    char *next;
+    size_t left, slot_bytes;
+} Scratch;
+
+Scratch scratch_begin(Exec *exec);
+real *scratch_take(Scratch *s, int64_t count);
+// A (1, n) tensor as a row of real; NULL if there is no such tensor.
+const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t);
+// Ends the shared part; returns how many threads can run, each with a slot of slot_bytes.
+int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes);
+// This thread's slot, to take pieces from.
+Scratch scratch_slot(const Scratch *s);
+
+// --- reductions over rows --------------------------------------------------------------------------------
+
+// Partial sums are made over fixed blocks of rows and added in the order of the blocks.
+static inline int64_t reduction_rows(int64_t rows) {
+    int64_t share = (rows + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
+    return share < 16 ? 16 : share;
+}
+
+// out (1, n) FP32 = (accumulate ? out : 0) + sum of the (blocks, n) partial sums, which are overwritten.
+// Nothing without out.data.
+void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks, bool accumulate);
+
+// --- products --------------------------------------------------------------------------------------------
+
+// c (m, n) = a * b + beta * c on one thread; a is (m, k), or stored (k, m) with trans_a; b is (k, n), or stored
+// (n, k) with trans_b. Leading dimensions are strides of the stored rows.
+void gemm_block(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
+                int64_t ldb, real beta, real *c, int64_t ldc);
+void gemm_open(void);
+const char *gemm_name(void); // the library and its kernels, for the start-up report
+
+// A block of a tensor as a matrix of real: in place, or decoded into buffer with leading dimension `cols`.
+const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,
+                       int64_t *ld);
+
+// --- operations ------------------------------------------------------------------------------------------
+
+bool cpu_open(Exec *exec, const Config *config, Error *err);
+void cpu_close(Exec *exec);
+void *cpu_allocate(Exec *exec, size_t bytes, Error *err);
+void cpu_release(Exec *exec, void *memory);
+void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes);
+void cpu_zero(Exec *exec, void *device, size_t bytes);
+void cpu_synchronize(Exec *exec);
+bool cpu_replay_begin(Exec *exec, int id);
+void cpu_replay_end(Exec *exec, int id);
+void cpu_range_push(Exec *exec, const char *name);
+void cpu_range_pop(Exec *exec);
+void cpu_describe(Exec *exec, char *text, size_t size);
+int64_t cpu_memory_in_use(Exec *exec);
+double cpu_peak_flops(Exec *exec);
+
+void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
+void cpu_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
+
+void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
+void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
+void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                       bool accumulate);
+
+void cpu_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias);
+void cpu_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w);
+void cpu_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate);
+
+void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
+void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                            Tensor k, Tensor v, AttentionShape shape);
+
+void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
+void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
+void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
+
+void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x);
+void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
+void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
+
+void cpu_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
+                               bool backward, StepState *state);
+void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
+
+void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);

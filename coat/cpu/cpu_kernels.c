@@ -1,0 +1,59 @@
+// The inner loops for every instruction set, and the choice between them. Functions rather than
+// target_clones: clones are picked by the dynamic loader before sanitizers are ready, and the loops that
+// OpenMP outlines would not be cloned.
+// The loops choose between two values by comparing them; without the exceptions of a comparison, which nobody
+// reads, they vectorise.
+#pragma GCC optimize("no-trapping-math")
+
+#include "cpu_kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES 16
+
+#pragma GCC diagnostic ignored "-Wpsabi" // vectors pass between inlined functions only
+
+static inline real real_sqrt(real x) {
+#ifdef COAT_DOUBLE
+    return sqrt(x);
+#else
+    return sqrtf(x);
+#endif
+}
+
+#define VARIANT(name) name##_base
+#define VARIANT_NAME "portable"
+#include "cpu_kernels_body.h"
+#undef VARIANT
+#undef VARIANT_NAME
+
+#ifdef __x86_64__
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define VARIANT(name) name##_avx2
+#define VARIANT_NAME "AVX2"
+#include "cpu_kernels_body.h"
+#undef VARIANT
+#undef VARIANT_NAME
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#define VARIANT(name) name##_avx512
+#define VARIANT_NAME "AVX-512"
+#include "cpu_kernels_body.h"
+#undef VARIANT
+#undef VARIANT_NAME
+#pragma GCC pop_options
+#endif
+
+const CpuKernels *cpu_kernels(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &table_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &table_avx2;
+#endif
+    return &table_base;
+}

@@ -1,0 +1,52 @@
+// The inner loops of the CPU backend: functions on contiguous rows of `real`, compiled once for every
+// instruction set and chosen when the device is opened, so that one portable binary uses what the machine has.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats.h"
+
+// The scalars of one optimizer step, the same for all parameters.
+typedef struct {
+    real lr, beta1, beta2, eps;
+    real correction1, correction2; // 1 / (1 - beta^t) of the moments
+    real clip;                     // factor of the gradient
+} AdamwStep;
+
+// What a row of a norm was normalised with; mean 0 for RMSNorm.
+typedef struct {
+    real mean, rstd;
+} NormStatistics;
+
+typedef struct {
+    const char *name;
+
+    void (*decode_bf16)(real *out, const uint16_t *x, int64_t n);
+    void (*encode_bf16)(uint16_t *out, const real *x, int64_t n); // round to nearest even
+    void (*add)(real *acc, const real *x, int64_t n);             // acc += x
+    real (*sum_of_products)(const real *x, const real *y, int64_t n);
+    real (*maximum)(const real *x, int64_t n); // NaN is passed over; -inf for n == 0
+    double (*sum_of_squares)(const real *x, int64_t n);
+
+    // Two passes: mean, then variance around it. `centred` false is RMSNorm.
+    NormStatistics (*norm_statistics)(const real *x, int64_t n, real eps, bool centred);
+    // out = (x - mean) * rstd * weight + bias; bias may be NULL
+    void (*norm_apply)(real *out, const real *x, NormStatistics s, const real *weight, const real *bias, int64_t n);
+    // g = (add ? g : 0) + d norm / d x * dn; dweight += dn * xhat, dbias (may be NULL) += dn
+    void (*norm_gradient)(real *g, real *dweight, real *dbias, const real *dn, const real *x, NormStatistics s,
+                          const real *weight, int64_t n, bool centred, bool add);
+
+    void (*gelu)(real *g, const real *h, int64_t n);
+    void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n); // dh = dg * gelu'(h)
+
+    // p = exp(scale * x - shift); returns the sum of p. p may be x.
+    real (*exponentials)(real *p, const real *x, real scale, real shift, int64_t n);
+    // p = p * (dp - delta) * scale, the gradient of scores from probabilities
+    void (*score_gradient)(real *p, const real *dp, real delta, real scale, int64_t n);
+
+    // m, v, p of one block of a parameter; decay = lr * weight_decay or 0
+    void (*adamw)(real *p, real *m, real *v, const real *g, const AdamwStep *s, real decay, int64_t n);
+} CpuKernels;
+
+// The best variant for this machine.
+const CpuKernels *cpu_kernels(void);

@@ -1,0 +1,230 @@
+// The text of the inner loops, included by cpu_kernels.c once per instruction set, with VARIANT(name) naming
+// the copies. Loops over independent elements are left to the compiler's vectoriser. Sums run in LANES
+// independent lanes that are added in a fixed order, so that the order depends on the length alone.
+#ifdef VARIANT
+
+typedef real VARIANT(vector) __attribute__((vector_size(LANES * sizeof(real))));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE VARIANT(vector) VARIANT(load)(const real *x) {
+    VARIANT(vector) v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE real VARIANT(sum_lanes)(const VARIANT(vector) * acc) {
+    real lanes[LANES];
+    memcpy(lanes, acc, sizeof lanes);
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+static void VARIANT(decode_bf16)(real *restrict out, const uint16_t *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = (real)bf16_decode(x[i]);
+}
+
+// bf16_encode() without its branch.
+static void VARIANT(encode_bf16)(uint16_t *restrict out, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = float_bits((float)x[i]);
+        uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+        out[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    }
+}
+
+static void VARIANT(add)(real *restrict acc, const real *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) acc[i] += x[i];
+}
+
+static real VARIANT(sum_of_products)(const real *x, const real *y, int64_t n) {
+    VARIANT(vector) acc = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) acc += VARIANT(load)(x + i) * VARIANT(load)(y + i);
+    real tail = 0;
+    for (; i < n; i++) tail += x[i] * y[i];
+    return VARIANT(sum_lanes)(&acc) + tail;
+}
+
+static real VARIANT(maximum)(const real *x, int64_t n) {
+    real lanes[LANES], best = -(real)INFINITY;
+    for (int j = 0; j < LANES; j++) lanes[j] = best;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
+    for (int j = 0; j < LANES; j++) best = lanes[j] > best ? lanes[j] : best;
+    return best;
+}
+
+static double VARIANT(sum_of_squares)(const real *x, int64_t n) {
+    double lanes[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
+    for (; i < n; i++) sum += (double)x[i] * (double)x[i];
+    for (int j = 0; j < LANES; j++) sum += lanes[j];
+    return sum;
+}
+
+static NormStatistics VARIANT(norm_statistics)(const real *x, int64_t n, real eps, bool centred) {
+    NormStatistics s = {0, 0};
+    int64_t i = 0;
+    real tail = 0;
+    VARIANT(vector) acc = {0};
+    if (centred) {
+        for (; i + LANES <= n; i += LANES) acc += VARIANT(load)(x + i);
+        for (; i < n; i++) tail += x[i];
+        s.mean = (VARIANT(sum_lanes)(&acc) + tail) / (real)n;
+        tail = 0;
+    }
+    VARIANT(vector) squares = {0};
+    for (i = 0; i + LANES <= n; i += LANES) {
+        VARIANT(vector) d = VARIANT(load)(x + i) - s.mean;
+        squares += d * d;
+    }
+    for (; i < n; i++) tail += (x[i] - s.mean) * (x[i] - s.mean);
+    s.rstd = 1 / real_sqrt((VARIANT(sum_lanes)(&squares) + tail) / (real)n + eps);
+    return s;
+}
+
+static void VARIANT(norm_apply)(real *restrict out, const real *restrict x, NormStatistics s,
+                                const real *restrict weight, const real *restrict bias, int64_t n) {
+    if (bias)
+        for (int64_t i = 0; i < n; i++) out[i] = (x[i] - s.mean) * s.rstd * weight[i] + bias[i];
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (x[i] - s.mean) * s.rstd * weight[i];
+}
+
+static void VARIANT(norm_gradient)(real *restrict g, real *restrict dweight, real *restrict dbias,
+                                   const real *restrict dn, const real *restrict x, NormStatistics s,
+                                   const real *restrict weight, int64_t n, bool centred, bool add) {
+    VARIANT(vector) sum = {0}, dot = {0}; // of dn * weight, and of its product with xhat
+    real sum_tail = 0, dot_tail = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        VARIANT(vector) d = VARIANT(load)(dn + i) * VARIANT(load)(weight + i);
+        sum += d;
+        dot += d * ((VARIANT(load)(x + i) - s.mean) * s.rstd);
+    }
+    for (; i < n; i++) {
+        real d = dn[i] * weight[i];
+        sum_tail += d;
+        dot_tail += d * ((x[i] - s.mean) * s.rstd);
+    }
+    real mean_d = centred ? (VARIANT(sum_lanes)(&sum) + sum_tail) / (real)n : 0;
+    real mean_dot = (VARIANT(sum_lanes)(&dot) + dot_tail) / (real)n;
+    if (!add) memset(g, 0, (size_t)n * sizeof(real));
+    for (i = 0; i < n; i++) {
+        real xhat = (x[i] - s.mean) * s.rstd;
+        g[i] += s.rstd * (dn[i] * weight[i] - mean_d - xhat * mean_dot);
+        dweight[i] += dn[i] * xhat;
+    }
+    if (dbias) VARIANT(add)(dbias, dn, n);
+}
+
+#ifdef COAT_DOUBLE
+INLINE real VARIANT(exponential)(real x) {
+    return exp(x);
+}
+#else
+// exp to within 2 units in the last place, in a form that vectorises: x = n ln 2 + r with |r| <= ln 2 / 2, a
+// polynomial in r, and n put into the exponent. Results below 2^-126 become 0; above x = 88 the result stays at
+// e^88 (no caller gets there: softmax exponents are not positive, and gelu is saturated long before).
+INLINE float VARIANT(exponential)(float x) {
+    const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f; // 1.5 * 2^23: adding it rounds
+    float clamped = x < lowest ? lowest : x;
+    clamped = clamped > highest ? highest : clamped;
+    float shifted = clamped * 1.44269504088896341f + round_shift;
+    float n = shifted - round_shift;
+    float r = clamped - n * 0.693359375f; // ln 2 in two parts: n times the first is exact
+    r = r - n * -2.12194440054690581e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // 2^n
+    return x < lowest ? 0.0f : p * power;
+}
+#endif
+
+// The tanh approximation of GELU, gelu(h) = h (1 + tanh u) / 2 with u = sqrt(2/pi) (h + 0.044715 h^3), which is
+// h / (1 + exp(-2u)): one exponential, and no cancellation where tanh nears -1.
+#define GELU_SLOPE ((real)1.59576912160573071176) // 2 sqrt(2/pi)
+#define GELU_CUBIC ((real)0.044715)
+
+static void VARIANT(gelu)(real *g, const real *h, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        real x = h[i];
+        g[i] = x / (1 + VARIANT(exponential)(-GELU_SLOPE * (x + GELU_CUBIC * x * x * x)));
+    }
+}
+
+static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        real x = h[i];
+        real e = VARIANT(exponential)(-GELU_SLOPE * (x + GELU_CUBIC * x * x * x));
+        real s = 1 / (1 + e), slope = GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x);
+        dh[i] = dg[i] * (s + x * slope * (s * (e * s)));
+    }
+}
+
+static real VARIANT(exponentials)(real *p, const real *x, real scale, real shift, int64_t n) {
+    VARIANT(vector) acc = {0};
+    real tail = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        for (int j = 0; j < LANES; j++) p[i + j] = VARIANT(exponential)(scale * x[i + j] - shift);
+        acc += VARIANT(load)(p + i);
+    }
+    for (; i < n; i++) {
+        p[i] = VARIANT(exponential)(scale * x[i] - shift);
+        tail += p[i];
+    }
+    return VARIANT(sum_lanes)(&acc) + tail;
+}
+
+static void VARIANT(score_gradient)(real *restrict p, const real *restrict dp, real delta, real scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) p[i] = p[i] * (dp[i] - delta) * scale;
+}
+
+static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v, const real *restrict g,
+                           const AdamwStep *s, real decay, int64_t n) {
+    const AdamwStep step = *s;
+    for (int64_t i = 0; i < n; i++) {
+        real grad = g[i] * step.clip;
+        real mi = step.beta1 * m[i] + (1 - step.beta1) * grad;
+        real vi = step.beta2 * v[i] + (1 - step.beta2) * grad * grad;
+        m[i] = mi;
+        v[i] = vi;
+        real update = mi * step.correction1 / (real_sqrt(vi * step.correction2) + step.eps);
+        p[i] = p[i] - step.lr * update - decay * p[i];
+    }
+}
+
+static const CpuKernels VARIANT(table) = {
+    VARIANT_NAME,
+    VARIANT(decode_bf16),
+    VARIANT(encode_bf16),
+    VARIANT(add),
+    VARIANT(sum_of_products),
+    VARIANT(maximum),
+    VARIANT(sum_of_squares),
+    VARIANT(norm_statistics),
+    VARIANT(norm_apply),
+    VARIANT(norm_gradient),
+    VARIANT(gelu),
+    VARIANT(gelu_gradient),
+    VARIANT(exponentials),
+    VARIANT(score_gradient),
+    VARIANT(adamw),
+};
+
+#undef INLINE
+#undef GELU_SLOPE
+#undef GELU_CUBIC
+#endif

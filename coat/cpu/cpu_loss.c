@@ -1,0 +1,81 @@
+// Cross-entropy over a chunk of tokens, and its gradient in place of the logits.
+#include "cpu_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CHUNK 1024 // columns handled at a time, so that decoded logits stay in the first-level cache
+
+static real row_maximum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
+    real buffer[CHUNK], best = -(real)INFINITY;
+    for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
+        int64_t count = smaller(CHUNK, vocab - begin);
+        real highest = cpu->kernels->maximum(row_load(cpu, logits, row, begin, count, buffer), count);
+        best = highest > best ? highest : best;
+    }
+    return best;
+}
+
+// log of the sum of exp over the row; NaN where a logit is NaN or +inf.
+static real row_log_sum(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab) {
+    real buffer[CHUNK], highest = row_maximum(cpu, logits, row, vocab);
+    double sum = 0;
+    for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
+        int64_t count = smaller(CHUNK, vocab - begin);
+        sum += (double)cpu->kernels->exponentials(buffer, row_load(cpu, logits, row, begin, count, buffer), 1, highest,
+                                                  count);
+    }
+    return highest + (real)log(sum);
+}
+
+static real element(Tensor t, int64_t row, int64_t column) {
+    return t.format == FMT_FP32 ? ((const real *)row_address(t, row))[column]
+                                : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
+}
+
+// One row of dlogits = (softmax - onehot) * scale; log_sum is that of the row.
+static void gradient_row(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target, real log_sum,
+                         real scale) {
+    real buffer[CHUNK];
+    for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
+        int64_t count = smaller(CHUNK, vocab - begin);
+        const real *x = row_load(cpu, logits, row, begin, count, buffer);
+        cpu->kernels->exponentials(buffer, x, 1, log_sum, count);
+        if (target >= begin && target < begin + count) buffer[target - begin] -= 1;
+        for (int64_t i = 0; i < count; i++) buffer[i] *= scale;
+        row_store(cpu, logits, row, begin, count, buffer);
+    }
+}
+
+static void zero_columns(Tensor t, int64_t row, int64_t begin) {
+    size_t bytes = format_bytes(t.format);
+    memset((char *)row_address(t, row) + (size_t)begin * bytes, 0, (size_t)(t.cols - begin) * bytes);
+}
+
+void cpu_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
+                               bool backward, StepState *state) {
+    require_plain("loss_forward_backward", logits);
+    const Cpu *cpu = cpu_of(exec);
+    int bad = 0;
+#pragma omp parallel for num_threads(cpu->threads) schedule(static) reduction(| : bad)
+    for (int64_t row = 0; row < logits.rows; row++) {
+        int32_t target = ((const int32_t *)targets.data)[row * targets.stride];
+        real loss = 0;
+        if (target >= 0) {
+            real log_sum = row_log_sum(cpu, logits, row, vocab);
+            loss = log_sum - element(logits, row, target);
+            if (backward) gradient_row(cpu, logits, row, vocab, target, log_sum, (real)scale);
+        }
+        if (backward) zero_columns(logits, row, target >= 0 ? vocab : 0);
+        if (losses.data) *(real *)row_address(losses, row) = loss;
+        bad |= !isfinite(loss);
+    }
+    if (bad) state->nonfinite = 1;
+}
+
+void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
+    (void)exec;
+    double sum = 0;
+    for (int64_t row = 0; row < losses.rows; row++) sum += (double)*(const real *)row_address(losses, row);
+    state->loss_sum += (double)scale * sum;
+}

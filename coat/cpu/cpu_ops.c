@@ -1,0 +1,45 @@
+// The CPU backend's table of operations.
+#include "cpu_internal.h"
+
+const Ops *cpu_ops(void) {
+    static const Ops ops = {
+        .name = "cpu",
+        .open = cpu_open,
+        .close = cpu_close,
+        .allocate = cpu_allocate,
+        .release = cpu_release,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .zero = cpu_zero,
+        .synchronize = cpu_synchronize,
+        .replay_begin = cpu_replay_begin,
+        .replay_end = cpu_replay_end,
+        .range_push = cpu_range_push,
+        .range_pop = cpu_range_pop,
+        .describe = cpu_describe,
+        .memory_in_use = cpu_memory_in_use,
+        .peak_flops = cpu_peak_flops,
+        .embed_forward = cpu_embed_forward,
+        .residual_norm_forward = cpu_residual_norm_forward,
+        .linear_forward = cpu_linear_forward,
+        .attention_forward = cpu_attention_forward,
+        .quantize_forward = cpu_quantize_forward,
+        .gelu_forward = cpu_gelu_forward,
+        .loss_forward_backward = cpu_loss_forward_backward,
+        .loss_sum = cpu_loss_sum,
+        .embed_backward = cpu_embed_backward,
+        .norm_rebuild = cpu_norm_rebuild,
+        .norm_backward = cpu_norm_backward,
+        .grad_quantize = cpu_grad_quantize,
+        .linear_backward_data = cpu_linear_backward_data,
+        .linear_backward_weight = cpu_linear_backward_weight,
+        .quantize_rebuild = cpu_quantize_rebuild,
+        .gelu_rebuild = cpu_gelu_rebuild,
+        .gelu_backward = cpu_gelu_backward,
+        .attention_backward = cpu_attention_backward,
+        .grad_norm = cpu_grad_norm,
+        .adamw_update = cpu_adamw_update,
+        .weights_quantize = cpu_weights_quantize,
+    };
+    return &ops;
+}

@@ -1,0 +1,122 @@
+// The gradient's norm and the AdamW step (COAT section 2), over all parameters.
+#include "cpu_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BLOCK 4096 // elements of a parameter handled at a time: the buffers stay in the cache
+
+// A parameter tensor as one row of all its elements.
+static Tensor flat(Tensor t) {
+    t.cols = t.stride = t.rows * t.cols;
+    t.rows = 1;
+    return t;
+}
+
+static int64_t block_count(int64_t elements) {
+    return (elements + BLOCK - 1) / BLOCK;
+}
+
+void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    const Cpu *cpu = cpu_of(exec);
+    double total = 0;
+    for (int p = 0; p < count; p++) {
+        require_plain("grad_norm", parameters[p].grad);
+        Tensor grad = flat(parameters[p].grad);
+        // a fixed number of partial sums, each over whole blocks
+        double partial[CPU_REDUCTION_BLOCKS] = {0};
+        int64_t blocks = block_count(grad.cols), share = (blocks + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
+#pragma omp parallel for num_threads(cpu->threads) schedule(static) if (blocks > 1)
+        for (int64_t i = 0; i < CPU_REDUCTION_BLOCKS; i++) {
+            real buffer[BLOCK];
+            for (int64_t b = i * share; b < smaller(blocks, (i + 1) * share); b++) {
+                int64_t n = smaller(BLOCK, grad.cols - b * BLOCK);
+                partial[i] += cpu->kernels->sum_of_squares(row_load(cpu, grad, 0, b * BLOCK, n, buffer), n);
+            }
+        }
+        for (int i = 0; i < CPU_REDUCTION_BLOCKS; i++) total += partial[i];
+    }
+    state->grad_sq = total;
+    state->grad_norm = (float)sqrt(total);
+    if (!isfinite(state->grad_norm)) state->nonfinite = 1;
+}
+
+// The parameter in full precision: the master weights where there are any, else the value.
+static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, real *buffer) {
+    Tensor value = flat(p->weight.value);
+    if (!p->master.data) return row_load(cpu, value, 0, begin, n, buffer);
+    if (p->master.format == FMT_FP32) return row_load(cpu, flat(p->master), 0, begin, n, buffer);
+    const uint16_t *high = (const uint16_t *)value.data + begin, *low = (const uint16_t *)p->master.data + begin;
+    for (int64_t i = 0; i < n; i++) buffer[i] = (real)master_join(high[i], low[i]);
+    return buffer;
+}
+
+// Both kinds of master weights round their BF16 copy by the same rule, so that they train alike.
+static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, const real *values) {
+    Tensor value = flat(p->weight.value);
+    if (!p->master.data) {
+        row_store(cpu, value, 0, begin, n, values);
+        return;
+    }
+    if (p->master.format == FMT_FP32)
+        row_store(cpu, flat(p->master), 0, begin, n, values);
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)p->master.data)[begin + i] = (uint16_t)float_bits((float)values[i]);
+    if (value.format == FMT_BF16)
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)value.data)[begin + i] = master_bf16((float)values[i]);
+    else
+        row_store(cpu, value, 0, begin, n, values);
+}
+
+static void update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, real decay, int64_t begin,
+                         int64_t n) {
+    real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
+    Tensor m = flat(p->m), v = flat(p->v);
+    const real *master = load_master(cpu, p, begin, n, value);
+    if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
+    real *mi = row_target(m, 0, begin, m_buffer), *vi = row_target(v, 0, begin, v_buffer);
+    row_load(cpu, m, 0, begin, n, mi);
+    row_load(cpu, v, 0, begin, n, vi);
+    cpu->kernels->adamw(value, mi, vi, row_load(cpu, flat(p->grad), 0, begin, n, grad), step, decay, n);
+    row_store(cpu, m, 0, begin, n, mi);
+    row_store(cpu, v, 0, begin, n, vi);
+    store_master(cpu, p, begin, n, value);
+}
+
+void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    const Cpu *cpu = cpu_of(exec);
+    if (state->nonfinite) {
+        state->skipped++;
+        state->skipped_run++;
+        return;
+    }
+    state->t++;
+    state->skipped_run = 0;
+    bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
+    AdamwStep step = {(real)state->lr,
+                      (real)state->beta1,
+                      (real)state->beta2,
+                      (real)state->eps,
+                      (real)(1 / (1 - pow((double)state->beta1, (double)state->t))),
+                      (real)(1 / (1 - pow((double)state->beta2, (double)state->t))),
+                      clip ? (real)(state->grad_clip / state->grad_norm) : 1};
+#pragma omp parallel num_threads(cpu->threads)
+    for (int i = 0; i < count; i++) {
+        const Parameter *p = &parameters[i];
+        int64_t elements = tensor_elements(p->weight.value);
+        real decay = p->decay ? (real)state->lr * (real)state->weight_decay : 0;
+        require_plain("adamw_update", p->m);
+        require_plain("adamw_update", p->v);
+#pragma omp for schedule(static) nowait
+        for (int64_t b = 0; b < block_count(elements); b++)
+            update_block(cpu, p, &step, decay, b * BLOCK, smaller(BLOCK, elements - b * BLOCK));
+    }
+}
+
+void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    (void)exec;
+    for (int i = 0; i < count; i++)
+        if (parameters[i].weight.codes.data)
+            fatal(EXIT_DEVICE, "the CPU backend's weights_quantize is not built for FP8 products");
+}

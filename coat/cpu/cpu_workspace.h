@@ -1,0 +1,62 @@
+// How the CPU backend uses Exec.workspace: first what all threads of an operation share, then one slot per
+// thread. The sizes are plain arithmetic, so that the memory plan can ask for them without the backend.
+#pragma once
+#include "config.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Reductions over rows have at most this many partial sums, whatever the number of threads, so that the order
+// of addition depends on the shape alone.
+#define CPU_REDUCTION_BLOCKS 64
+
+// Tiles of a product C = A B: a task computes up to TILE_M x STRIP_N of C in steps of TILE_K.
+#define CPU_TILE_M 256
+#define CPU_TILE_N 256
+#define CPU_TILE_K 1024
+#define CPU_QUERY_ROWS 64 // query rows of an attention tile
+
+// Threads an operation uses.
+static inline int cpu_threads(const Config *config) {
+    if (config->threads > 0) return config->threads;
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+// Bytes of `count` values as every piece of the workspace is rounded: whole cache lines.
+static inline size_t cpu_piece(int64_t count) {
+    return ((size_t)count * sizeof(real) + 63) / 64 * 64;
+}
+
+static inline size_t cpu_gemm_slot(void) {
+    return cpu_piece(CPU_TILE_M * CPU_TILE_K) + cpu_piece(CPU_TILE_N * CPU_TILE_K) + cpu_piece(CPU_TILE_M * CPU_TILE_N);
+}
+
+// k, v, dk, dv of a head; scores and their gradient of a tile of queries; q, o, do, dq of that tile.
+static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
+    return 4 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + 4 * cpu_piece(CPU_QUERY_ROWS * head_dim) +
+           cpu_piece(CPU_QUERY_ROWS);
+}
+
+// Row buffers of the element-wise operations, `columns` wide.
+#define CPU_ROW_BUFFERS 4
+static inline size_t cpu_row_slot(int64_t columns) {
+    return CPU_ROW_BUFFERS * cpu_piece(columns);
+}
+
+// Shared part of the element-wise operations: up to three row vectors, and two sets of partial column sums.
+static inline size_t cpu_row_shared(int64_t columns) {
+    return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);
+}
+
+#ifdef __cplusplus
+}
+#endif

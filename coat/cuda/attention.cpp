@@ -1,0 +1,270 @@
+// cuDNN's flash attention through its C++ frontend: the only C++ of the project. A graph is built once per shape
+// and kept; then a call only hands over pointers.
+#include "attention.h"
+
+#include <cudnn_frontend.h>
+
+#include <math.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace fe = cudnn_frontend;
+typedef std::shared_ptr<fe::graph::Tensor_attributes> GraphTensor;
+typedef std::unordered_map<int64_t, void *> Pointers;
+
+enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
+
+// What a graph depends on: the shape of one call and the row strides of its operands.
+struct Key {
+    bool backward, stats;
+    int64_t B, T, heads, kv_heads, head_dim;
+    int64_t sequence_heads;   // query heads of a whole sequence: the stride of lse from sequence to sequence
+    int64_t stride[OPERANDS]; // elements from token to token; 0: not an operand of this graph
+};
+
+struct Plan {
+    Key key;
+    std::shared_ptr<fe::graph::Graph> graph;
+    int64_t workspace_bytes;
+};
+
+struct AttentionState {
+    cudnnHandle_t handle;
+    std::vector<Plan> plans;
+};
+
+static bool same_key(const Key &a, const Key &b) {
+    for (int i = 0; i < OPERANDS; i++)
+        if (a.stride[i] != b.stride[i]) return false;
+    return a.backward == b.backward && a.stats == b.stats && a.B == b.B && a.T == b.T && a.heads == b.heads &&
+           a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.sequence_heads == b.sequence_heads;
+}
+
+// Runs a piece of frontend code that returns its status or throws; says which step failed.
+template <typename Step> static bool step(Error *err, const char *doing, Step run) {
+    std::string message;
+    try {
+        fe::error_t status = run();
+        if (status.is_good()) return true;
+        message = status.get_message();
+    } catch (const std::exception &e) { message = e.what(); }
+    return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing, message.c_str());
+}
+
+// An operand of (B, heads, T, head_dim) in memory (B, T, row) with the head's columns inside a row.
+static fe::graph::Tensor_attributes operand(const Key &key, int id) {
+    int64_t heads = id == K || id == V || id == DK || id == DV ? key.kv_heads : key.heads;
+    int64_t row = key.stride[id];
+    return fe::graph::Tensor_attributes()
+        .set_uid(id + 1)
+        .set_dim({key.B, heads, key.T, key.head_dim})
+        .set_stride({key.T * row, key.head_dim, row, 1})
+        .set_data_type(fe::DataType_t::BFLOAT16);
+}
+
+static fe::graph::Tensor_attributes statistics(const Key &key) {
+    return fe::graph::Tensor_attributes()
+        .set_uid(LSE + 1)
+        .set_dim({key.B, key.heads, key.T, 1})
+        .set_stride({key.sequence_heads * key.T, key.T, 1, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+}
+
+static void set_output(const GraphTensor &tensor, const fe::graph::Tensor_attributes &like) {
+    tensor->set_output(true)
+        .set_uid(like.get_uid())
+        .set_dim(like.get_dim())
+        .set_stride(like.get_stride())
+        .set_data_type(like.get_data_type());
+}
+
+static void describe_forward(fe::graph::Graph &graph, const Key &key) {
+    auto options = fe::graph::SDPA_attributes()
+                       .set_name("attention_forward")
+                       .set_generate_stats(key.stats)
+                       .set_attn_scale(1.0f / sqrtf((float)key.head_dim))
+                       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                       .set_diagonal_band_right_bound(0);
+    auto result = graph.sdpa(graph.tensor(operand(key, Q)), graph.tensor(operand(key, K)),
+                             graph.tensor(operand(key, V)), options);
+    set_output(result[0], operand(key, O));
+    if (key.stats) set_output(result[1], statistics(key));
+}
+
+static void describe_backward(fe::graph::Graph &graph, const Key &key) {
+    auto options = fe::graph::SDPA_backward_attributes()
+                       .set_name("attention_backward")
+                       .set_attn_scale(1.0f / sqrtf((float)key.head_dim))
+                       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                       .set_diagonal_band_right_bound(0)
+                       .set_deterministic_algorithm(true);
+    auto result = graph.sdpa_backward(graph.tensor(operand(key, Q)), graph.tensor(operand(key, K)),
+                                      graph.tensor(operand(key, V)), graph.tensor(operand(key, O)),
+                                      graph.tensor(operand(key, D_O)), graph.tensor(statistics(key)), options);
+    set_output(result[0], operand(key, DQ));
+    set_output(result[1], operand(key, DK));
+    set_output(result[2], operand(key, DV));
+}
+
+// The kept plan of a key, built on first use; NULL with err. The library's first choice, which depends on the
+// shape and the GPU alone: no timing, so that runs repeat.
+static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
+    for (const Plan &plan : state->plans)
+        if (same_key(plan.key, key)) return &plan;
+    Plan plan = {key, std::make_shared<fe::graph::Graph>(), 0};
+    plan.graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    char doing[160];
+    snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of %lld",
+             key.backward ? "backward" : "forward", (long long)key.B, (long long)key.T, (long long)key.heads,
+             (long long)key.head_dim);
+    bool built = step(err, doing, [&] {
+        if (key.backward)
+            describe_backward(*plan.graph, key);
+        else
+            describe_forward(*plan.graph, key);
+        fe::error_t status = plan.graph->build(state->handle, {fe::HeurMode_t::A});
+        return status.is_good() ? plan.graph->get_workspace_size(plan.workspace_bytes) : status;
+    });
+    if (!built) return NULL;
+    state->plans.push_back(plan);
+    return &state->plans.back();
+}
+
+static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers, void *workspace, Error *err) {
+    return step(err, plan->key.backward ? "the backward" : "the forward",
+                [&] { return plan->graph->execute(state->handle, pointers, workspace); });
+}
+
+static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, bool stats, const Tensor *operands) {
+    int group = shape.heads / shape.kv_heads;
+    Key key = {};
+    key.backward = backward, key.stats = stats;
+    key.B = slice.sequences, key.T = shape.T, key.head_dim = shape.head_dim;
+    key.heads = (int64_t)slice.kv_heads * group, key.kv_heads = slice.kv_heads;
+    key.sequence_heads = shape.heads;
+    for (int i = 0; i < OPERANDS; i++)
+        if (operands[i].data) key.stride[i] = operands[i].stride;
+    key.stride[LSE] = 0;
+    return key;
+}
+
+// Where an operand's part for sequence b and key/value head h begins.
+static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
+    int group = shape.heads / shape.kv_heads;
+    if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
+    int head = id == K || id == V || id == DK || id == DV ? h : h * group;
+    return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
+}
+
+// The slice whose plan fits into the workspace: the one that was planned, or a smaller one should this version of
+// the library need more than the formula says.
+static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
+                           AttentionSlice *slice, Error *err) {
+    *slice = attention_slice(shape, bytes < ATTENTION_WORKSPACE_LIMIT ? bytes : ATTENTION_WORKSPACE_LIMIT);
+    for (;;) {
+        const Plan *plan = plan_get(state, key_make(shape, *slice, true, true, operands), err);
+        if (!plan) return false;
+        if ((size_t)plan->workspace_bytes <= bytes) return true;
+        if (slice->sequences > 1)
+            slice->sequences = (slice->sequences + 1) / 2;
+        else if (slice->kv_heads > 1)
+            slice->kv_heads = (slice->kv_heads + 1) / 2;
+        else
+            return error_set(err, EXIT_DEVICE,
+                             "cuDNN attention: the backward of one head of %d tokens needs %lld bytes of workspace, "
+                             "but %zu are planned: shorten --seq-len",
+                             shape.T, (long long)plan->workspace_bytes, bytes);
+    }
+}
+
+extern "C" AttentionState *attention_open(void *stream, Error *err) {
+    cudnnHandle_t handle = NULL;
+    cudnnStatus_t status = cudnnCreate(&handle);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, (cudaStream_t)stream);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        error_set(err, EXIT_DEVICE, "cuDNN does not start: %s (is the installed version 9.x for CUDA 13?)",
+                  cudnnGetErrorString(status));
+        return NULL;
+    }
+    return new AttentionState{handle, {}};
+}
+
+extern "C" void attention_close(AttentionState *state) {
+    if (!state) return;
+    state->plans.clear();
+    cudnnDestroy(state->handle);
+    delete state;
+}
+
+extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err) {
+    if (shape.head_dim % 8 != 0 || shape.head_dim > 128)
+        return error_set(err, EXIT_DEVICE,
+                         "attention on the GPU needs a head width that is a multiple of 8 and at most 128, not %d: "
+                         "change --heads or --channels, or use --device cpu or --precision fp32",
+                         shape.head_dim);
+    Tensor operands[OPERANDS] = {};
+    for (int i = 0; i < OPERANDS; i++) {
+        bool packed = i == Q || i == K || i == V || i == DQ || i == DK || i == DV;
+        operands[i].data = state; // only its presence is looked at
+        operands[i].stride = (int64_t)(shape.heads + (packed ? 2 * shape.kv_heads : 0)) * shape.head_dim;
+    }
+    AttentionSlice slice;
+    if (!backward_slice(state, shape, operands, workspace_bytes, &slice, err)) return false;
+    for (int i = D_O; i < OPERANDS; i++) operands[i].data = NULL;
+    AttentionSlice whole = {shape.B, shape.kv_heads};
+    const Plan *forward = plan_get(state, key_make(shape, whole, false, true, operands), err);
+    if (!forward) return false;
+    if ((size_t)forward->workspace_bytes > workspace_bytes)
+        return error_set(err, EXIT_DEVICE, "cuDNN attention: the forward needs %lld bytes of workspace, %zu planned",
+                         (long long)forward->workspace_bytes, workspace_bytes);
+    return true;
+}
+
+extern "C" void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                  AttentionShape shape, void *workspace, size_t workspace_bytes) {
+    Tensor operands[OPERANDS] = {};
+    operands[Q] = q, operands[K] = k, operands[V] = v, operands[O] = o, operands[LSE] = lse;
+    AttentionSlice whole = {shape.B, shape.kv_heads};
+    Error err = {};
+    const Plan *plan = plan_get(state, key_make(shape, whole, false, lse.data != NULL, operands), &err);
+    if (!plan) fatal(err.code, "%s", err.text);
+    if ((size_t)plan->workspace_bytes > workspace_bytes)
+        fatal(EXIT_DEVICE, "cuDNN attention: the forward needs %lld bytes of workspace, %zu are there",
+              (long long)plan->workspace_bytes, workspace_bytes);
+    Pointers pointers;
+    for (int i = Q; i <= LSE; i++)
+        if (operands[i].data) pointers[i + 1] = operands[i].data;
+    if (!plan_run(state, plan, pointers, workspace, &err)) fatal(err.code, "%s", err.text);
+}
+
+extern "C" void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o,
+                                   Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape, void *workspace,
+                                   size_t workspace_bytes) {
+    Tensor operands[OPERANDS] = {q, k, v, o, lse, d_o, dq, dk, dv};
+    AttentionSlice slice;
+    Error err = {};
+    if (!backward_slice(state, shape, operands, workspace_bytes, &slice, &err)) fatal(err.code, "%s", err.text);
+    for (int b = 0; b < shape.B; b += slice.sequences)
+        for (int h = 0; h < shape.kv_heads; h += slice.kv_heads) {
+            AttentionSlice part = slice;
+            if (part.sequences > shape.B - b) part.sequences = shape.B - b;
+            if (part.kv_heads > shape.kv_heads - h) part.kv_heads = shape.kv_heads - h;
+            const Plan *plan = plan_get(state, key_make(shape, part, true, true, operands), &err);
+            if (!plan) fatal(err.code, "%s", err.text);
+            Pointers pointers;
+            for (int i = 0; i < OPERANDS; i++) pointers[i + 1] = operand_at(shape, operands, i, b, h);
+            if (!plan_run(state, plan, pointers, workspace, &err)) fatal(err.code, "%s", err.text);
+        }
+}
+
+extern "C" size_t attention_workspace_used(const AttentionState *state) {
+    int64_t most = 0;
+    for (const Plan &plan : state->plans)
+        if (plan.workspace_bytes > most) most = plan.workspace_bytes;
+    return (size_t)most;
+}

@@ -1,0 +1,252 @@
+// The GPU as a place where operations run: opening it, memory, transfers, recorded micro-steps, profiler ranges.
+#include "../device_check.h"
+#include "attention.h"
+#include "cuda_internal.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+// Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
+#define STAGING_PIECE ((size_t)1 << 20)
+#define STAGING_PIECES 8
+
+struct Staging {
+    char *pinned; // STAGING_PIECES pieces
+    cudaEvent_t done[STAGING_PIECES];
+    int next;
+};
+
+static int failing_rank = 0; // for cuda_fail, which has no exec at hand
+
+void cuda_fail(cudaError_t error, const char *doing, const char *file, int line) {
+    const char *hint = "if it happens again, run with CUDA_LAUNCH_BLOCKING=1 and report what it says";
+    if (error == cudaErrorMemoryAllocation)
+        hint = "the GPU's memory is used up: lower --micro-batch or stop other programs on this GPU";
+    if (error == cudaErrorECCUncorrectable || error == cudaErrorDevicesUnavailable)
+        hint = "the GPU has failed or is taken: look at nvidia-smi, then go on with --resume";
+    fatal(EXIT_DEVICE, "rank %d: CUDA failed while %s: %s (%s:%d): %s", failing_rank, doing, cudaGetErrorString(error),
+          file, line, hint);
+}
+
+// --- opening ------------------------------------------------------------------------------------------------
+// Launched by nobody: whether its machine code can be loaded tells whether the program was built for a GPU.
+__global__ void probe_kernel(int *out) {
+    *out = 1;
+}
+
+// The rank among the processes of this machine, as launchers tell it.
+static int local_rank(const Exec *exec) {
+    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
+    if (exec->ranks <= 1) return 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value) return atoi(value);
+    }
+    return exec->rank;
+}
+
+static void query_device(const Exec *exec, const Config *config, DeviceQuery *q, cudaDeviceProp *prop) {
+    memset(q, 0, sizeof *q);
+    const Recipe *recipe = &config->recipe;
+    q->needs_fp8 = recipe->precision != PRECISION_FP32 && (recipe->linear == LINEAR_FP8 || recipe->head == LINEAR_FP8);
+    q->index = local_rank(exec);
+    cudaRuntimeGetVersion(&q->runtime_version);
+    cudaDriverGetVersion(&q->driver_version);
+    cudaError_t error = cudaGetDeviceCount(&q->count);
+    q->driver_too_old = error == cudaErrorInsufficientDriver;
+    if (error != cudaSuccess) q->count = 0;
+    bool told = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
+    // several processes that each see one GPU only: the launcher has dealt them out
+    if (q->count == 1 && exec->ranks > 1) q->index = 0;
+    if (q->index >= 0 && q->index < q->count) {
+        error = cudaGetDeviceProperties(prop, q->index);
+        if (error == cudaSuccess) error = cudaSetDevice(q->index);
+        told = error == cudaSuccess;
+        snprintf(q->name, sizeof q->name, "%s", prop->name);
+        q->major = prop->major, q->minor = prop->minor;
+        cudaFuncAttributes attributes;
+        q->kernels_match = told && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
+    }
+    if (!told) snprintf(q->failure, sizeof q->failure, "%s", cudaGetErrorString(error));
+    cudaGetLastError(); // a refusal is reported by device_check, not by the next call
+}
+
+static void open_staging(CudaBackend *backend) {
+    Staging *staging = (Staging *)xcalloc(1, sizeof *staging);
+    CUDA_CHECK(cudaHostAlloc((void **)&staging->pinned, STAGING_PIECES * STAGING_PIECE, cudaHostAllocDefault),
+               "allocating pinned host memory");
+    for (int i = 0; i < STAGING_PIECES; i++)
+        CUDA_CHECK(cudaEventCreateWithFlags(&staging->done[i], cudaEventDisableTiming), "creating an event");
+    backend->staging = staging;
+    CUDA_CHECK(cudaMalloc(&backend->parameter_table, PARAMETER_TABLE_BYTES), "allocating the table of parameters");
+    CUDA_CHECK(cudaHostAlloc(&backend->parameter_table_host, PARAMETER_TABLE_BYTES, cudaHostAllocDefault),
+               "allocating pinned host memory");
+}
+
+static bool open_attention(Exec *exec, const Config *config, Error *err) {
+    CudaBackend *backend = cuda_backend(exec);
+    if (config->recipe.precision == PRECISION_FP32) return true;
+    backend->attention = attention_open(backend->stream, err);
+    if (!backend->attention) return false;
+    WorkspacePart parts[16];
+    size_t workspace = 0;
+    int count = ops_workspace_parts(config, DEVICE_CUDA, parts, 16);
+    for (int i = 0; i < count; i++) workspace += parts[i].bytes;
+    const ModelShape *model = &config->shape;
+    AttentionShape shape = {config->micro_batch, config->seq_len, model->heads, model->kv_heads, model->head_dim};
+    return attention_prepare(backend->attention, shape, workspace, err);
+}
+
+bool cuda_open(Exec *exec, const Config *config, Error *err) {
+    DeviceQuery query;
+    cudaDeviceProp prop = {};
+    query_device(exec, config, &query, &prop);
+    if (!device_check(&query, err)) return false;
+    failing_rank = exec->rank;
+    CudaBackend *backend = (CudaBackend *)xcalloc(1, sizeof *backend);
+    exec->backend = backend;
+    backend->device = query.index;
+    backend->sm_count = prop.multiProcessorCount;
+    backend->capability = 10 * prop.major + prop.minor;
+    backend->l2_bytes = prop.l2CacheSize;
+    backend->memory_bytes = (int64_t)prop.totalGlobalMem;
+    snprintf(backend->device_name, sizeof backend->device_name, "%s", prop.name);
+    backend->replay_current = -1;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
+    open_staging(backend);
+    backend->matmul = matmul_open(backend, config->recipe.fast_accumulation_backward, config->autotune, err);
+    if (backend->matmul && open_attention(exec, config, err)) return true;
+    cuda_close(exec);
+    return false;
+}
+
+void cuda_close(Exec *exec) {
+    CudaBackend *backend = cuda_backend(exec);
+    if (!backend) return;
+    cudaStreamSynchronize(backend->stream);
+    for (int i = 0; i < MAX_REPLAYS; i++)
+        if (backend->replay[i].graph) cudaGraphExecDestroy(backend->replay[i].graph);
+    attention_close(backend->attention);
+    matmul_close(backend->matmul);
+    for (int i = 0; i < STAGING_PIECES; i++) cudaEventDestroy(backend->staging->done[i]);
+    cudaFreeHost(backend->staging->pinned);
+    free(backend->staging);
+    cudaFree(backend->parameter_table);
+    cudaFreeHost(backend->parameter_table_host);
+    cudaStreamDestroy(backend->stream);
+    free(backend);
+    exec->backend = NULL;
+}
+
+// --- memory and transfers -----------------------------------------------------------------------------------
+void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
+    (void)exec;
+    void *memory = NULL;
+    cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (error == cudaSuccess) return memory;
+    cudaGetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB are needed, %.2f of %.2f GB are free (%s)", (double)bytes / 1e9,
+              (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
+    return NULL;
+}
+
+void cuda_release(Exec *exec, void *memory) {
+    cuda_synchronize(exec);
+    CUDA_CHECK(cudaFree(memory), "releasing memory");
+}
+
+void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes) {
+    CudaBackend *backend = cuda_backend(exec);
+    Staging *staging = backend->staging;
+    for (size_t at = 0; at < bytes; at += STAGING_PIECE) {
+        size_t piece = bytes - at < STAGING_PIECE ? bytes - at : STAGING_PIECE;
+        int slot = staging->next;
+        char *pinned = staging->pinned + (size_t)slot * STAGING_PIECE;
+        staging->next = (slot + 1) % STAGING_PIECES;
+        CUDA_CHECK(cudaEventSynchronize(staging->done[slot]), "waiting for an earlier upload");
+        memcpy(pinned, (const char *)host + at, piece);
+        CUDA_CHECK(cudaMemcpyAsync((char *)device + at, pinned, piece, cudaMemcpyHostToDevice, backend->stream),
+                   "uploading");
+        CUDA_CHECK(cudaEventRecord(staging->done[slot], backend->stream), "uploading");
+    }
+}
+
+void cuda_download(Exec *exec, void *host, const void *device, size_t bytes) {
+    CudaBackend *backend = cuda_backend(exec);
+    CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, backend->stream), "downloading");
+    CUDA_CHECK(cudaStreamSynchronize(backend->stream), "waiting for the GPU's work before a download");
+}
+
+void cuda_zero(Exec *exec, void *device, size_t bytes) {
+    CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_backend(exec)->stream), "zeroing memory");
+}
+
+void cuda_synchronize(Exec *exec) {
+    CUDA_CHECK(cudaStreamSynchronize(cuda_backend(exec)->stream), "waiting for the GPU's work");
+}
+
+// --- recorded micro-steps -----------------------------------------------------------------------------------
+// The first time a micro-step runs as it is: libraries then load code and choose algorithms, which they could not
+// do while being recorded. The second time it is recorded, from the third on replayed.
+bool cuda_replay_begin(Exec *exec, int id) {
+    CudaBackend *backend = cuda_backend(exec);
+    if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)
+        fatal(EXIT_DEVICE, "recording %d: there are %d, and one at a time", id, MAX_REPLAYS);
+    Replay *replay = &backend->replay[id];
+    if (replay->stage == REPLAY_RECORDED) {
+        CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step");
+        return true;
+    }
+    backend->replay_current = id;
+    if (replay->stage == REPLAY_WARM)
+        CUDA_CHECK(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal), "recording a micro-step");
+    return false;
+}
+
+void cuda_replay_end(Exec *exec, int id) {
+    CudaBackend *backend = cuda_backend(exec);
+    if (backend->replay_current != id)
+        fatal(EXIT_DEVICE, "recording %d ends, but %d had begun", id, backend->replay_current);
+    backend->replay_current = -1;
+    Replay *replay = &backend->replay[id];
+    if (replay->stage == REPLAY_COLD) {
+        replay->stage = REPLAY_WARM;
+        return;
+    }
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamEndCapture(backend->stream, &graph), "recording a micro-step");
+    CUDA_CHECK(cudaGraphInstantiate(&replay->graph, graph, 0), "preparing a recorded micro-step");
+    CUDA_CHECK(cudaGraphDestroy(graph), "preparing a recorded micro-step");
+    replay->stage = REPLAY_RECORDED;
+    CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "running a recorded micro-step");
+}
+
+// --- reports ------------------------------------------------------------------------------------------------
+void cuda_range_push(Exec *exec, const char *name) {
+    (void)exec;
+    nvtxRangePushA(name);
+}
+
+void cuda_range_pop(Exec *exec) {
+    (void)exec;
+    nvtxRangePop();
+}
+
+void cuda_describe(Exec *exec, char *text, size_t size) {
+    const CudaBackend *backend = cuda_backend(exec);
+    snprintf(text, size, "%s, %d SMs, %lld MiB", backend->device_name, backend->sm_count,
+             (long long)(backend->memory_bytes >> 20));
+}
+
+int64_t cuda_memory_in_use(Exec *exec) {
+    (void)exec;
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the memory in use");
+    return (int64_t)(total_bytes - free_bytes);
+}
+
+double cuda_peak_flops(Exec *exec) {
+    return device_peak_flops(cuda_backend(exec)->device_name);
+}

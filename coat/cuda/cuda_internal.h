@@ -1,0 +1,161 @@
+// What the files of the CUDA backend share: the backend's state, the checks around CUDA calls, and 16-byte
+// accesses. Included by coat/cuda/*.cu only.
+//
+// Everything runs on one stream, in the order of the calls. Exec.workspace belongs to the operation that is
+// running, as a whole; nothing in it survives from one operation to the next. Operations may be recorded into a
+// CUDA graph: they neither allocate, nor wait for the device, nor read host memory that changes later. What
+// differs from step to step is in StepState, in device memory.
+#pragma once
+#include "ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+struct MatmulState;    // cuda_matmul.cu
+struct AttentionState; // attention.h
+struct Staging;        // cuda_exec.cu
+
+#define MAX_REPLAYS 16                                    // recordings (CUDA graphs) a run may have
+#define PARAMETER_TABLE_BYTES ((size_t)1 << 20)           // see CudaBackend.parameter_table
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // what cuBLASLt wants on Hopper
+
+typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
+
+typedef struct {
+    ReplayStage stage; // cold: never run; warm: run once, so that libraries have loaded what they need
+    cudaGraphExec_t graph;
+} Replay;
+
+typedef struct CudaBackend {
+    cudaStream_t stream;
+    int device;
+    int sm_count;
+    int capability; // 10 * major + minor: 90 on Hopper
+    int64_t l2_bytes;
+    int64_t memory_bytes; // of the whole device
+    char device_name[256];
+    struct MatmulState *matmul;
+    struct AttentionState *attention; // NULL with --precision fp32
+    struct Staging *staging;          // pinned memory for uploads
+    Replay replay[MAX_REPLAYS];
+    int replay_current; // being run between replay_begin and replay_end, or -1
+    // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.
+    // Written by the file of the optimizer alone; PARAMETER_TABLE_BYTES each. It is sent outside of recordings:
+    // parameter_count is the number of entries that the device holds, 0 before the first.
+    void *parameter_table, *parameter_table_host;
+    int parameter_count;
+} CudaBackend;
+
+static inline CudaBackend *cuda_backend(Exec *exec) {
+    return (CudaBackend *)exec->backend;
+}
+
+// Ends the process with one line that says what was being done, on which rank, and what can be changed.
+[[noreturn]] void cuda_fail(cudaError_t error, const char *doing, const char *file, int line);
+
+static inline void cuda_check(cudaError_t error, const char *doing, const char *file, int line) {
+    if (error != cudaSuccess) cuda_fail(error, doing, file, line);
+}
+
+// CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). Macros, for the place in the source.
+#define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
+// After a kernel's launch: LAUNCH_CHECK("gelu_forward").
+#define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
+
+// --- 16-byte accesses ---------------------------------------------------------------------------------------
+// N values of T in 16 bytes: 8 BF16, 4 FP32, 16 codes. Addresses must be multiples of 16.
+template <typename T> struct alignas(16) Vector16 {
+    static constexpr int size = 16 / (int)sizeof(T);
+    T value[size];
+};
+typedef Vector16<__nv_bfloat16> Bf16x8;
+typedef Vector16<float> Float4;
+typedef Vector16<uint8_t> Codes16;
+
+static_assert(sizeof(Bf16x8) == 16 && sizeof(Float4) == 16 && sizeof(Codes16) == 16, "16-byte accesses");
+
+template <typename T> __device__ static inline Vector16<T> vector_from_bits(uint4 bits) {
+    Vector16<T> v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+template <typename T> __device__ static inline uint4 vector_bits(Vector16<T> v) {
+    uint4 bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+template <typename T> __device__ static inline Vector16<T> load16(const T *address) {
+    return vector_from_bits<T>(*(const uint4 *)address);
+}
+
+// Read once, not worth keeping in the caches.
+template <typename T> __device__ static inline Vector16<T> load16_streaming(const T *address) {
+    return vector_from_bits<T>(__ldcs((const uint4 *)address));
+}
+
+template <typename T> __device__ static inline void store16(T *address, Vector16<T> v) {
+    *(uint4 *)address = vector_bits(v);
+}
+
+template <typename T> __device__ static inline void store16_streaming(T *address, Vector16<T> v) {
+    __stcs((uint4 *)address, vector_bits(v));
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+// --- the operations, documented in ops.h --------------------------------------------------------------------
+// memory-bound kernels
+void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
+void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
+void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x);
+void cuda_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
+void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
+                                bool backward, StepState *state);
+void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
+void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
+void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
+void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                        bool accumulate);
+void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
+void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
+void cuda_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
+void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
+void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+
+// matrix products: cuda_matmul.cu
+// Algorithms come from the committed table or are the library's first choice; with `autotune` they are timed when a
+// shape is first met, which overwrites the product's output before the right result is written.
+struct MatmulState *matmul_open(const CudaBackend *backend, bool fast_accumulation_backward, bool autotune, Error *err);
+void matmul_close(struct MatmulState *state);
+void matmul_write_table(const struct MatmulState *state, FILE *out); // the timed choices, as rows of matmul_table.h
+void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias);
+void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w);
+void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate);
+
+// attention: cuda_ops.cu calls cuDNN (attention.h), or in FP32 the kernels of cuda_attention_fp32.cu
+void attention_fp32_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
+void attention_fp32_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                             Tensor k, Tensor v, AttentionShape shape);
+
+// the device: cuda_exec.cu
+bool cuda_open(Exec *exec, const Config *config, Error *err);
+void cuda_close(Exec *exec);
+void *cuda_allocate(Exec *exec, size_t bytes, Error *err);
+void cuda_release(Exec *exec, void *memory);
+void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes);
+void cuda_download(Exec *exec, void *host, const void *device, size_t bytes);
+void cuda_zero(Exec *exec, void *device, size_t bytes);
+void cuda_synchronize(Exec *exec);
+bool cuda_replay_begin(Exec *exec, int id);
+void cuda_replay_end(Exec *exec, int id);
+void cuda_range_push(Exec *exec, const char *name);
+void cuda_range_pop(Exec *exec);
+void cuda_describe(Exec *exec, char *text, size_t size);
+int64_t cuda_memory_in_use(Exec *exec);
+double cuda_peak_flops(Exec *exec);

@@ -1,0 +1,269 @@
+// Helpers of the memory-bound kernels: packed loads and stores, reductions in a fixed order, the choice of a
+// kernel by storage format, and the walk over columns on which the element-wise kernels and the column sums
+// are built. Included by coat/cuda/*.cu only.
+#pragma once
+#include "cuda_internal.h"
+
+typedef __nv_bfloat16 bf16;
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// --- values as they lie in memory ---------------------------------------------------------------------------
+// V consecutive values of T (BF16 or FP32), moved in accesses of up to 16 bytes. V is 8 (4 in the optimizer), or
+// 1 for shapes that do not divide by 8.
+template <typename T, int V> struct Pack {
+    static constexpr int bytes = V * (int)sizeof(T);
+    static constexpr int word_bytes = bytes < 16 ? bytes : 16;
+    static constexpr int words = bytes / word_bytes;
+    alignas(word_bytes) T value[V];
+};
+
+template <int BYTES> struct WordOf;
+template <> struct WordOf<2> {
+    typedef unsigned short type;
+};
+template <> struct WordOf<4> {
+    typedef unsigned int type;
+};
+template <> struct WordOf<8> {
+    typedef uint2 type;
+};
+template <> struct WordOf<16> {
+    typedef uint4 type;
+};
+
+enum CachePolicy {
+    CACHE_DEFAULT,
+    CACHE_STREAM,   // read once, not worth keeping: activations and states
+    CACHE_PARAMETER // read by many blocks and written by none: parameters
+};
+
+template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
+__device__ static inline Pack<T, V> load(const T *address) {
+    typedef typename WordOf<Pack<T, V>::word_bytes>::type Word;
+    const Word *from = (const Word *)address;
+    Word words[Pack<T, V>::words];
+#pragma unroll
+    for (int i = 0; i < Pack<T, V>::words; i++) {
+        if constexpr (POLICY == CACHE_STREAM)
+            words[i] = __ldcs(from + i);
+        else if constexpr (POLICY == CACHE_PARAMETER)
+            words[i] = __ldg(from + i);
+        else
+            words[i] = from[i];
+    }
+    Pack<T, V> pack;
+    memcpy(&pack, words, sizeof pack);
+    return pack;
+}
+
+template <int V, typename T> __device__ static inline Pack<T, V> load_streaming(const T *address) {
+    return load<V, CACHE_STREAM>(address);
+}
+
+template <int V, typename T> __device__ static inline Pack<T, V> load_parameter(const T *address) {
+    return load<V, CACHE_PARAMETER>(address);
+}
+
+template <typename T, int V> __device__ static inline void store(T *address, Pack<T, V> pack) {
+    typedef typename WordOf<Pack<T, V>::word_bytes>::type Word;
+    Word words[Pack<T, V>::words];
+    memcpy(words, &pack, sizeof pack);
+#pragma unroll
+    for (int i = 0; i < Pack<T, V>::words; i++) ((Word *)address)[i] = words[i];
+}
+
+// --- to and from FP32 ---------------------------------------------------------------------------------------
+template <int V> __device__ static inline void unpack(Pack<float, V> pack, float out[V]) {
+#pragma unroll
+    for (int i = 0; i < V; i++) out[i] = pack.value[i];
+}
+
+// BF16 is the upper half of an FP32, so a pair is two masks away from two floats.
+template <int V> __device__ static inline void unpack(Pack<bf16, V> pack, float out[V]) {
+    if constexpr (V == 1) {
+        out[0] = __bfloat162float(pack.value[0]);
+    } else {
+        uint32_t pairs[V / 2];
+        memcpy(pairs, &pack, sizeof pairs);
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            out[2 * i] = __uint_as_float(pairs[i] << 16);
+            out[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+        }
+    }
+}
+
+template <typename T, int V> __device__ static inline Pack<T, V> packed(const float in[V]) {
+    Pack<T, V> pack;
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < V; i++) pack.value[i] = in[i];
+    } else if constexpr (V == 1) {
+        pack.value[0] = __float2bfloat16_rn(in[0]);
+    } else {
+        __nv_bfloat162 pairs[V / 2];
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) pairs[i] = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+        memcpy(&pack, pairs, sizeof pack);
+    }
+    return pack;
+}
+
+// The value that storing x in T leaves.
+template <typename T> __device__ static inline float stored(float x) {
+    if constexpr (sizeof(T) == 4) return x;
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+// --- arithmetic ---------------------------------------------------------------------------------------------
+// The hardware's exponential and reciprocal: about 22 bits, results below 2^-126 become 0. __expf() and
+// __fdividef() spend more instructions on subnormal results than on all others.
+__device__ static inline float fast_exp(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+__device__ static inline float fast_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// --- reductions ---------------------------------------------------------------------------------------------
+// Butterflies: the order is fixed and every lane ends with the same bits.
+template <typename F> __device__ static inline F warp_sum(F x) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(ALL_LANES, x, mask);
+    return x;
+}
+
+__device__ static inline float warp_max(float x) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, mask));
+    return x;
+}
+
+// Sum over a block of WARPS warps, in every thread. `shared` has room for WARPS values and may be used again
+// after the next barrier.
+template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *shared) {
+    x = warp_sum(x);
+    if constexpr (WARPS == 1) return x;
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    F total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) total += shared[w];
+    return total;
+}
+
+// --- choosing a kernel --------------------------------------------------------------------------------------
+// Storage type and vector width of a kernel, as the type of an argument.
+template <typename T, int V> struct Layout {
+    typedef T type;
+    static constexpr int width = V;
+};
+
+// Whether 8 values at a time can be moved: absent tensors can.
+static inline bool tensor_wide(Tensor t) {
+    return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && (uintptr_t)t.data % 16 == 0);
+}
+
+static inline void require_format(const char *operation, const char *what, Tensor t, Format format) {
+    if (t.data && t.format != format)
+        fatal(EXIT_DEVICE, "%s on the GPU: %s is stored as %s where %s is needed", operation, what,
+              format_name(t.format), format_name(format));
+}
+
+// Calls f(Layout<T, V>{}) for a plain storage format.
+template <typename F> static void for_layout(const char *operation, Format format, bool wide, F f) {
+    if (format == FMT_BF16 && wide)
+        f(Layout<bf16, 8>{});
+    else if (format == FMT_BF16)
+        f(Layout<bf16, 1>{});
+    else if (format == FMT_FP32 && wide)
+        f(Layout<float, 8>{});
+    else if (format == FMT_FP32)
+        f(Layout<float, 1>{});
+    else
+        fatal(EXIT_DEVICE, "%s on the GPU: the format %s is not built", operation, format_name(format));
+}
+
+// --- the walk over columns ----------------------------------------------------------------------------------
+// One pass over a (rows, cols) matrix in which a thread keeps its V columns and goes down the rows, so that
+// what belongs to a column (a bias, a norm's weight) stays in registers and column sums need no exchange until
+// the end. A block is 8 rows of 32 threads; blockIdx.x is the tile of columns, and the blocks of one tile share
+// its rows in turn. `Op` says what happens to each vector:
+//   begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum)
+// with Op::unroll vectors loaded before the first is used, and Op::sums whether `sum` is wanted: the partial
+// sums of the blocks are then written to partials (gridDim.y, cols).
+constexpr int COLUMN_WARPS = 8;
+constexpr int COLUMN_BLOCKS_PER_SM = 4;
+
+template <typename Op, int V>
+__global__ __launch_bounds__(COLUMN_WARPS *WARP,
+                             COLUMN_BLOCKS_PER_SM) void columns_kernel(Op op, int64_t rows, int64_t cols,
+                                                                       float *partials) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t column = ((int64_t)blockIdx.x * WARP + lane) * V;
+    float sum[V] = {};
+    if (column < cols) {
+        op.begin(column);
+        const int64_t step = (int64_t)gridDim.y * COLUMN_WARPS;
+        for (int64_t row = (int64_t)blockIdx.y * COLUMN_WARPS + warp; row < rows; row += Op::unroll * step) {
+            typename Op::Loaded loaded[Op::unroll];
+#pragma unroll
+            for (int u = 0; u < Op::unroll; u++)
+                if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
+#pragma unroll
+            for (int u = 0; u < Op::unroll; u++)
+                if (row + u * step < rows) op.apply(row + u * step, column, loaded[u], sum);
+        }
+    }
+    if constexpr (Op::sums) {
+        __shared__ float shared[COLUMN_WARPS][WARP * V];
+#pragma unroll
+        for (int i = 0; i < V; i++) shared[warp][lane * V + i] = sum[i];
+        __syncthreads();
+        const int64_t out = (int64_t)blockIdx.x * WARP * V + threadIdx.x;
+        if (threadIdx.x < WARP * V && out < cols) {
+            float total = 0.0f;
+#pragma unroll
+            for (int w = 0; w < COLUMN_WARPS; w++) total += shared[w][threadIdx.x];
+            partials[blockIdx.y * cols + out] = total;
+        }
+    }
+}
+
+// out (cols) (+)= the sum of partials (count, cols) over count, in a fixed order (cuda_reduce.cu).
+void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate);
+// The same for two rows of sums at once: partials (count, 2, cols), into first and second, either may be NULL.
+void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
+                       bool accumulate);
+
+// Runs the walk; with Op::sums, sum_out (cols) FP32 gets or adds the column sums. The split of the rows depends
+// on the shape and on the number of multiprocessors alone.
+template <int V, typename Op>
+static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
+    if (rows == 0 || cols == 0) return;
+    const CudaBackend *backend = cuda_backend(exec);
+    int64_t tiles = ceil_div(cols, WARP * V);
+    int64_t share = (int64_t)backend->sm_count * COLUMN_BLOCKS_PER_SM / tiles;
+    int64_t most = ceil_div(rows, COLUMN_WARPS);
+    if (share > most) share = most;
+    if (share > 65535) share = 65535;
+    if (share < 1) share = 1;
+    float *partials = (float *)exec->workspace;
+    if (Op::sums && (size_t)(share * cols) * sizeof(float) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "column sums: %lld columns do not fit the workspace", (long long)cols);
+    columns_kernel<Op, V><<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, backend->stream>>>(
+        op, rows, cols, partials);
+    LAUNCH_CHECK("columns_kernel");
+    if (Op::sums) partials_sum(exec, sum_out, partials, (int)share, cols, accumulate);
+}
+
+static inline dim3 grid_of(int64_t blocks) {
+    return dim3((unsigned)(blocks < 1 ? 1 : blocks));
+}

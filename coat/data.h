@@ -1,0 +1,56 @@
+// The token reader: files of token ids in, rows of inputs and targets out. Files are llm.c's .bin: a header of
+// 256 int32, then the tokens, little-endian. Magic 20240520 version 1 holds uint16, magic 20240801 version 7
+// uint32; header[2] is the number of tokens.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DATA_HEADER_BYTES 1024
+#define DATA_MAGIC_U16 20240520
+#define DATA_VERSION_U16 1
+#define DATA_MAGIC_U32 20240801
+#define DATA_VERSION_U32 7
+
+// One reader per rank. Not for use by several threads at a time (it owns the buffer that rows are read into).
+typedef struct DataLoader DataLoader;
+
+// Opens all files that match `glob`, in the order of their names' bytes, and checks each header against its
+// file. A sequence is T tokens and the target of the last one, all from one file; what is left over at a
+// file's end is not used. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn
+// from `seed`; without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token
+// file, is damaged, or all files together hold fewer sequences than B * ranks.
+DataLoader *data_open(const char *glob, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
+                      Error *err);
+void data_close(DataLoader *loader);
+
+int64_t data_tokens(const DataLoader *loader);    // over all files
+int64_t data_sequences(const DataLoader *loader); // in one epoch, over all ranks
+
+// Micro-batch n >= 0 of the run. All ranks together read the sequences [n * ranks * B, (n + 1) * ranks * B) of
+// the run, this rank those from (n * ranks + rank) * B; sequence s of the run belongs to epoch
+// s / data_sequences(), so a batch may reach into the next epoch. Stateless: n alone says which rows, so a run
+// resumes by number, and the tokens of an optimizer step do not depend on the number of ranks.
+// inputs, targets (B, T). Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
+// token that is not in the vocabulary.
+bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
+
+// "2 shards, 1,234,567 tokens, uint16" into text; returns text.
+const char *data_describe(const DataLoader *loader, char *text, size_t size);
+
+// A hash of the files' headers, sizes, first and last tokens, in order; not of their names. Recorded in
+// checkpoints, so that resuming on other data is noticed.
+uint64_t data_fingerprint(const DataLoader *loader);
+
+// Element i of the permutation of 0 .. n-1 that (seed, epoch) names, 0 <= i < n. Constant memory.
+int64_t data_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch);
+
+#ifdef __cplusplus
+}
+#endif

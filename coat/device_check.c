@@ -1,0 +1,69 @@
+// The checks before a GPU is used, and the table of peaks.
+#include "device_check.h"
+
+#include <string.h>
+
+#define OLDEST_MAJOR 8 // BF16 tensor cores came with compute capability 8.0
+#define CPU_HINT "or run on the CPU with --device cpu"
+
+static bool check_driver(const DeviceQuery *q, Error *err) {
+    int runtime_major = q->runtime_version / 1000, runtime_minor = q->runtime_version % 1000 / 10;
+    int driver_major = q->driver_version / 1000, driver_minor = q->driver_version % 1000 / 10;
+    if (q->driver_version == 0)
+        return error_set(err, EXIT_DEVICE, "no GPU: there is no NVIDIA driver on this machine: install one, " CPU_HINT);
+    if (q->driver_too_old)
+        return error_set(
+            err, EXIT_DEVICE,
+            "the NVIDIA driver is too old: it supports CUDA %d.%d, this program was built with CUDA %d.%d: "
+            "update the driver, build with an older CUDA, " CPU_HINT,
+            driver_major, driver_minor, runtime_major, runtime_minor);
+    if (q->failure[0])
+        return error_set(err, EXIT_DEVICE, "the GPU cannot be used: %s: look at nvidia-smi, " CPU_HINT, q->failure);
+    return true;
+}
+
+bool device_check(const DeviceQuery *q, Error *err) {
+    if (!check_driver(q, err)) return false;
+    if (q->count <= 0)
+        return error_set(err, EXIT_DEVICE,
+                         "no GPU: the driver shows none to this process: check CUDA_VISIBLE_DEVICES, " CPU_HINT);
+    if (q->index < 0 || q->index >= q->count)
+        return error_set(err, EXIT_DEVICE,
+                         "process %d of this machine has no GPU of its own, there are %d: start fewer processes "
+                         "per machine",
+                         q->index, q->count);
+    if (q->major < OLDEST_MAJOR)
+        return error_set(err, EXIT_DEVICE,
+                         "%s has compute capability %d.%d, the program needs 8.0 or later (8.9 for FP8): use a newer "
+                         "GPU, " CPU_HINT,
+                         q->name, q->major, q->minor);
+    if (q->needs_fp8 && q->major * 10 + q->minor < 89)
+        return error_set(err, EXIT_DEVICE,
+                         "%s has compute capability %d.%d, FP8 products need 8.9 or later: use --linear bf16 or "
+                         "--recipe bf16",
+                         q->name, q->major, q->minor);
+    if (!q->kernels_match)
+        return error_set(err, EXIT_DEVICE,
+                         "the program was not built for %s (compute capability %d.%d): build it again on this machine",
+                         q->name, q->major, q->minor);
+    return true;
+}
+
+// The first row whose text is part of the name counts: longer names stand before those they contain.
+double device_peak_flops(const char *name) {
+    static const struct {
+        const char *part;
+        double tera;
+    } peaks[] = {
+        {"GB300", 2500},    {"GB200", 2500},     {"B300", 2250},      {"B200", 2250},     {"B100", 1750},
+        {"GH200", 989.4},   {"H200 NVL", 835},   {"H200", 989.4},     {"H100 NVL", 835},  {"H100 PCIe", 756},
+        {"H100", 989.4},    {"H800 PCIe", 756},  {"H800", 989.4},     {"H20", 148},       {"A100", 312},
+        {"A800", 312},      {"A10G", 70},        {"A10", 125},        {"A30", 165},       {"A40", 149.7},
+        {"L40S", 362},      {"L40", 181},        {"L4", 121},         {"6000 Ada", 364},  {"5000 Ada", 261},
+        {"RTX A6000", 155}, {"RTX 5090", 209.5}, {"RTX 4090", 165.2}, {"RTX 4080", 97.5}, {"RTX 3090 Ti", 80},
+        {"RTX 3090", 71},
+    };
+    for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++)
+        if (strstr(name, peaks[i].part)) return peaks[i].tera * 1e12;
+    return 0;
+}

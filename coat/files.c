@@ -1,0 +1,180 @@
+#include "files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PATH_BUFFER 4096
+
+bool path_is_file(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool path_is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+const char *path_base(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err) {
+    size_t length = strlen(folder);
+    const char *between = length && folder[length - 1] == '/' ? "" : "/";
+    int n = snprintf(out, size, "%s%s%s", folder, between, name);
+    if (n < 0 || (size_t)n >= size)
+        return error_set(err, EXIT_DATA, "path too long: %.200s.../%.100s; use a shorter folder name", folder, name);
+    return true;
+}
+
+bool path_folder(char *out, size_t size, const char *path, Error *err) {
+    const char *base = path_base(path);
+    size_t length = (size_t)(base - path);
+    if (length > 1) length--; // without the slash, except for the root itself
+    if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
+    if (length == 0) {
+        snprintf(out, size, ".");
+    } else {
+        memcpy(out, path, length);
+        out[length] = 0;
+    }
+    return true;
+}
+
+bool name_is_plain(const char *name) {
+    return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+bool folder_make(const char *path, Error *err) {
+    char part[PATH_BUFFER];
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof part)
+        return error_set(err, EXIT_DATA, "cannot create the folder '%.200s': the name is empty or too long", path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (mkdir(part, 0777) != 0 && !path_is_folder(part))
+            return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", part, strerror(errno));
+    }
+    return true;
+}
+
+bool folder_sync(const char *path, Error *err) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // some network file systems cannot flush a folder and say EINVAL: nothing more can be done there
+    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+    if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return good;
+}
+
+bool folder_remove(const char *path, Error *err) {
+    DIR *dir = opendir(path);
+    if (!dir) {
+        if (errno == ENOENT) return true;
+        return error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (name_is_plain(entry->d_name) && unlinkat(dirfd(dir), entry->d_name, 0) != 0) {
+            error_set(err, EXIT_DATA, "cannot remove %s/%s: %s", path, entry->d_name, strerror(errno));
+            closedir(dir);
+            return false;
+        }
+    }
+    closedir(dir);
+    if (rmdir(path) != 0) return error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+    return true;
+}
+
+bool file_open(const char *path, int *fd, uint64_t *size, Error *err) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not hang the program
+    if (*fd < 0) return error_set(err, EXIT_DATA, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(*fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(*fd);
+        *fd = -1;
+        return error_set(err, EXIT_DATA, "%s is not a regular file", path);
+    }
+    *size = (uint64_t)st.st_size;
+    return true;
+}
+
+bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err) {
+    char *at = (char *)to;
+    while (bytes) {
+        ssize_t n = pread(fd, at, bytes, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_set(err, EXIT_DATA, "cannot read %s: %s", path, strerror(errno));
+        if (n == 0) return error_set(err, EXIT_DATA, "%s ends early (cut short while it was read?)", path);
+        at += n;
+        offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err) {
+    int fd;
+    uint64_t length;
+    *data = NULL;
+    *size = 0;
+    if (!file_open(path, &fd, &length, err)) return false;
+    bool good = length <= limit || error_set(err, EXIT_DATA, "%s has %llu bytes, more than the %zu expected at most",
+                                             path, (unsigned long long)length, limit);
+    if (good) {
+        *data = (char *)xmalloc((size_t)length + 1);
+        *size = (size_t)length;
+        (*data)[length] = 0;
+        good = file_read_at(fd, path, 0, *data, *size, err);
+    }
+    close(fd);
+    if (!good) {
+        free(*data);
+        *data = NULL;
+    }
+    return good;
+}
+
+bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err) {
+    const char *at = (const char *)data;
+    while (bytes) {
+        ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_set(err, EXIT_DATA, "cannot write %s: %s", path, strerror(errno));
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static bool write_flushed(const char *path, int flags, const void *data, size_t bytes, Error *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    if (fd < 0) return error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(errno));
+    bool good = file_append(fd, path, data, bytes, err);
+    if (good && fsync(fd) != 0) good = error_set(err, EXIT_DATA, "cannot flush %s: %s", path, strerror(errno));
+    if (close(fd) != 0 && good) good = error_set(err, EXIT_DATA, "cannot close %s: %s", path, strerror(errno));
+    return good;
+}
+
+bool file_create(const char *path, const void *data, size_t bytes, Error *err) {
+    return write_flushed(path, O_EXCL, data, bytes, err);
+}
+
+bool file_replace(const char *path, const void *data, size_t bytes, Error *err) {
+    char beside[PATH_BUFFER], folder[PATH_BUFFER];
+    int n = snprintf(beside, sizeof beside, "%s.tmp", path);
+    if (n < 0 || (size_t)n >= sizeof beside) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
+    if (!path_folder(folder, sizeof folder, path, err)) return false;
+    bool good = write_flushed(beside, O_TRUNC, data, bytes, err);
+    if (good && rename(beside, path) != 0)
+        good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+    if (!good) unlink(beside);
+    return good && folder_sync(folder, err);
+}

@@ -1,0 +1,48 @@
+// Small file helpers for what a run reads and writes: bounded reads, flushed writes, folders. Every function
+// that can fail names the path in err (EXIT_DATA).
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+bool path_is_file(const char *path);
+bool path_is_folder(const char *path);
+const char *path_base(const char *path); // the part after the last '/'
+
+// out = folder/name. Fails where the result does not fit.
+bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err);
+// out = path without its last part, "." where there is no '/'. Fails where the result does not fit.
+bool path_folder(char *out, size_t size, const char *path, Error *err);
+// True for a plain name: not empty, no '/', not "." or "..". What a file may say about its neighbours.
+bool name_is_plain(const char *name);
+
+// Creates the folder and its parents; fine if it exists.
+bool folder_make(const char *path, Error *err);
+// Flushes a folder's entries to the disk, so that a rename in it survives a power cut.
+bool folder_sync(const char *path, Error *err);
+// Removes a folder and the files in it (not folders inside it). A folder that is not there is fine.
+bool folder_remove(const char *path, Error *err);
+
+// Opens a regular file for reading; *size is its length.
+bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
+// Reads exactly `bytes` at `offset`; a file that ends early is an error.
+bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
+// Reads a whole file of at most `limit` bytes. *data is malloc'ed and ends in a 0 that *size does not count.
+bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
+
+// Writes all bytes at the end of an open file.
+bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
+// Creates a new file (refuses an existing one) holding `data`, flushed to the disk.
+bool file_create(const char *path, const void *data, size_t bytes, Error *err);
+// Replaces a file as a whole: written beside it, flushed, renamed over it.
+bool file_replace(const char *path, const void *data, size_t bytes, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

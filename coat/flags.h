@@ -1,0 +1,93 @@
+// The table of command-line flags: parsing, --help and the reference all derive from it. Internal to the
+// config modules; everyone else reads the Config.
+#pragma once
+#include <stddef.h>
+
+#include "config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    FLAG_INT,       // int
+    FLAG_INT64,     // int64_t
+    FLAG_SEED,      // uint64_t
+    FLAG_FLOAT,     // float
+    FLAG_STRING,    // char[]
+    FLAG_BOOL,      // bool: --x, --no-x, no value
+    FLAG_CHOICE,    // an enum whose values 0, 1, ... have the names in the placeholder "a|b|c"
+    FLAG_FORMAT,    // a Format, one of the names in the placeholder
+    FLAG_BYTES,     // int64_t bytes, with units
+    FLAG_TOKENIZER, // bytes, gpt2 or a file
+    FLAG_RESUME,    // optional step after '='; --no-resume
+    FLAG_PLAN,      // optional json after '='
+    FLAG_HELP,      // optional markdown after '='
+    FLAG_VERSION
+} FlagKind;
+
+typedef enum {
+    GROUP_DATA,
+    GROUP_MODEL,
+    GROUP_RECIPE,
+    GROUP_BATCH,
+    GROUP_OPTIMIZER,
+    GROUP_EVALUATION,
+    GROUP_FILES,
+    GROUP_RUN,
+    GROUP_PROCESSES,
+    GROUP_COUNT
+} FlagGroup;
+
+typedef struct {
+    FlagGroup group;
+    const char *name; // without the dashes
+    FlagKind kind;
+    size_t offset, size; // of the field in Config
+    const char *placeholder;
+    double min, max;           // inclusive, for numbers
+    const char *default_shown; // NULL: read from the default Config; "": none
+    const char *help;
+} Flag;
+
+#define FLAG_TEXT_LENGTH 128 // room for a flag's default or synopsis as text
+
+const Flag *flag_table(int *count);
+const char *flag_group_name(FlagGroup group);
+
+// The row of `name` (length characters, no dashes), or NULL. *negated tells that it was named as no-NAME.
+const Flag *flag_find(const char *name, size_t length, bool *negated);
+
+// The known flag spelled most like `name`, or NULL if none is close.
+const Flag *flag_nearest(const char *name, size_t length);
+
+bool flag_needs_value(const Flag *flag);
+
+// Stores a value (NULL where none was given) into config. Fails with EXIT_USER on malformed values, EXIT_DATA on
+// a tokenizer file that does not exist.
+bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
+
+// llm.c's short flags (flags_short.c).
+typedef struct {
+    int count;
+    char **text; // each "--name" or "--name=value" with a name of the table
+} Arguments;
+
+// Rewrites the command line (argv[1] ...) so that llm.c's short flags become long ones and every value is
+// joined to its flag. Remarks about flags without effect are added to notes. Fails with EXIT_USER on unknown flags and
+// missing values. Release with arguments_free(), after a failure too.
+bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
+void arguments_free(Arguments *args);
+
+// The short flag that stands for long flag `name`, or NULL.
+const char *flag_short_name(const char *name);
+// The short flags that are accepted without effect, separated by spaces.
+void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
+
+// Prints all flags (flags_help.c).
+void flags_help(FILE *out, const char *program);
+void flags_help_markdown(FILE *out);
+
+#ifdef __cplusplus
+}
+#endif

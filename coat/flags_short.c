@@ -1,0 +1,194 @@
+// llm.c's one- and two-letter flags, rewritten to the long ones before parsing, with the meaning that they have
+// there. Each takes one value.
+#include "flags.h"
+
+typedef enum {
+    SHORT_VALUE,      // the value goes to the long flag as it is
+    SHORT_DEFAULT,    // the same, but -1 means 0, "as if not given"
+    SHORT_SWITCH,     // 0 or 1 chooses between two lists of long flags
+    SHORT_DESCRIPTOR, // dN means gpt2:dN, which follows llm.c's table for every depth
+    SHORT_IGNORED     // accepted without effect
+} ShortKind;
+
+typedef struct {
+    const char *name;
+    ShortKind kind;
+    const char *target; // long flag; for a switch what 1 means, several flags separated by a blank
+    const char *off;    // for a switch what 0 means
+    const char *note;   // for an ignored flag that asks for something: what happens instead
+} Short;
+
+static const Short table[] = {
+    {"-i", SHORT_VALUE, "train", "", ""},
+    {"-j", SHORT_VALUE, "val", "", ""},
+    {"-e", SHORT_DESCRIPTOR, "model", "", ""},
+    {"-o", SHORT_VALUE, "out", "", ""},
+    {"-n", SHORT_VALUE, "save-every", "", ""},
+    {"-nk", SHORT_VALUE, "keep", "", ""},
+    {"-nm", SHORT_VALUE, "keep-every", "", ""},
+    {"-y", SHORT_SWITCH, "--resume --no-overwrite", "--no-resume --overwrite", ""},
+    {"-b", SHORT_VALUE, "micro-batch", "", ""},
+    {"-t", SHORT_VALUE, "seq-len", "", ""},
+    {"-d", SHORT_DEFAULT, "batch-tokens", "", ""},
+    {"-x", SHORT_VALUE, "steps", "", ""},
+    {"-k", SHORT_VALUE, "schedule", "", ""},
+    {"-l", SHORT_VALUE, "lr", "", ""},
+    {"-u", SHORT_VALUE, "warmup", "", ""},
+    {"-q", SHORT_VALUE, "lr-final", "", ""},
+    {"-c", SHORT_VALUE, "weight-decay", "", ""},
+    {"-sl", SHORT_VALUE, "skip-loss-z", "", ""},
+    {"-sg", SHORT_VALUE, "skip-grad-z", "", ""},
+    {"-v", SHORT_VALUE, "val-every", "", ""},
+    {"-m", SHORT_VALUE, "val-batches", "", ""},
+    {"-s", SHORT_VALUE, "sample-every", "", ""},
+    {"-g", SHORT_VALUE, "sample-tokens", "", ""},
+    {"-a", SHORT_SWITCH, "--overfit-one-batch", "--no-overfit-one-batch", ""},
+    {"-w", SHORT_SWITCH, "--master=fp32", "--master=none", ""},
+    {"-z", SHORT_VALUE, "zero", "", ""},
+    {"-r", SHORT_VALUE, "recompute", "", ""},
+    {"-pn", SHORT_VALUE, "world-size", "", ""},
+    {"-pr", SHORT_VALUE, "rank", "", ""},
+    {"-ps", SHORT_VALUE, "rendezvous", "", ""},
+    {"-h", SHORT_IGNORED, "", "", "HellaSwag is not evaluated"},
+    {"-lg", SHORT_IGNORED, "", "", "the GPU's clocks and power are not logged"},
+    {"-f", SHORT_IGNORED, "", "", ""},  // TF32 is never used
+    {"-ge", SHORT_IGNORED, "", "", ""}, // what is fused depends on the recipe alone
+    {"-pg", SHORT_IGNORED, "", "", ""}, // the launcher says which GPU is whose
+    {"-pi", SHORT_IGNORED, "", "", ""}, // how processes meet is found out
+    {"-pf", SHORT_IGNORED, "", "", ""},
+};
+
+#define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
+
+static const Short *short_find(const char *name) {
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (strcmp(table[i].name, name) == 0) return &table[i];
+    return NULL;
+}
+
+const char *flag_short_name(const char *name) {
+    size_t length = strlen(name);
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        const Short *s = &table[i];
+        const char *target = s->kind == SHORT_SWITCH ? s->target + 2 : s->target;
+        if (strncmp(target, name, length) == 0 && (!target[length] || strchr(" =", target[length]))) return s->name;
+    }
+    return NULL;
+}
+
+void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
+    int used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (table[i].kind == SHORT_IGNORED)
+            used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
+}
+
+// Appends "--name=value", or "--name" where value is NULL; name is given by its length.
+static void append(Arguments *args, const char *name, size_t length, const char *value) {
+    size_t size = length + (value ? strlen(value) : 0) + 4;
+    char *text = (char *)xmalloc(size);
+    snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
+    args->text[args->count++] = text;
+}
+
+static void append_all(Arguments *args, const char *flags) {
+    while (*flags) {
+        size_t length = strcspn(flags, " ");
+        append(args, flags + 2, length - 2, NULL);
+        flags += length + (flags[length] == ' ');
+    }
+}
+
+static void add_note(char *notes, size_t size, const Short *s, const char *value) {
+    size_t used = strlen(notes);
+    if (!*s->note || value[0] == '0' || value[0] == '-') return;
+    snprintf(notes + used, size - used, "note: %s %s: %s\n", s->name, value, s->note);
+}
+
+static bool rewrite_short(Arguments *args, const Short *s, const char *value, char *notes, size_t size, Error *err) {
+    char descriptor[PATH_MAX_LENGTH + 8];
+    bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
+    switch (s->kind) {
+    case SHORT_DEFAULT:
+        if (strcmp(value, "-1") == 0) value = "0";
+        break;
+    case SHORT_DESCRIPTOR:
+        if (value[0] != 'd' || !value[1] || value[1 + strspn(value + 1, "0123456789")]) break;
+        snprintf(descriptor, sizeof descriptor, "gpt2:%s", value);
+        value = descriptor;
+        break;
+    case SHORT_SWITCH:
+        if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
+        append_all(args, one ? s->target : s->off);
+        return true;
+    case SHORT_IGNORED: add_note(notes, size, s, value); return true;
+    case SHORT_VALUE: break;
+    }
+    append(args, s->target, strlen(s->target), value);
+    return true;
+}
+
+// Whether `text` stands where a value is wanted but is the next flag.
+static bool is_flag(const char *text) {
+    return !text || strncmp(text, "--", 2) == 0 || short_find(text);
+}
+
+static bool unknown_flag(const char *text, Error *err) {
+    const char *name = text + strspn(text, "-");
+    const Flag *nearest = flag_nearest(name, strcspn(name, "="));
+    int length = (int)strcspn(text, "=");
+    if (!nearest) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
+    return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s?", length, text, nearest->name);
+}
+
+static bool rewrite_long(Arguments *args, const char *text, const char *next, bool *took_next, Error *err) {
+    const char *name = text + 2;
+    size_t length = strcspn(name, "=");
+    bool negated;
+    const Flag *flag = flag_find(name, length, &negated);
+    *took_next = false;
+    if (!flag) return unknown_flag(text, err);
+    if (name[length] || !flag_needs_value(flag)) {
+        append(args, name, strlen(name), NULL);
+        return true;
+    }
+    if (is_flag(next))
+        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", flag->name, flag->name, flag->placeholder);
+    append(args, name, length, next);
+    *took_next = true;
+    return true;
+}
+
+bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
+    args->count = 0;
+    args->text = (char **)xcalloc((size_t)argc * 2 + 1, sizeof *args->text); // a switch becomes two flags at most
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+        const Short *s = short_find(text);
+        bool took_next = true;
+        if (strncmp(text, "--", 2) == 0 && text[2]) {
+            if (!rewrite_long(args, text, next, &took_next, err)) return false;
+        } else if (s) {
+            if (is_flag(next)) {
+                const char *hint = strcmp(text, "-h") == 0 ? " (for the list of flags write --help)" : "";
+                return error_set(err, EXIT_USER, "%s needs a value%s", text, hint);
+            }
+            if (!rewrite_short(args, s, next, notes, notes_size, err)) return false;
+        } else if (text[0] == '-') {
+            return unknown_flag(text, err);
+        } else {
+            return error_set(err, EXIT_USER,
+                             "%s: not a flag; values follow a flag, as in --train '%s' (--help lists all)", text, text);
+        }
+        i += took_next;
+    }
+    return true;
+}
+
+void arguments_free(Arguments *args) {
+    for (int i = 0; i < args->count; i++) free(args->text[i]);
+    free(args->text);
+    args->text = NULL;
+    args->count = 0;
+}

@@ -1,0 +1,298 @@
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
+
+struct Log {
+    bool active; // rank 0
+    bool quiet, json, colour;
+    int fd;          // of log.jsonl, -1: none
+    int64_t written; // bytes of whole lines in it
+    char path[PATH_MAX_LENGTH + 16];
+    int64_t total_steps, steps_here; // of the run; logged by this process
+    double peak_flops, flops_per_token;
+    double mean_ms, mean_tokens, weight; // moving averages and their total weight
+    double seconds;                      // of all steps logged here
+    int64_t step, skipped;
+    double loss, val_loss; // the latest; NAN: none yet
+};
+
+double log_flops_per_token(const Config *config, int64_t parameters) {
+    const ModelShape *s = &config->shape;
+    return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
+}
+
+// mkdir -p
+static bool make_folder(const char *path, Error *err) {
+    char part[PATH_MAX_LENGTH + 16];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *p = part + 1;; p++) {
+        if (*p && *p != '/') continue;
+        char kept = *p;
+        *p = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return error_set(err, EXIT_DATA, "--out %s: cannot make the folder %s: %s", path, part, strerror(errno));
+        if (!kept) return true;
+        *p = kept;
+    }
+}
+
+// Writes everything; a signal or a short write does not tear a line.
+static bool write_all(int fd, const char *bytes, size_t count) {
+    while (count > 0) {
+        ssize_t n = write(fd, bytes, count);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        bytes += n;
+        count -= (size_t)n;
+    }
+    return true;
+}
+
+// Whether a line of log.jsonl is whole and belongs to a step before first_step.
+static bool keep_line(const char *line, size_t length, int64_t first_step) {
+    if (length == 0 || line[length - 1] != '\n') return false;
+    json_t *object = json_loadb(line, length, 0, NULL);
+    const json_t *step = json_object_get(object, "step");
+    bool keep = json_is_integer(step) && json_integer_value(step) < first_step;
+    json_decref(object);
+    return keep;
+}
+
+// Copies the lines to be kept from `from` to `to`.
+static bool copy_lines(FILE *from, FILE *to, int64_t first_step) {
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    bool good = true;
+    while (good && (length = getline(&line, &room, from)) >= 0)
+        if (keep_line(line, (size_t)length, first_step)) good = fwrite(line, 1, (size_t)length, to) == (size_t)length;
+    free(line);
+    return good && !ferror(from);
+}
+
+// Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
+// that a crash leaves either the old log or the new one.
+static bool trim(const char *path, int64_t first_step, Error *err) {
+    FILE *from = fopen(path, "r");
+    if (!from) {
+        if (errno == ENOENT) return true;
+        return error_set(err, EXIT_DATA, "%s: cannot be read: %s", path, strerror(errno));
+    }
+    char temporary[PATH_MAX_LENGTH + 24];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *to = fopen(temporary, "w");
+    bool good = to && copy_lines(from, to, first_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
+    if (to && fclose(to) != 0) good = false;
+    fclose(from);
+    if (good && rename(temporary, path) == 0) return true;
+    error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", path, strerror(errno));
+    unlink(temporary);
+    return false;
+}
+
+static bool open_file(Log *log, const char *out, int64_t first_step, Error *err) {
+    if (!make_folder(out, err)) return false;
+    snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
+    bool fresh = first_step <= 1;
+    if (!fresh && !trim(log->path, first_step, err)) return false;
+    log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    if (log->fd < 0)
+        return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
+    struct stat file;
+    if (fstat(log->fd, &file) == 0) log->written = file.st_size;
+    return true;
+}
+
+Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
+              int64_t parameters, Error *err) {
+    Log *log = (Log *)xcalloc(1, sizeof *log);
+    log->active = rank == 0;
+    log->quiet = config->quiet;
+    log->json = config->json;
+    log->colour = !config->json && isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    log->fd = -1;
+    log->total_steps = total_steps;
+    log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
+    log->flops_per_token = log_flops_per_token(config, parameters);
+    log->step = first_step > 0 ? first_step - 1 : 0;
+    log->loss = log->val_loss = NAN;
+    if (log->active && config->out[0] && !open_file(log, config->out, first_step, err)) {
+        log_close(log);
+        return NULL;
+    }
+    return log;
+}
+
+// --- JSON lines ------------------------------------------------------------------------------------------------
+
+// Appends ,"key":value; %.9g gives every float back exactly.
+static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
+    size_t used = strlen(line);
+    used += (size_t)snprintf(line + used, size - used, ",\"%s\":", key);
+    if (isfinite(value))
+        snprintf(line + used, size - used, format, value);
+    else
+        snprintf(line + used, size - used, "null");
+}
+
+// Ends the line and writes it in one piece to the file and, with --json, to the terminal. When the file cannot take
+// it (disk full), the torn line is removed, the file closed, and the run goes on without it.
+static void write_line(Log *log, char *line, size_t size) {
+    size_t used = strlen(line);
+    snprintf(line + used, size - used, "}\n");
+    used = strlen(line);
+    if (log->json) {
+        fputs(line, stdout);
+        fflush(stdout);
+    }
+    if (log->fd < 0) return;
+    if (write_all(log->fd, line, used)) {
+        log->written += (int64_t)used;
+        return;
+    }
+    fprintf(stderr, "warning: %s: cannot be written: %s; it ends at step %" PRId64 "\n", log->path, strerror(errno),
+            log->step);
+    if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
+    close(log->fd);
+    log->fd = -1;
+}
+
+// --- lines for people --------------------------------------------------------------------------------------------
+
+#define COLOUR_BOLD "\033[1m"
+#define COLOUR_GREEN "\033[32m"
+#define COLOUR_RED "\033[31m"
+
+static const char *colour(const Log *log, const char *code) {
+    return log->colour ? code : "";
+}
+
+static const char *colour_end(const Log *log) {
+    return colour(log, "\033[0m");
+}
+
+// 3725 -> "1:02:05"
+static void format_duration(char *text, size_t size, double seconds) {
+    int64_t s = seconds > 0.0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
+    snprintf(text, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+}
+
+// 1234567 -> "1,234,567"
+static void format_count(char *text, size_t size, double value) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%.0f", value);
+    size_t used = 0;
+    for (int i = 0; i < length && used + 2 < size; i++) {
+        if (i > 0 && (length - i) % 3 == 0) text[used++] = ',';
+        text[used++] = digits[i];
+    }
+    text[used] = '\0';
+}
+
+// Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
+// second. Both averages have the same weights, whose sum corrects the bias towards the start.
+static void update_rates(Log *log, double ms, int64_t tokens) {
+    if (!isfinite(ms) || ms <= 0.0) return;
+    if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
+    log->mean_ms = RATE_DECAY * log->mean_ms + (1.0 - RATE_DECAY) * ms;
+    log->mean_tokens = RATE_DECAY * log->mean_tokens + (1.0 - RATE_DECAY) * (double)tokens;
+    log->weight = RATE_DECAY * log->weight + (1.0 - RATE_DECAY);
+}
+
+static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
+    double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
+    char rate[40], share[40] = "", left[40], skips[64] = "";
+    format_count(rate, sizeof rate, tokens_per_s);
+    if (log->peak_flops > 0.0)
+        snprintf(share, sizeof share, " | %4.1f%% of peak",
+                 100.0 * tokens_per_s * log->flops_per_token / log->peak_flops);
+    double steps_left = (double)(log->total_steps - log->step);
+    format_duration(left, sizeof left, log->weight > 0.0 ? steps_left * log->mean_ms / log->weight * 1e-3 : 0.0);
+    if (skipped)
+        snprintf(skips, sizeof skips, " | %supdate skipped (%" PRId64 " so far)%s", colour(log, COLOUR_RED),
+                 log->skipped, colour_end(log));
+    char total[32];
+    int width = snprintf(total, sizeof total, "%" PRId64, log->total_steps);
+    printf("step %*" PRId64 "/%s | loss %s%.6f%s | norm %7.4f | lr %.2e | %.1f ms | %s tok/s%s | %s left%s\n", width,
+           log->step, total, colour(log, isfinite(loss) ? COLOUR_BOLD : COLOUR_RED), loss, colour_end(log), grad_norm,
+           lr, ms, rate, share, left, skips);
+    fflush(stdout);
+}
+
+void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
+              int64_t tokens_step, int64_t skipped) {
+    if (!log->active) return;
+    // A resumed process learns the count of skipped updates from its first step; that step itself shows only there.
+    bool unknown = log->steps_here == 0 && step > 1;
+    bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->skipped;
+    log->step = step;
+    log->loss = loss;
+    log->skipped = skipped;
+    log->seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
+    log->steps_here++;
+    update_rates(log, ms, tokens_step);
+
+    char line[512];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, "loss", "%.9g", loss);
+    add_number(line, sizeof line, "grad_norm", "%.9g", grad_norm);
+    add_number(line, sizeof line, "lr", "%.9g", lr);
+    add_number(line, sizeof line, "tokens", "%.0f", (double)tokens_total);
+    if (skipped_now) add_number(line, sizeof line, "skipped", "%.0f", (double)skipped);
+    add_number(line, sizeof line, "ms", "%.3f", ms);
+    add_number(line, sizeof line, "tokens_per_s", "%.1f", ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN);
+    write_line(log, line, sizeof line);
+    if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
+}
+
+void log_val(Log *log, int64_t step, double val_loss) {
+    if (!log->active) return;
+    log->val_loss = val_loss;
+    char line[128];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, "val_loss", "%.9g", val_loss);
+    write_line(log, line, sizeof line);
+    if (log->quiet || log->json) return;
+    printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
+           val_loss, colour_end(log), step);
+    fflush(stdout);
+}
+
+void log_text(Log *log, const char *format, ...) {
+    if (!log->active || log->quiet) return;
+    FILE *stream = log->json ? stderr : stdout;
+    va_list args;
+    va_start(args, format);
+    vfprintf(stream, format, args);
+    va_end(args);
+    fputc('\n', stream);
+    fflush(stream);
+}
+
+// "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"
+static void print_end(const Log *log) {
+    char loss[48] = "", val[48] = "", skips[64] = "", time[40];
+    if (log->steps_here > 0) snprintf(loss, sizeof loss, ", loss %.6f", log->loss);
+    if (!isnan(log->val_loss)) snprintf(val, sizeof val, ", val loss %.6f", log->val_loss);
+    if (log->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", log->skipped);
+    format_duration(time, sizeof time, log->seconds);
+    printf("%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training\n",
+           log->step >= log->total_steps ? "done" : "stopped", log->step, log->total_steps, loss, val, skips, time);
+    fflush(stdout);
+}
+
+void log_close(Log *log) {
+    if (!log) return;
+    bool used = log->steps_here > 0 || !isnan(log->val_loss);
+    if (log->active && used && !log->json) print_end(log);
+    if (log->fd >= 0) close(log->fd);
+    free(log);
+}

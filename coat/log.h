@@ -1,0 +1,50 @@
+// What a run says: a line per step on the terminal, and OUT/log.jsonl for scripts.
+//
+// log.jsonl has one JSON object per line, in the order of the steps:
+//   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
+//   {"step":20,"val_loss":..}                                                            a validation
+// A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
+// finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
+#pragma once
+#include <stdint.h>
+
+#include "config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Log Log;
+
+// Opens the log of one process; ranks other than 0 get one that says nothing. Makes the folder config->out where it
+// is missing; with config->out "" no file is written.
+// first_step: the first step, counted from 1, that this run will log, so a run that resumes from the checkpoint of
+//   step 20 passes 21. Lines of steps before it are kept, the others and damaged ones are dropped, by replacing the
+//   file at once. 0 or 1: a fresh run, an old file is emptied.
+// peak_flops: FLOP/s of all devices together, 0 where unknown: then no share of peak is shown.
+// parameters: of the model, for the FLOPs of a token.
+// Returns NULL with err (EXIT_DATA) when the folder or file cannot be written.
+Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
+              int64_t parameters, Error *err);
+
+// One training step. step: steps done, this one included; grad_norm: before clipping; ms: wall time of the step;
+// tokens_total, tokens_step: trained so far and in this step, over all ranks; skipped: updates skipped so far.
+void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
+              int64_t tokens_step, int64_t skipped);
+
+// A validation after `step` steps.
+void log_val(Log *log, int64_t step, double val_loss);
+
+// One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
+__attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
+
+// The last line, also with --quiet, and the end of the log. NULL is allowed.
+void log_close(Log *log);
+
+// Floating-point operations of forward and backward for one token: 6 per parameter, and causal attention's two
+// products, 6 * L * C * T in all.
+double log_flops_per_token(const Config *config, int64_t parameters);
+
+#ifdef __cplusplus
+}
+#endif

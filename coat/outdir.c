@@ -1,0 +1,49 @@
+#include "outdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files.h"
+
+// step-00000020, or what was left of writing one.
+static bool is_checkpoint_name(const char *name) {
+    if (*name == '.') name++;
+    return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
+}
+
+static bool is_run_file(const char *name) {
+    return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || is_checkpoint_name(name);
+}
+
+// Deletes a file, or a checkpoint folder with the files in it. Links are removed, never followed.
+static bool remove_entry(const char *path, Error *err) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) return folder_remove(path, err);
+    if (unlink(path) == 0) return true;
+    return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
+}
+
+bool out_prepare(const Config *config, Error *err) {
+    if (!folder_make(config->out, err)) return false;
+    if (access(config->out, W_OK | X_OK) != 0)
+        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
+    DIR *dir = opendir(config->out);
+    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
+    bool ok = true;
+    for (struct dirent *e; ok && (e = readdir(dir));) {
+        if (!is_run_file(e->d_name) || config->resume) continue;
+        char path[PATH_MAX_LENGTH + 512];
+        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
+        if (config->overwrite) ok = remove_entry(path, err);
+        else ok = error_set(err, EXIT_DATA,
+                            "--out %s: holds a run already (%s); continue it with --resume, replace it with "
+                            "--overwrite, or choose another folder",
+                            config->out, e->d_name);
+    }
+    closedir(dir);
+    return ok;
+}

@@ -1,0 +1,189 @@
+#include "run_state.h"
+
+#include <string.h>
+
+#define STATE_LIMIT (1u << 20)
+
+static const char *const precision_names[] = {"recipe", "fp32"};
+static const char *const linear_names[] = {"bf16", "fp8"};
+static const char *const saved_names[] = {"bf16", "coat"};
+static const char *const norm_input_names[] = {"saved", "residual"};
+static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
+static const char *const master_names[] = {"fp32", "split16", "none"};
+static const char *const rounding_names[] = {"nearest", "stochastic"};
+static const char *const schedule_names[] = {"cosine", "linear", "wsd", "constant"};
+
+// Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
+// effect changes no byte.
+static void recipe_fields(JsonText *t, const Recipe *r) {
+    json_text_string(t, "precision", precision_names[r->precision]);
+    if (r->precision == PRECISION_FP32) {
+        json_text_string(t, "moments", moments_names[r->moments]);
+        return;
+    }
+    json_text_string(t, "linear", linear_names[r->linear]);
+    json_text_string(t, "head", linear_names[r->head]);
+    json_text_string(t, "saved", saved_names[r->saved]);
+    if (r->saved == SAVED_COAT) {
+        json_text_int(t, "group-size", r->group_size);
+        json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
+        // rebuilt norms differ from the first ones in this mode alone
+        if (r->norm_input == NORM_INPUT_RESIDUAL) json_text_int(t, "recompute", r->recompute);
+    }
+    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-backward", r->fast_accumulation_backward);
+    json_text_string(t, "grads", format_name(r->grads));
+    json_text_string(t, "moments", moments_names[r->moments]);
+    if (r->moments == MOMENTS_FP8 || r->moments == MOMENTS_COAT) {
+        json_text_string(t, "second-moment", format_name(r->second_moment));
+        json_text_string(t, "second-moment-rounding", rounding_names[r->second_moment_round]);
+    }
+    if (r->moments != MOMENTS_FP32) json_text_string(t, "moments-fp32", r->moments_fp32);
+    json_text_string(t, "master", master_names[r->master]);
+}
+
+static void settings_fields(JsonText *t, const Config *c, int ranks) {
+    json_text_open(t, "settings", '{');
+    recipe_fields(t, &c->recipe);
+    json_text_int(t, "micro-batch", c->micro_batch);
+    json_text_int(t, "seq-len", c->seq_len);
+    json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
+    if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
+    json_text_float(t, "lr", c->lr);
+    json_text_int(t, "warmup", c->warmup);
+    json_text_string(t, "schedule", schedule_names[c->schedule]);
+    if (c->schedule != SCHEDULE_CONSTANT) {
+        json_text_int(t, "steps", c->steps);
+        json_text_float(t, "lr-final", c->lr_final);
+    }
+    if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
+    json_text_float(t, "weight-decay", c->weight_decay);
+    json_text_float(t, "beta1", c->beta1);
+    json_text_float(t, "beta2", c->beta2);
+    json_text_float(t, "eps", c->eps);
+    json_text_float(t, "grad-clip", c->grad_clip);
+    json_text_hex(t, "seed", c->seed);
+    json_text_bool(t, "shuffle", c->shuffle);
+    json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
+    json_text_close(t, '}');
+}
+
+void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks) {
+    const StepState *s = &run->state;
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_text_int(t, "format", 1);
+    json_text_int(t, "step", run->step);
+    json_text_int(t, "micro_batches", run->micro_batches);
+    json_text_int(t, "tokens", run->tokens);
+    json_text_hex(t, "data_fingerprint", run->data_fingerprint);
+    json_text_open(t, "step_state", '{');
+    json_text_float(t, "lr", s->lr);
+    json_text_float(t, "beta1", s->beta1);
+    json_text_float(t, "beta2", s->beta2);
+    json_text_float(t, "eps", s->eps);
+    json_text_float(t, "weight_decay", s->weight_decay);
+    json_text_float(t, "grad_clip", s->grad_clip);
+    json_text_hex(t, "seed", s->seed);
+    json_text_int(t, "t", s->t);
+    json_text_int(t, "skipped", s->skipped);
+    json_text_int(t, "skipped_run", s->skipped_run);
+    json_text_double(t, "loss_sum", s->loss_sum);
+    json_text_double(t, "grad_sq", s->grad_sq);
+    json_text_float(t, "grad_norm", s->grad_norm);
+    json_text_int(t, "nonfinite", s->nonfinite);
+    json_text_close(t, '}');
+    settings_fields(t, config, ranks);
+    json_text_close(t, '}');
+}
+
+static bool get_float(const json_t *object, const char *path, const char *key, float *value, Error *err) {
+    double wide;
+    if (!json_get_double(object, path, key, &wide, err)) return false;
+    *value = (float)wide;
+    return true;
+}
+
+static bool read_step_state(const json_t *o, const char *path, StepState *s, Error *err) {
+    int64_t nonfinite;
+    bool good = get_float(o, path, "lr", &s->lr, err) && get_float(o, path, "beta1", &s->beta1, err) &&
+                get_float(o, path, "beta2", &s->beta2, err) && get_float(o, path, "eps", &s->eps, err) &&
+                get_float(o, path, "weight_decay", &s->weight_decay, err) &&
+                get_float(o, path, "grad_clip", &s->grad_clip, err) && json_get_hex(o, path, "seed", &s->seed, err) &&
+                json_get_int(o, path, "t", 0, INT64_MAX, &s->t, err) &&
+                json_get_int(o, path, "skipped", 0, INT64_MAX, &s->skipped, err) &&
+                json_get_int(o, path, "skipped_run", 0, INT64_MAX, &s->skipped_run, err) &&
+                json_get_double(o, path, "loss_sum", &s->loss_sum, err) &&
+                json_get_double(o, path, "grad_sq", &s->grad_sq, err) &&
+                get_float(o, path, "grad_norm", &s->grad_norm, err) &&
+                json_get_int(o, path, "nonfinite", INT32_MIN, INT32_MAX, &nonfinite, err);
+    if (good) s->nonfinite = (int32_t)nonfinite;
+    return good;
+}
+
+// A value as a flag would be given, for messages.
+static void value_text(const json_t *value, char *text, size_t size) {
+    if (json_is_string(value)) {
+        snprintf(text, size, "%s", json_string_value(value));
+    } else {
+        char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        snprintf(text, size, "%s", dumped ? dumped : "?");
+        free(dumped);
+    }
+}
+
+// Settings that decide how the optimizer's states are stored; the others may change from run to run.
+static bool is_state_format(const char *key) {
+    static const char *const keys[] = {"precision", "moments", "second-moment", "moments-fp32", "master"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return false;
+}
+
+static bool compare_settings(const json_t *theirs, const Config *config, int ranks, const char *path, Error *err) {
+    JsonText t;
+    memset(&t, 0, sizeof t);
+    json_text_open(&t, NULL, '{');
+    settings_fields(&t, config, ranks);
+    json_text_close(&t, '}');
+    json_t *now = json_parse_object(t.text, t.size, "settings", err);
+    json_text_free(&t);
+    if (!now) return false;
+    json_t *ours = json_object_get(now, "settings");
+    bool good = true;
+    for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {
+        const char *key = json_object_iter_key(at);
+        json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
+        if (!other || json_equal(value, other)) continue;
+        char before[256], after[256];
+        value_text(other, before, sizeof before);
+        value_text(value, after, sizeof after);
+        if (is_state_format(key))
+            good = error_set(err, EXIT_DATA,
+                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
+                             "weights with --model",
+                             path, key, before, after);
+        else if (strcmp(key, "steps") != 0)
+            fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
+    }
+    json_decref(now);
+    return good;
+}
+
+bool run_state_read(const char *path, RunState *run, const Config *config, int ranks, Error *err) {
+    json_t *o = json_read_object(path, STATE_LIMIT, err);
+    if (!o) return false;
+    const json_t *state, *settings;
+    int64_t format;
+    memset(run, 0, sizeof *run);
+    bool good = json_get_int(o, path, "format", 1, 1, &format, err) &&
+                json_get_int(o, path, "step", 0, INT64_MAX, &run->step, err) &&
+                json_get_int(o, path, "micro_batches", 0, INT64_MAX, &run->micro_batches, err) &&
+                json_get_int(o, path, "tokens", 0, INT64_MAX, &run->tokens, err) &&
+                json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
+                json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
+                json_get_object(o, path, "settings", &settings, err) &&
+                compare_settings(settings, config, ranks, path, err);
+    json_decref(o);
+    return good;
+}

@@ -1,0 +1,18 @@
+// state.json of a checkpoint: where the run stands, and the settings that its further course depends on.
+#pragma once
+#include "checkpoint.h"
+#include "json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
+
+// Reads `path` back. Settings are compared with config: other formats of the optimizer's states are an error,
+// other differences are named on stderr.
+bool run_state_read(const char *path, RunState *run, const Config *config, int ranks, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,146 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "files.h"
+#include "json.h"
+#include "safetensors.h"
+
+void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
+    if (writer->count == writer->capacity) {
+        writer->capacity = writer->capacity ? writer->capacity * 2 : 64;
+        SafeTensor *grown = (SafeTensor *)realloc(writer->tensors, (size_t)writer->capacity * sizeof *writer->tensors);
+        if (!grown) fatal(EXIT_DEVICE, "host memory: could not grow the list of tensors");
+        writer->tensors = grown;
+    }
+    SafeTensor *tensor = &writer->tensors[writer->count++];
+    memset(tensor, 0, sizeof *tensor);
+    tensor->name = strdup(name);
+    if (!tensor->name) fatal(EXIT_DEVICE, "host memory: could not allocate a tensor's name");
+    tensor->dtype = dtype;
+    tensor->rank = rank;
+    tensor->tag = tag;
+    tensor->bytes = dtype_bytes(dtype);
+    for (int i = 0; i < rank; i++) {
+        tensor->shape[i] = shape[i];
+        tensor->bytes *= (uint64_t)shape[i];
+    }
+}
+
+static int compare_declared(const void *a, const void *b) {
+    const SafeTensor *x = (const SafeTensor *)a, *y = (const SafeTensor *)b;
+    size_t wide_x = dtype_bytes(x->dtype), wide_y = dtype_bytes(y->dtype);
+    if (wide_x != wide_y) return wide_x > wide_y ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+// The JSON header for tensors in their final order; fills their ranges. Padded with spaces to a multiple of 8, so
+// that the data starts aligned.
+static JsonText header_text(SafeWriter *writer) {
+    JsonText t;
+    memset(&t, 0, sizeof t);
+    uint64_t at = 0;
+    json_text_open(&t, NULL, '{');
+    json_text_open(&t, "__metadata__", '{');
+    json_text_string(&t, "format", "pt");
+    json_text_close(&t, '}');
+    for (int i = 0; i < writer->count; i++) {
+        SafeTensor *tensor = &writer->tensors[i];
+        tensor->begin = at;
+        at += tensor->bytes;
+        json_text_open(&t, tensor->name, '{');
+        json_text_string(&t, "dtype", dtype_name(tensor->dtype));
+        json_text_open(&t, "shape", '[');
+        for (int d = 0; d < tensor->rank; d++) json_text_int(&t, NULL, tensor->shape[d]);
+        json_text_close(&t, ']');
+        json_text_open(&t, "data_offsets", '[');
+        json_text_int(&t, NULL, (int64_t)tensor->begin);
+        json_text_int(&t, NULL, (int64_t)at);
+        json_text_close(&t, ']');
+        json_text_close(&t, '}');
+    }
+    json_text_close(&t, '}');
+    while (t.size % 8) json_text_space(&t);
+    return t;
+}
+
+static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
+    XXH3_64bits_update((XXH3_state_t *)writer->file_hash, data, bytes);
+    writer->bytes += bytes;
+    return file_append(writer->fd, writer->path, data, bytes, err);
+}
+
+static XXH3_state_t *new_hash(void) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
+    XXH3_64bits_reset(state);
+    return state;
+}
+
+// Closes the hashes of tensors that are complete, empty ones included.
+static void finish_tensors(SafeWriter *writer) {
+    XXH3_state_t *state = (XXH3_state_t *)writer->tensor_hash;
+    while (writer->current < writer->count && writer->written == writer->tensors[writer->current].bytes) {
+        writer->tensors[writer->current++].hash = XXH3_64bits_digest(state);
+        writer->written = 0;
+        XXH3_64bits_reset(state);
+    }
+}
+
+bool safewriter_begin(SafeWriter *writer, const char *path, Error *err) {
+    qsort(writer->tensors, (size_t)writer->count, sizeof *writer->tensors, compare_declared);
+    writer->path = strdup(path);
+    if (!writer->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
+    writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd < 0) return error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(errno));
+    writer->open = true;
+    writer->file_hash = new_hash();
+    writer->tensor_hash = new_hash();
+    JsonText header = header_text(writer);
+    uint64_t length = header.size;
+    bool good =
+        append_hashed(writer, &length, sizeof length, err) && append_hashed(writer, header.text, header.size, err);
+    json_text_free(&header);
+    finish_tensors(writer);
+    return good;
+}
+
+bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
+    const char *at = (const char *)data;
+    while (bytes) {
+        if (writer->current == writer->count)
+            return error_set(err, EXIT_DATA, "%s: more bytes than its tensors have", writer->path);
+        uint64_t room = writer->tensors[writer->current].bytes - writer->written;
+        size_t part = bytes < room ? bytes : (size_t)room;
+        XXH3_64bits_update((XXH3_state_t *)writer->tensor_hash, at, part);
+        if (!append_hashed(writer, at, part, err)) return false;
+        writer->written += part;
+        at += part;
+        bytes -= part;
+        finish_tensors(writer);
+    }
+    return true;
+}
+
+bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err) {
+    if (writer->current != writer->count)
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' was not written whole", writer->path,
+                         writer->tensors[writer->current].name);
+    *hash = XXH3_64bits_digest((XXH3_state_t *)writer->file_hash);
+    if (fsync(writer->fd) != 0) return error_set(err, EXIT_DATA, "cannot flush %s: %s", writer->path, strerror(errno));
+    writer->open = false;
+    if (close(writer->fd) != 0) return error_set(err, EXIT_DATA, "cannot close %s: %s", writer->path, strerror(errno));
+    return true;
+}
+
+void safewriter_close(SafeWriter *writer) {
+    if (writer->open) close(writer->fd);
+    for (int i = 0; i < writer->count; i++) free(writer->tensors[i].name);
+    free(writer->tensors);
+    free(writer->path);
+    XXH3_freeState((XXH3_state_t *)writer->file_hash);
+    XXH3_freeState((XXH3_state_t *)writer->tensor_hash);
+    memset(writer, 0, sizeof *writer);
+}

@@ -1,0 +1,40 @@
+// Token ids to text and text to token ids, for samples and prompts. Two kinds: bytes (no file at all), and
+// byte-level byte-pair encoding as GPT-2's.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BYTES_VOCAB 257 // 256 bytes, and
+#define BYTES_END_OF_TEXT 256
+
+typedef struct Tokenizer Tokenizer;
+
+Tokenizer *tokenizer_bytes(void);
+
+// Opens GPT-2's encoder.json (with vocab.bpe beside it), Hugging Face's vocab.json (with merges.txt beside
+// it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. Without the merges a JSON vocabulary
+// decodes only. NULL with err (EXIT_DATA) for a missing or malformed file.
+Tokenizer *tokenizer_open(const char *path, Error *err);
+void tokenizer_close(Tokenizer *tokenizer);
+
+int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
+int tokenizer_end_of_text(const Tokenizer *tokenizer); // -1 where the vocabulary has none
+
+// Copies the first `size` bytes of a token to out, without a terminating zero (a token may be part of a UTF-8
+// character); returns the token's whole length, 0 for an id that does not exist.
+size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
+
+// Encodes text, which need not be valid UTF-8; the name of a special token in it is ordinary text. Returns the
+// number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode, EXIT_USER where there are more
+// than `max`.
+int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,83 @@
+#include "weights.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "rng.h"
+
+void parameter_set(Exec *exec, const Parameter *parameter, const float *values) {
+    Tensor value = parameter->weight.value, master = parameter->master;
+    size_t n = (size_t)tensor_elements(value);
+    if (value.format == FMT_FP32) {
+        real *copy = (real *)xmalloc(n * sizeof *copy);
+        for (size_t i = 0; i < n; i++) copy[i] = values[i];
+        exec->ops->upload(exec, value.data, copy, n * sizeof *copy);
+        free(copy);
+        return;
+    }
+    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
+    for (size_t i = 0; i < n; i++) half[i] = master_bf16(values[i]);
+    exec->ops->upload(exec, value.data, half, n * sizeof *half);
+    if (master.data && master.format == FMT_FP32) exec->ops->upload(exec, master.data, values, n * sizeof(float));
+    if (master.data && master.format == FMT_U16) {
+        for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
+        exec->ops->upload(exec, master.data, half, n * sizeof *half);
+    }
+    free(half);
+}
+
+// Zero states: codes, maxima and FP32 or BF16 values are all zero bits; the exponent of a zero group is k = 1.
+static void moment_zero(Exec *exec, Tensor moment) {
+    size_t n = (size_t)tensor_elements(moment);
+    exec->ops->zero(exec, moment.data, n * format_bytes(moment.format));
+    if (moment.granularity != SCALE_EXPAND) return;
+    size_t groups = (n + (size_t)moment.group - 1) / (size_t)moment.group;
+    exec->ops->zero(exec, moment.scale, groups * sizeof(float));
+    uint8_t *k = (uint8_t *)xmalloc(groups);
+    memset(k, 16, groups);
+    exec->ops->upload(exec, moment.exponent, k, groups);
+    free(k);
+}
+
+void parameters_zero_moments(Exec *exec, const Parameter *parameters, int count) {
+    for (int i = 0; i < count; i++) {
+        moment_zero(exec, parameters[i].m);
+        moment_zero(exec, parameters[i].v);
+    }
+}
+
+static void init_values(float *values, Tensor t, Init init, uint64_t seed, uint64_t stream, int64_t valid_rows,
+                        int layers) {
+    float scale = init == INIT_NORMAL_RESIDUAL ? 0.02f / sqrtf(2.0f * (float)layers) : 0.02f;
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < t.rows; row++) {
+        for (int64_t col = 0; col < t.cols; col++) {
+            int64_t i = row * t.cols + col;
+            if (init == INIT_ONE) values[i] = 1.0f;
+            else if (init == INIT_ZERO || row >= valid_rows) values[i] = 0.0f;
+            else values[i] = scale * rng_normal(seed, stream, (uint64_t)i);
+        }
+    }
+}
+
+void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
+    const ModelShape *shape = &arena->config.shape;
+    int capacity = arena_parameter_count(arena);
+    Parameter *list = (Parameter *)xcalloc((size_t)capacity, sizeof *list);
+    TensorId *ids = (TensorId *)xcalloc((size_t)capacity, sizeof *ids);
+    int *layers = (int *)xcalloc((size_t)capacity, sizeof *layers);
+    int count = arena_parameters(arena, list, ids, layers);
+    for (int i = 0; i < count; i++) {
+        Tensor t = list[i].weight.value;
+        float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
+        uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
+        init_values(values, t, tensor_row(ids[i])->init, seed, stream, ids[i] == WTE ? shape->vocab : t.rows,
+                    shape->layers);
+        parameter_set(exec, &list[i], values);
+        free(values);
+    }
+    parameters_zero_moments(exec, list, count);
+    free(layers);
+    free(ids);
+    free(list);
+}

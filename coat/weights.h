@@ -1,0 +1,23 @@
+// Giving parameters their first values: random initialisation, and values that were read from a file.
+#pragma once
+#include "arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Sets one parameter from FP32 values in its native layout (rows, cols): the value rounded to its format and
+// the master that belongs to it. Moments are left alone.
+void parameter_set(Exec *exec, const Parameter *parameter, const float *values);
+
+// Clears the moments of all parameters.
+void parameters_zero_moments(Exec *exec, const Parameter *parameters, int count);
+
+// GPT-2's initialisation: N(0, 0.02), residual projections scaled by 1 / sqrt(2 layers), norms 1, biases 0,
+// padding rows of the vocabulary 0. Values depend on the seed, the tensor, its layer and the element alone,
+// not on threads, device or padding.
+void parameters_init(const Arena *arena, Exec *exec, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,332 @@
+// Every operation on both backends with the same random inputs, on shapes that are inconvenient on purpose.
+// Outputs are poisoned first: what an operation does not write shows. Included by test_gpt2.cu where both
+// backends are built; a machine without a GPU skips it.
+#pragma once
+
+// The two backends and their workspaces.
+typedef struct {
+    Exec exec[2]; // 0 the CPU twin, the definition; 1 the GPU
+    Config config;
+    StepState *state[2];
+} Backends;
+
+// One tensor in both memories.
+typedef struct {
+    Tensor t[2];
+} Pair;
+
+static void backends_open(Backends *b, Config config) {
+    Error err;
+    memset(b, 0, sizeof *b);
+    b->config = config;
+    for (int s = 0; s < 2; s++) {
+        Exec *ex = &b->exec[s];
+        ex->ops = s == 0 ? cpu_ops() : cuda_ops();
+        ex->ranks = 1;
+        config.device = s == 0 ? DEVICE_CPU : DEVICE_CUDA;
+        if (!ex->ops->open(ex, &config, &err)) fatal(err.code, "%s", err.text);
+        WorkspacePart parts[MAX_WORKSPACE_PARTS];
+        int count = ops_workspace_parts(&config, config.device, parts, MAX_WORKSPACE_PARTS);
+        for (int i = 0; i < count; i++) ex->workspace_bytes += (parts[i].bytes + 255) / 256 * 256;
+        ex->workspace = ex->ops->allocate(ex, ex->workspace_bytes, &err);
+        if (!ex->workspace) fatal(err.code, "%s", err.text);
+        b->state[s] = (StepState *)ex->ops->allocate(ex, sizeof(StepState), &err);
+        StepState zero;
+        memset(&zero, 0, sizeof zero);
+        ex->ops->upload(ex, b->state[s], &zero, sizeof zero);
+    }
+}
+
+static void backends_close(Backends *b) {
+    for (int s = 0; s < 2; s++) {
+        b->exec[s].ops->release(&b->exec[s], b->exec[s].workspace);
+        b->exec[s].ops->release(&b->exec[s], b->state[s]);
+        b->exec[s].ops->close(&b->exec[s]);
+    }
+}
+
+static Pair pair_of_bytes(Backends *b, int64_t rows, int64_t cols, Format format, const void *host) {
+    Pair p;
+    Error err;
+    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    memset(&p, 0, sizeof p);
+    for (int s = 0; s < 2; s++) {
+        Exec *ex = &b->exec[s];
+        p.t[s].data = ex->ops->allocate(ex, bytes, &err);
+        if (!p.t[s].data) fatal(err.code, "%s", err.text);
+        ex->ops->upload(ex, p.t[s].data, host, bytes);
+        p.t[s].rows = rows;
+        p.t[s].cols = p.t[s].stride = cols;
+        p.t[s].format = format;
+    }
+    return p;
+}
+
+// Normal values of the given spread.
+static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, float spread, uint64_t stream) {
+    int64_t n = rows * cols;
+    void *host = xmalloc((size_t)n * format_bytes(format));
+    for (int64_t i = 0; i < n; i++) {
+        float x = spread * rng_normal(77, stream, (uint64_t)i);
+        if (format == FMT_BF16) ((uint16_t *)host)[i] = bf16_encode(x);
+        else ((float *)host)[i] = x;
+    }
+    Pair p = pair_of_bytes(b, rows, cols, format, host);
+    free(host);
+    return p;
+}
+
+// All bits set: NaN in every format.
+static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format) {
+    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    void *host = xmalloc(bytes);
+    memset(host, 0xff, bytes);
+    Pair p = pair_of_bytes(b, rows, cols, format, host);
+    free(host);
+    return p;
+}
+
+static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
+    int32_t *host = (int32_t *)xmalloc((size_t)rows * sizeof *host);
+    for (int64_t i = 0; i < rows; i++) // every fourth is one of three values: long runs of equal tokens
+        host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
+    Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);
+    free(host);
+    return p;
+}
+
+static void pair_free(Backends *b, Pair p) {
+    for (int s = 0; s < 2; s++) b->exec[s].ops->release(&b->exec[s], p.t[s].data);
+}
+
+static double *pair_values(Backends *b, Pair p, int side) {
+    size_t n = (size_t)tensor_elements(p.t[side]), bytes = n * format_bytes(p.t[side].format);
+    void *raw = xmalloc(bytes);
+    double *out = (double *)xmalloc(n * sizeof *out);
+    b->exec[side].ops->download(&b->exec[side], raw, p.t[side].data, bytes);
+    for (size_t i = 0; i < n; i++)
+        out[i] = p.t[side].format == FMT_BF16 ? (double)bf16_decode(((uint16_t *)raw)[i])
+                 : p.t[side].format == FMT_U16 ? (double)((uint16_t *)raw)[i]
+                                               : (double)((float *)raw)[i];
+    free(raw);
+    return out;
+}
+
+// Passes if the GPU's values are within `limit` of the twin's, ||a - b|| / ||b||. NaN, poison included, fails.
+static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
+    double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
+    double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
+    char name[200];
+    snprintf(name, sizeof name, "gpu against twin: %s, %s %s (%lld, %lld): %.1e", operation, output,
+             format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, error);
+    check(error <= limit, name);
+    free(cpu);
+    free(gpu);
+}
+
+static const Tensor absent; // data NULL
+
+#define ON_BOTH(b) for (int s = 0; s < 2; s++)
+#define CALL(b, op, ...) (b)->exec[s].ops->op(&(b)->exec[s], __VA_ARGS__)
+
+typedef struct {
+    int B, T, C, heads;
+    Format format;
+    double tight, loose; // limits: element-wise operations, and products of rounded values
+} OpShape;
+
+static Norm pair_norm(Pair x, Pair mean, Pair rstd, Pair w, Pair bias, int side) {
+    Norm n;
+    memset(&n, 0, sizeof n);
+    n.x = x.t[side];
+    n.mean = mean.t[side];
+    n.rstd = rstd.t[side];
+    n.weight = w.t[side];
+    n.bias = bias.t[side];
+    n.eps = 1e-5f;
+    n.from_saved = true;
+    return n;
+}
+
+static void compare_norm(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, C = o.C;
+    Pair r = pair_random(b, M, C, o.format, 1.0f, 1), y = pair_random(b, M, C, o.format, 0.5f, 2);
+    Pair yb = pair_random(b, 1, C, o.format, 0.5f, 3), w = pair_random(b, 1, C, o.format, 1.0f, 4);
+    Pair bias = pair_random(b, 1, C, o.format, 1.0f, 5), dn = pair_random(b, M, C, o.format, 1.0f, 6);
+    Pair x = pair_poisoned(b, M, C, o.format), n = pair_poisoned(b, M, C, o.format), n2 = pair_poisoned(b, M, C, o.format);
+    Pair mean = pair_poisoned(b, M, 1, FMT_FP32), rstd = pair_poisoned(b, M, 1, FMT_FP32);
+    Pair dw = pair_poisoned(b, 1, C, FMT_FP32), db = pair_poisoned(b, 1, C, FMT_FP32), g = pair_poisoned(b, M, C, o.format);
+    ON_BOTH(b) {
+        Norm norm = pair_norm(x, mean, rstd, w, bias, s);
+        CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], r.t[s], y.t[s], yb.t[s]);
+        CALL(b, norm_rebuild, n2.t[s], absent, norm);
+        CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, false, false);
+    }
+    pair_check(b, x, o.tight, "residual + norm", "x");
+    pair_check(b, n, o.tight, "residual + norm", "n");
+    pair_check(b, mean, 1e-4, "residual + norm", "mean");
+    pair_check(b, rstd, 1e-4, "residual + norm", "rstd");
+    pair_check(b, n2, o.tight, "norm rebuild", "n");
+    pair_check(b, g, o.tight, "norm backward", "g");
+    pair_check(b, dw, 1e-4, "norm backward", "dweight");
+    pair_check(b, db, 1e-4, "norm backward", "dbias");
+    ON_BOTH(b) { // adding and accumulating; and a norm of what is already there
+        Norm norm = pair_norm(x, mean, rstd, w, bias, s);
+        CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
+        CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], x.t[s], absent, absent);
+    }
+    pair_check(b, g, o.tight, "norm backward, added", "g");
+    pair_check(b, dw, 1e-4, "norm backward, accumulated", "dweight");
+    pair_check(b, n, o.tight, "norm alone", "n");
+    Pair all[] = {r, y, yb, w, bias, dn, x, n, n2, mean, rstd, dw, db, g};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_gelu(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, F = 4 * (int64_t)o.C;
+    Pair y = pair_random(b, M, F, o.format, 1.5f, 11), bias = pair_random(b, 1, F, o.format, 0.5f, 12);
+    Pair dg = pair_random(b, M, F, o.format, 1.0f, 13), h = pair_poisoned(b, M, F, o.format);
+    Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format), db = pair_poisoned(b, 1, F, FMT_FP32);
+    ON_BOTH(b) {
+        CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s]);
+        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], absent);
+    }
+    pair_check(b, h, o.tight, "gelu forward", "h");
+    pair_check(b, g, o.tight, "gelu forward", "g");
+    pair_check(b, g2, o.tight, "gelu forward in place", "g");
+    ON_BOTH(b) {
+        CALL(b, gelu_rebuild, g2.t[s], absent, h.t[s]);
+        CALL(b, gelu_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
+    }
+    pair_check(b, g2, o.tight, "gelu rebuild", "g");
+    pair_check(b, dg, o.tight, "gelu backward", "dh");
+    pair_check(b, db, 1e-4, "gelu backward", "dbias");
+    ON_BOTH(b) CALL(b, grad_quantize, dg.t[s], dg.t[s], db.t[s], dg.t[s], true);
+    pair_check(b, db, 1e-4, "bias gradient, accumulated", "dbias");
+    Pair all[] = {y, bias, dg, h, g, g2, db};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_linear(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, K = o.C, N = 3 * (int64_t)o.C;
+    Pair x = pair_random(b, M, K, o.format, 1.0f, 21), w = pair_random(b, N, K, o.format, 0.05f, 22);
+    Pair bias = pair_random(b, 1, N, o.format, 0.5f, 23), dy = pair_random(b, M, N, o.format, 1.0f, 24);
+    Pair y = pair_poisoned(b, M, N, o.format), y2 = pair_poisoned(b, M, N, o.format), dx = pair_poisoned(b, M, K, o.format);
+    Pair dw = pair_poisoned(b, N, K, o.format), dwf = pair_poisoned(b, N, K, FMT_FP32);
+    ON_BOTH(b) {
+        Weight weight_;
+        memset(&weight_, 0, sizeof weight_);
+        weight_.value = w.t[s];
+        CALL(b, linear_forward, y.t[s], x.t[s], weight_, bias.t[s]);
+        CALL(b, linear_forward, y2.t[s], x.t[s], weight_, absent);
+        CALL(b, linear_backward_data, dx.t[s], dy.t[s], weight_);
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            CALL(b, linear_backward_weight, dw.t[s], dy.t[s], x.t[s], accumulate != 0);
+            CALL(b, linear_backward_weight, dwf.t[s], dy.t[s], x.t[s], accumulate != 0);
+        }
+    }
+    pair_check(b, y, o.tight, "linear forward with bias", "y");
+    pair_check(b, y2, o.tight, "linear forward", "y");
+    pair_check(b, dx, o.tight, "linear backward", "dx");
+    pair_check(b, dw, 2 * o.tight, "linear backward, accumulated", "dw");
+    pair_check(b, dwf, 1e-4, "linear backward, accumulated", "dw");
+    Pair all[] = {x, w, bias, dy, y, y2, dx, dw, dwf};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_attention(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, C = o.C;
+    AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
+    Pair qkv = pair_random(b, M, 3 * C, o.format, 1.0f, 31), d_o = pair_random(b, M, C, o.format, 1.0f, 32);
+    Pair out = pair_poisoned(b, M, C, o.format), lse = pair_poisoned(b, (int64_t)o.B * o.heads, o.T, FMT_FP32);
+    Pair dqkv = pair_poisoned(b, M, 3 * C, o.format);
+    ON_BOTH(b) {
+        Tensor q = tensor_cols(qkv.t[s], 0, C), k = tensor_cols(qkv.t[s], C, C), v = tensor_cols(qkv.t[s], 2 * C, C);
+        Tensor dq = tensor_cols(dqkv.t[s], 0, C), dk = tensor_cols(dqkv.t[s], C, C), dv = tensor_cols(dqkv.t[s], 2 * C, C);
+        CALL(b, attention_forward, out.t[s], lse.t[s], q, k, v, shape);
+        CALL(b, attention_backward, dq, dk, dv, d_o.t[s], out.t[s], lse.t[s], q, k, v, shape);
+    }
+    pair_check(b, out, o.loose, "attention forward", "o");
+    pair_check(b, lse, 1e-3, "attention forward", "lse");
+    pair_check(b, dqkv, o.loose, "attention backward", "dqkv");
+    Pair all[] = {qkv, d_o, out, lse, dqkv};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_embedding_and_loss(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, C = o.C, V = b->config.shape.vocab, Vp = b->config.shape.vocab_padded;
+    Pair tokens = pair_integers(b, M, (int)V, 41), targets = pair_integers(b, M, (int)V, 42);
+    Pair wte = pair_random(b, Vp, C, o.format, 1.0f, 43), wpe = pair_random(b, o.T + 5, C, o.format, 1.0f, 44);
+    Pair r = pair_poisoned(b, M, C, o.format), g = pair_random(b, M, C, o.format, 1.0f, 45);
+    Pair dwte = pair_random(b, Vp, C, FMT_FP32, 0.1f, 46), dwpe = pair_poisoned(b, o.T + 5, C, FMT_FP32);
+    Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
+    ON_BOTH(b) {
+        CALL(b, embed_forward, r.t[s], tokens.t[s], wte.t[s], wpe.t[s], o.T);
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], o.T, accumulate != 0);
+        CALL(b, loss_forward_backward, logits.t[s], losses.t[s], targets.t[s], (int)V, 1.0f / (float)M, true, b->state[s]);
+        CALL(b, loss_sum, losses.t[s], 1.0f / (float)M, b->state[s]);
+    }
+    pair_check(b, r, o.tight, "embedding forward", "r");
+    pair_check(b, dwte, 1e-5, "embedding backward", "dwte");
+    pair_check(b, dwpe, 1e-5, "embedding backward", "dwpe");
+    pair_check(b, losses, 1e-5, "loss", "losses");
+    pair_check(b, logits, o.tight, "loss", "dlogits");
+    StepState a, c;
+    b->exec[0].ops->download(&b->exec[0], &a, b->state[0], sizeof a);
+    b->exec[1].ops->download(&b->exec[1], &c, b->state[1], sizeof c);
+    char name[128];
+    snprintf(name, sizeof name, "gpu against twin: mean loss %.6f and %.6f", c.loss_sum, a.loss_sum);
+    check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
+    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_operations(void) {
+    static const OpShape shapes[] = {
+        {3, 77, 768, 12, FMT_BF16, 2e-3, 8e-3}, {1, 130, 1600, 25, FMT_BF16, 2e-3, 8e-3},
+        {2, 61, 2048, 16, FMT_BF16, 2e-3, 8e-3}, {5, 33, 72, 3, FMT_FP32, 1e-5, 1e-5},
+        {1, 19, 768, 12, FMT_FP32, 1e-5, 1e-5},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        OpShape o = shapes[i];
+        Small small = {2, o.heads, o.C, 3001, o.B, o.T, o.format == FMT_BF16, 0};
+        Config c = small_config(small);
+        Backends b;
+        backends_open(&b, c);
+        compare_norm(&b, o);
+        compare_gelu(&b, o);
+        compare_linear(&b, o);
+        compare_attention(&b, o);
+        compare_embedding_and_loss(&b, o);
+        backends_close(&b);
+    }
+}
+
+// Whole models: the same weights and batches on both, gradients after one backward and weights after ten updates.
+static void compare_models(bool bf16) {
+    Small s = {3, 4, 256, 1000, 3, 100, bf16, 0};
+    Config c = small_config(s);
+    c.grad_clip = 0.0f;
+    Model cpu, gpu;
+    create(&cpu, c);
+    c.device = DEVICE_CUDA;
+    create(&gpu, c);
+    double a = run_batch(&cpu, 3, true, false, 1.0), g = run_batch(&gpu, 3, true, false, 1.0);
+    const char *worst;
+    double error = gradients_differ(&gpu, &cpu, &worst);
+    char name[160];
+    snprintf(name, sizeof name, "gpu against twin, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
+             bf16 ? "bf16" : "fp32", g, a, worst, error);
+    check(fabs(a - g) < (bf16 ? 1e-3 : 1e-5) * a && error < (bf16 ? 3e-2 : 1e-4), name);
+    for (int i = 0; i < 10; i++) {
+        take_step(&cpu, 100 + (uint64_t)i % 3);
+        take_step(&gpu, 100 + (uint64_t)i % 3);
+    }
+    double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
+    snprintf(name, sizeof name, "gpu against twin, ten updates %s: loss %.6f and %.6f", bf16 ? "bf16" : "fp32",
+             gpu.host.loss_sum, cpu.host.loss_sum);
+    check(d < (bf16 ? 1e-2 : 1e-3) && gpu.host.t == 10, name);
+    model_destroy(&cpu);
+    model_destroy(&gpu);
+}

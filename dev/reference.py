@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes a GPT-2 with random weights, one batch, and PyTorch's loss and gradients for it.
+
+    python3 dev/reference.py FOLDER [--layers 12 --heads 12 --channels 768 --vocab 50257 --batch 2 --length 128]
+    ./test_gpt2_cpu --reference FOLDER
+
+FOLDER becomes a Hugging Face model folder (weights rounded to BF16, so that every precision starts from the same
+values) with reference.safetensors beside it: tokens, targets (B, T) I32, loss F64, and the gradient of each
+parameter under its own name, computed in FP64 and stored in FP32. The model is written out here on purpose, in
+plain PyTorch, so that it is an independent second opinion. Needs torch and safetensors.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from safetensors.torch import save_file
+except ImportError as e:
+    sys.exit(f"reference.py needs torch and safetensors ({e})")
+
+
+def make_weights(a):
+    g = torch.Generator().manual_seed(a.seed)
+
+    def normal(*shape, std=0.02):
+        return (torch.randn(*shape, generator=g) * std).bfloat16().float()
+
+    C, w = a.channels, {}
+    w["transformer.wte.weight"] = normal(a.vocab, C)
+    w["transformer.wpe.weight"] = normal(a.positions, C)
+    for l in range(a.layers):
+        p = f"transformer.h.{l}."
+        residual = 0.02 / math.sqrt(2 * a.layers)
+        for norm in ("ln_1", "ln_2"):
+            w[p + norm + ".weight"] = (1 + normal(C, std=0.1)).bfloat16().float()
+            w[p + norm + ".bias"] = normal(C, std=0.1)
+        # linear weights are stored (in, out)
+        w[p + "attn.c_attn.weight"], w[p + "attn.c_attn.bias"] = normal(C, 3 * C), normal(3 * C)
+        w[p + "attn.c_proj.weight"], w[p + "attn.c_proj.bias"] = normal(C, C, std=residual), normal(C)
+        w[p + "mlp.c_fc.weight"], w[p + "mlp.c_fc.bias"] = normal(C, 4 * C), normal(4 * C)
+        w[p + "mlp.c_proj.weight"], w[p + "mlp.c_proj.bias"] = normal(4 * C, C, std=residual), normal(C)
+    w["transformer.ln_f.weight"] = (1 + normal(C, std=0.1)).bfloat16().float()
+    w["transformer.ln_f.bias"] = normal(C, std=0.1)
+    return w
+
+
+def loss_of(a, w, tokens, targets):
+    B, T = tokens.shape
+    C, H = a.channels, a.heads
+
+    def norm(x, name):
+        return F.layer_norm(x, (C,), w[name + ".weight"], w[name + ".bias"], 1e-5)
+
+    def linear(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][:T]
+    mask = torch.ones(T, T, dtype=torch.bool).tril()
+    for l in range(a.layers):
+        p = f"transformer.h.{l}."
+        q, k, v = (t.view(B, T, H, C // H).transpose(1, 2)
+                   for t in linear(norm(x, p + "ln_1"), p + "attn.c_attn").split(C, dim=2))
+        scores = (q @ k.transpose(2, 3)) / math.sqrt(C // H)
+        o = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+        x = x + linear(o.transpose(1, 2).reshape(B, T, C), p + "attn.c_proj")
+        h = linear(norm(x, p + "ln_2"), p + "mlp.c_fc")
+        x = x + linear(F.gelu(h, approximate="tanh"), p + "mlp.c_proj")
+    logits = norm(x, "transformer.ln_f") @ w["transformer.wte.weight"].T
+    return F.cross_entropy(logits.view(-1, a.vocab), targets.view(-1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    for name, default in dict(layers=12, heads=12, channels=768, vocab=50257, positions=1024, batch=2, length=128,
+                              seed=1).items():
+        parser.add_argument("--" + name, type=int, default=default)
+    a = parser.parse_args()
+    weights = make_weights(a)
+    os.makedirs(a.folder, exist_ok=True)
+    save_file(weights, os.path.join(a.folder, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(a.folder, "config.json"), "w") as f:
+        json.dump(dict(architectures=["GPT2LMHeadModel"], model_type="gpt2", activation_function="gelu_new",
+                       n_layer=a.layers, n_head=a.heads, n_embd=a.channels, n_positions=a.positions, n_ctx=a.positions,
+                       vocab_size=a.vocab, layer_norm_epsilon=1e-5, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                       tie_word_embeddings=True, bos_token_id=a.vocab - 1, eos_token_id=a.vocab - 1), f, indent=2)
+    g = torch.Generator().manual_seed(a.seed + 1)
+    tokens = torch.randint(a.vocab, (a.batch, a.length), generator=g)
+    targets = torch.randint(a.vocab, (a.batch, a.length), generator=g)
+    parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
+    loss = loss_of(a, parameters, tokens, targets)
+    loss.backward()
+    out = {name: t.grad.float().contiguous() for name, t in parameters.items()}
+    out["tokens"], out["targets"], out["loss"] = tokens.int(), targets.int(), loss.detach().view(1)
+    save_file(out, os.path.join(a.folder, "reference.safetensors"))
+    print(f"{a.folder}: loss {loss.item():.7f}, {len(parameters)} gradients")
+
+
+if __name__ == "__main__":
+    main()

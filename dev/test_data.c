@@ -1,0 +1,443 @@
+// Tests of the token reader (coat/data.h): what it reads, in which order, and what it says of bad files.
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coat/data.h"
+
+#define VOCAB 50257
+
+static char folder[512];
+
+static const char *path_of(const char *name) {
+    static char paths[4][1024];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void write_bytes(const char *name, const void *bytes, size_t count) {
+    FILE *file = fopen(path_of(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+// A file whose header says `said` tokens and that holds `count`: first, first + 1, ... modulo `modulus`.
+static void write_header_and_tokens(const char *name, int32_t magic, int32_t version, int32_t said, int width,
+                                    int64_t count, uint32_t first, uint32_t modulus) {
+    size_t bytes = DATA_HEADER_BYTES + (size_t)count * (size_t)width;
+    char *file = (char *)xcalloc(bytes, 1);
+    int32_t head[3] = {magic, version, said};
+    memcpy(file, head, sizeof head);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = (uint32_t)((first + (uint64_t)i) % modulus);
+        memcpy(file + DATA_HEADER_BYTES + i * width, &token, (size_t)width); // little-endian: the low bytes
+    }
+    write_bytes(name, file, bytes);
+    free(file);
+}
+
+static void write_u16(const char *name, int count, uint32_t first) {
+    write_header_and_tokens(name, DATA_MAGIC_U16, DATA_VERSION_U16, count, 2, count, first, VOCAB);
+}
+
+static void write_u32(const char *name, int count, uint32_t first) {
+    write_header_and_tokens(name, DATA_MAGIC_U32, DATA_VERSION_U32, count, 4, count, first, VOCAB);
+}
+
+static void remove_all(void) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'/*", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static int each_setup(void **state) {
+    (void)state;
+    remove_all();
+    return 0;
+}
+
+static DataLoader *open_one(const char *glob, int B, int T, bool shuffle) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    DataLoader *loader = data_open(path_of(glob), B, T, 0, 1, 1234, shuffle, VOCAB, &err);
+    if (!loader) fail_msg("%s", err.text);
+    return loader;
+}
+
+// Opening must fail with EXIT_DATA, one line that holds all of the words (NULL-terminated).
+static void expect_refused(const char *glob, int B, int T, int ranks, const char *word1, const char *word2) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    DataLoader *loader = data_open(path_of(glob), B, T, 0, ranks, 1, true, VOCAB, &err);
+    assert_null(loader);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    if (!strstr(err.text, word1) || !strstr(err.text, word2))
+        fail_msg("'%s' and '%s' expected in: %s", word1, word2, err.text);
+}
+
+static void test_bad_files(void **state) {
+    (void)state;
+    expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
+    expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
+    write_bytes("empty.bin", "", 0);
+    expect_refused("empty.bin", 1, 4, 1, "is empty", "empty.bin");
+    write_bytes("text.bin", "To be, or not to be, that is the question:\n", 43);
+    expect_refused("text.bin", 1, 4, 1, "looks like text", "prepare");
+    write_bytes("two.bin", "\x01\x02", 2);
+    expect_refused("two.bin", 1, 4, 1, "not a token file", "two.bin");
+    int32_t magic = DATA_MAGIC_U16;
+    write_bytes("short.bin", &magic, sizeof magic);
+    expect_refused("short.bin", 1, 4, 1, "truncated", "header");
+    write_header_and_tokens("swapped.bin", (int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, 0, 9);
+    expect_refused("swapped.bin", 1, 4, 1, "big-endian", "swapped.bin");
+    write_header_and_tokens("magic.bin", 77, 1, 100, 2, 100, 0, 9);
+    expect_refused("magic.bin", 1, 4, 1, "not a token file", "77");
+    write_header_and_tokens("model.bin", 20240326, 3, 100, 2, 100, 0, 9);
+    expect_refused("model.bin", 1, 4, 1, "llm.c model", "--model");
+    write_header_and_tokens("version.bin", DATA_MAGIC_U16, 9, 100, 2, 100, 0, 9);
+    expect_refused("version.bin", 1, 4, 1, "version 9", "version 1 is known");
+    write_header_and_tokens("version32.bin", DATA_MAGIC_U32, 1, 100, 4, 100, 0, 9);
+    expect_refused("version32.bin", 1, 4, 1, "version 1", "version 7 is known");
+    write_header_and_tokens("negative.bin", DATA_MAGIC_U16, 1, -5, 2, 100, 0, 9);
+    expect_refused("negative.bin", 1, 4, 1, "-5 tokens", "negative.bin");
+    write_header_and_tokens("zero.bin", DATA_MAGIC_U16, 1, 0, 2, 0, 0, 9);
+    expect_refused("zero.bin", 1, 4, 1, " 0 tokens", "zero.bin");
+    write_header_and_tokens("huge.bin", DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, 0, 9);
+    expect_refused("huge.bin", 1, 4, 1, "truncated", "2147483647");
+    write_header_and_tokens("cut.bin", DATA_MAGIC_U16, 1, 101, 2, 100, 0, 9);
+    expect_refused("cut.bin", 1, 4, 1, "truncated", "holds 100");
+    write_header_and_tokens("cut32.bin", DATA_MAGIC_U32, 7, 100, 2, 100, 0, 9); // half of the bytes
+    expect_refused("cut32.bin", 1, 4, 1, "truncated", "holds 50");
+    write_header_and_tokens("long.bin", DATA_MAGIC_U16, 1, 99, 2, 100, 0, 9);
+    expect_refused("long.bin", 1, 4, 1, "damaged", "99");
+    assert_int_equal(mkdir(path_of("folder"), 0700), 0);
+    expect_refused("folder", 1, 4, 1, "is a folder", "*_train*.bin");
+    assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
+    expect_refused("pipe", 1, 4, 1, "not a regular file", "pipe");
+    if (geteuid() != 0) {
+        write_u16("locked.bin", 100, 0);
+        assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
+        expect_refused("locked.bin", 1, 4, 1, "could not be opened", "locked.bin");
+    }
+    write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
+    write_bytes("good_2.bin", "", 0);
+    expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
+}
+
+static void test_too_few_tokens(void **state) {
+    (void)state;
+    write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
+    data_close(open_one("a.bin", 10, 10, true));
+    expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
+    expect_refused("a.bin", 3, 10, 4, "3 rows on 4 processes", "--seq-len");
+    expect_refused("a.bin", 1, 101, 1, "0 sequences", "--seq-len");
+    write_u16("b.bin", 100, 0); // one token short of the last target
+    DataLoader *loader = open_one("b.bin", 9, 10, true);
+    assert_int_equal(data_sequences(loader), 9);
+    data_close(loader);
+    expect_refused("b.bin", 10, 10, 1, "9 sequences", "needs 10");
+}
+
+static void test_bad_arguments(void **state) {
+    (void)state;
+    Error err;
+    write_u16("a.bin", 100, 0);
+    assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_USER);
+    assert_null(data_open(path_of("a.bin"), 1, 0, 0, 1, 1, true, VOCAB, &err));
+    assert_null(data_open(path_of("a.bin"), 1, 4, 1, 1, 1, true, VOCAB, &err));
+    assert_null(data_open(path_of("a.bin"), 1, 4, -1, 1, 1, true, VOCAB, &err));
+    DataLoader *loader = open_one("a.bin", 1, 4, true);
+    int32_t in[4], target[4];
+    assert_false(data_batch(loader, -1, in, target, &err));
+    assert_false(data_batch(loader, INT64_MAX, in, target, &err));
+    assert_true(data_batch(loader, INT64_MAX / 2, in, target, &err));
+    data_close(loader);
+}
+
+static void test_order_without_shuffle(void **state) {
+    (void)state;
+    write_u16("s_b.bin", 25, 1000); // written out of order: names decide. 6 sequences, tokens 24.. unused
+    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4, one token too many; the other format
+    write_u16("s_aa.bin", 3, 500);  // no whole sequence
+    DataLoader *loader = open_one("s_*.bin", 2, 4, false);
+    assert_int_equal(data_tokens(loader), 50);
+    assert_int_equal(data_sequences(loader), 11);
+    char text[100];
+    assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
+    Error err;
+    int32_t in[8], target[8];
+    for (int64_t n = 0; n < 20; n++) { // several epochs, whose ends lie inside batches
+        assert_true(data_batch(loader, n, in, target, &err));
+        for (int row = 0; row < 2; row++) {
+            int64_t sequence = (n * 2 + row) % 11;
+            int32_t first = (int32_t)(sequence < 5 ? sequence * 4 : 1000 + (sequence - 5) * 4);
+            for (int t = 0; t < 4; t++) {
+                assert_int_equal(in[row * 4 + t], first + t);
+                assert_int_equal(target[row * 4 + t], first + t + 1);
+            }
+        }
+    }
+    data_close(loader);
+}
+
+static void test_permutation(void **state) {
+    (void)state;
+    static unsigned char seen[70000];
+    const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 15, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4097, 65537};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            int64_t n = sizes[k], fixed = 0;
+            memset(seen, 0, sizeof seen);
+            for (int64_t i = 0; i < n; i++) {
+                int64_t p = data_permute(i, n, 42, epoch);
+                assert_true(p >= 0 && p < n);
+                assert_int_equal(seen[p]++, 0);
+                fixed += p == i;
+            }
+            if (n >= 100) assert_true(fixed < 10); // about one fixed point is expected
+        }
+    }
+    for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
+        int64_t n = ((int64_t)1 << 40) + 12345, p = data_permute(i, n, 7, 0);
+        assert_true(p >= 0 && p < n);
+        assert_true(p != data_permute(i + 1, n, 7, 0));
+    }
+}
+
+// Each of the 24 orders of 4 things must come up about equally often over the seeds, and so over the epochs.
+static void test_permutation_is_fair(void **state) {
+    (void)state;
+    int by_seed[256], by_epoch[256];
+    memset(by_seed, 0, sizeof by_seed);
+    memset(by_epoch, 0, sizeof by_epoch);
+    for (int k = 0; k < 24000; k++) {
+        int code_seed = 0, code_epoch = 0;
+        for (int i = 0; i < 4; i++) {
+            code_seed = code_seed * 4 + (int)data_permute(i, 4, (uint64_t)k, 0);
+            code_epoch = code_epoch * 4 + (int)data_permute(i, 4, 1, k);
+        }
+        by_seed[code_seed]++;
+        by_epoch[code_epoch]++;
+    }
+    int kinds = 0;
+    for (int code = 0; code < 256; code++) {
+        if (!by_seed[code] && !by_epoch[code]) continue;
+        kinds++; // 1000 expected, standard deviation 31
+        assert_in_range(by_seed[code], 850, 1150);
+        assert_in_range(by_epoch[code], 850, 1150);
+    }
+    assert_int_equal(kinds, 24);
+}
+
+// One shuffled epoch holds every sequence once; two epochs and two seeds differ.
+static void test_shuffled_epoch(void **state) {
+    (void)state;
+    enum { T = 8, SEQUENCES = 40 };
+    write_u16("s_0.bin", 15 * T + 1, 0);
+    write_u16("s_1.bin", 25 * T + 1, 15 * T);
+    DataLoader *loader = open_one("s_*.bin", 5, T, true);
+    assert_int_equal(data_sequences(loader), SEQUENCES);
+    Error err;
+    int32_t in[5 * T], target[5 * T], order[2][SEQUENCES];
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int seen[SEQUENCES] = {0};
+        for (int n = 0; n < 8; n++) {
+            assert_true(data_batch(loader, epoch * 8 + n, in, target, &err));
+            for (int row = 0; row < 5; row++) {
+                assert_int_equal(in[row * T] % T, 0);
+                order[epoch][n * 5 + row] = in[row * T] / T;
+                assert_int_equal(seen[in[row * T] / T]++, 0);
+                for (int t = 0; t < T; t++) assert_int_equal(target[row * T + t], in[row * T] + t + 1);
+            }
+        }
+    }
+    assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+    DataLoader *other = data_open(path_of("s_*.bin"), 5, T, 0, 1, 1235, true, VOCAB, &err);
+    int32_t other_in[5 * T], other_target[5 * T];
+    assert_true(data_batch(other, 0, other_in, other_target, &err));
+    assert_true(data_batch(loader, 0, in, target, &err));
+    assert_memory_not_equal(in, other_in, sizeof in);
+    data_close(other);
+    data_close(loader);
+}
+
+// The rows of all ranks, in order, are those of one rank with the whole batch; across the end of an epoch too.
+static void test_ranks(void **state) {
+    (void)state;
+    enum { T = 4, ROWS = 12, BATCHES = 9 };
+    write_u16("r_0.bin", 20 * T + 1, 0);
+    write_u32("r_1.bin", 13 * T + 3, 2000);
+    Error err;
+    int32_t whole_in[BATCHES * ROWS * T], whole_target[BATCHES * ROWS * T];
+    DataLoader *one = open_one("r_*.bin", ROWS, T, true);
+    for (int n = 0; n < BATCHES; n++)
+        assert_true(data_batch(one, n, whole_in + n * ROWS * T, whole_target + n * ROWS * T, &err));
+    data_close(one);
+    const int ranks_of[] = {1, 2, 3, 4, 6, 12};
+    for (size_t k = 0; k < sizeof ranks_of / sizeof *ranks_of; k++) {
+        int ranks = ranks_of[k];
+        for (int accumulation = 1; accumulation <= ROWS / ranks; accumulation++) {
+            if (ROWS % (ranks * accumulation) != 0) continue;
+            int B = ROWS / ranks / accumulation;
+            for (int rank = 0; rank < ranks; rank++) {
+                DataLoader *loader = data_open(path_of("r_*.bin"), B, T, rank, ranks, 1234, true, VOCAB, &err);
+                assert_non_null(loader);
+                int32_t in[ROWS * T], target[ROWS * T];
+                for (int n = 0; n < BATCHES * accumulation; n++) {
+                    assert_true(data_batch(loader, n, in, target, &err));
+                    size_t at = ((size_t)n * (size_t)ranks + (size_t)rank) * (size_t)(B * T);
+                    assert_memory_equal(in, whole_in + at, (size_t)(B * T) * sizeof *in);
+                    assert_memory_equal(target, whole_target + at, (size_t)(B * T) * sizeof *in);
+                }
+                data_close(loader);
+            }
+        }
+    }
+}
+
+static void test_stateless(void **state) {
+    (void)state;
+    write_u16("a.bin", 1001, 0);
+    Error err;
+    int32_t in[3][40], target[3][40];
+    DataLoader *loader = open_one("a.bin", 4, 10, true), *fresh = open_one("a.bin", 4, 10, true);
+    assert_true(data_batch(loader, 57, in[0], target[0], &err));
+    for (int n = 0; n < 30; n++) assert_true(data_batch(loader, n, in[1], target[1], &err));
+    assert_true(data_batch(loader, 57, in[1], target[1], &err));
+    assert_true(data_batch(fresh, 57, in[2], target[2], &err));
+    assert_memory_equal(in[0], in[1], sizeof in[0]);
+    assert_memory_equal(in[0], in[2], sizeof in[0]);
+    assert_memory_equal(target[0], target[2], sizeof target[0]);
+    data_close(loader);
+    data_close(fresh);
+}
+
+static void test_token_outside_vocabulary(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10];
+    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
+    DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
+    assert_non_null(loader);
+    for (int n = 0; n < 5; n++) assert_true(data_batch(loader, n, in, target, &err));
+    assert_false(data_batch(loader, 5, in, target, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "v.bin: token 57 is 257, but the vocabulary ends at 256"));
+    data_close(loader);
+    write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
+    loader = data_open(path_of("w.bin"), 1, 10, 0, 1, 1, false, VOCAB, &err);
+    assert_non_null(loader);
+    assert_false(data_batch(loader, 0, in, target, &err));
+    assert_non_null(strstr(err.text, "4294967288"));
+    data_close(loader);
+}
+
+static void test_file_that_shrinks(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10];
+    write_u16("a.bin", 101, 0);
+    DataLoader *loader = open_one("a.bin", 1, 10, false);
+    assert_int_equal(truncate(path_of("a.bin"), DATA_HEADER_BYTES + 50), 0);
+    assert_true(data_batch(loader, 0, in, target, &err));
+    assert_false(data_batch(loader, 5, in, target, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "shorter"));
+    data_close(loader);
+}
+
+// More files than descriptors are held open.
+static void test_many_files(void **state) {
+    (void)state;
+    enum { FILES = 600, T = 4 };
+    for (int i = 0; i < FILES; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "m_%04d.bin", i);
+        write_u16(name, T + 1, (uint32_t)(i * T));
+    }
+    DataLoader *loader = open_one("m_*.bin", 1, T, true);
+    assert_int_equal(data_sequences(loader), FILES);
+    Error err;
+    int32_t in[T], target[T];
+    static int seen[FILES];
+    for (int n = 0; n < FILES; n++) {
+        assert_true(data_batch(loader, n, in, target, &err));
+        assert_int_equal(seen[in[0] / T]++, 0);
+    }
+    data_close(loader);
+}
+
+static void test_fingerprint(void **state) {
+    (void)state;
+    write_u16("f_0.bin", 101, 0);
+    write_u16("f_1.bin", 101, 7);
+    DataLoader *loader = open_one("f_*.bin", 1, 10, false);
+    uint64_t both = data_fingerprint(loader);
+    data_close(loader);
+    loader = open_one("f_*.bin", 3, 5, true); // not a matter of how it is read
+    assert_true(data_fingerprint(loader) == both);
+    data_close(loader);
+    loader = open_one("f_0.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) != both);
+    data_close(loader);
+    assert_int_equal(rename(path_of("f_1.bin"), path_of("f_2.bin")), 0);
+    loader = open_one("f_*.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) == both);
+    data_close(loader);
+    write_u16("f_2.bin", 101, 8);
+    loader = open_one("f_*.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) != both);
+    data_close(loader);
+}
+
+// A name that is no pattern may hold a pattern's characters.
+static void test_literal_name(void **state) {
+    (void)state;
+    write_u16("run[1].bin", 101, 0);
+    DataLoader *loader = open_one("run[1].bin", 1, 10, false);
+    char text[64];
+    assert_string_equal(data_describe(loader, text, sizeof text), "1 shard, 101 tokens, uint16");
+    data_close(loader);
+}
+
+int main(void) {
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/coat_test_data_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder)) {
+        perror(folder);
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_bad_files, each_setup),
+        cmocka_unit_test_setup(test_too_few_tokens, each_setup),
+        cmocka_unit_test_setup(test_bad_arguments, each_setup),
+        cmocka_unit_test_setup(test_order_without_shuffle, each_setup),
+        cmocka_unit_test_setup(test_permutation, each_setup),
+        cmocka_unit_test_setup(test_permutation_is_fair, each_setup),
+        cmocka_unit_test_setup(test_shuffled_epoch, each_setup),
+        cmocka_unit_test_setup(test_ranks, each_setup),
+        cmocka_unit_test_setup(test_stateless, each_setup),
+        cmocka_unit_test_setup(test_token_outside_vocabulary, each_setup),
+        cmocka_unit_test_setup(test_file_that_shrinks, each_setup),
+        cmocka_unit_test_setup(test_many_files, each_setup),
+        cmocka_unit_test_setup(test_fingerprint, each_setup),
+        cmocka_unit_test_setup(test_literal_name, each_setup),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    remove_all();
+    rmdir(folder);
+    return failed;
+}

@@ -1,0 +1,98 @@
+# Included by the Makefile: finds compilers and libraries, sets the flags that they need, and says what is missing
+# and what that costs. Nothing in here fails: the Makefile decides what can be built without a piece.
+
+HASH := \#
+
+# $(call probe,HEADERS,VALUE,FLAGS): VALUE, macros of the headers expanded, where the compiler finds the headers.
+probe = $(shell { printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'; } | $(CXX) $(3) -E -P -x c++ - 2>/dev/null \
+	| tr -d ' ' | sed -n '$$s/^probed//p')
+# $(call library,NAME): links libNAME.a where there is one, else libNAME.so.
+library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
+# $(call report,NAME,FOUND,COST): a line of what `make` says first.
+report = $(info $(if $(2),found    $(1)$(if $(filter yes,$(2)),, $(2)),missing  $(1): $(3)))
+# $(call wanted,VARIABLE): empty where the user said VARIABLE=0.
+wanted = $(filter-out 0,$(or $($(1)),1))
+
+FOUND_CC := $(shell $(CC) -dumpfullversion 2>/dev/null)
+FOUND_CXX := $(shell $(CXX) -dumpfullversion 2>/dev/null)
+
+# --- the host's libraries ----------------------------------------------------------------------------------------
+
+FOUND_JANSSON := $(call probe,jansson.h,JANSSON_MAJOR_VERSION.JANSSON_MINOR_VERSION)
+FOUND_XXHASH := $(call probe,xxhash.h,XXH_VERSION_MAJOR.XXH_VERSION_MINOR)
+FOUND_CMOCKA := $(call probe,stdarg.h stddef.h stdint.h setjmp.h cmocka.h,yes)
+HOST_LIBS := $(call library,jansson) $(call library,xxhash)
+HOST_DEFINES :=
+HOST_INCLUDES := -I. -Icoat
+
+ifneq ($(call wanted,OPENBLAS),)
+FOUND_OPENBLAS := $(call probe,cblas.h openblas_config.h,yes)
+endif
+ifneq ($(FOUND_OPENBLAS),)
+HOST_DEFINES += -DCOAT_OPENBLAS
+HOST_LIBS += $(call library,openblas)
+endif
+
+ifneq ($(call wanted,MPI),)
+MPI_INCLUDES := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)))
+MPI_LIBS := $(filter -L% -l%,$(shell mpicc -showme:link 2>/dev/null || pkg-config --libs mpich 2>/dev/null))
+FOUND_MPI := $(if $(MPI_LIBS),$(call probe,mpi.h,MPI_VERSION.MPI_SUBVERSION,$(MPI_INCLUDES)))
+endif
+ifneq ($(FOUND_MPI),)
+HOST_DEFINES += -DCOAT_MPI
+HOST_INCLUDES += $(MPI_INCLUDES)
+HOST_LIBS += $(MPI_LIBS)
+endif
+HOST_LIBS += -lm -lpthread -ldl
+
+# --- CUDA --------------------------------------------------------------------------------------------------------
+
+ifneq ($(call wanted,CUDA),)
+NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+endif
+ifneq ($(NVCC),)
+FOUND_NVCC := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+endif
+ifneq ($(FOUND_NVCC),)
+# The toolkit that nvcc itself uses, also where nvcc is a link or a wrapper.
+CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
+CUDA_LIB := $(firstword $(wildcard $(addprefix $(CUDA_ROOT)/,lib64 targets/x86_64-linux/lib targets/sbsa-linux/lib lib)))
+CUDA_INCLUDES := -isystem $(CUDA_ROOT)/include $(addprefix -isystem ,$(wildcard $(CUDNN_HOME:%=%/include) $(NCCL_HOME:%=%/include)))
+CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDNN_HOME:%=%/lib) $(NCCL_HOME:%=%/lib) $(CUDA_LIB)))
+CUDA_DEFINES := -DCOAT_CUDA
+FOUND_CUDNN := $(call probe,cudnn_version.h,CUDNN_MAJOR.CUDNN_MINOR,$(CUDA_INCLUDES))
+
+CUDNN_FRONTEND ?= $(firstword $(wildcard third_party/cudnn-frontend/include))
+CUDA_INCLUDES += $(addprefix -isystem ,$(CUDNN_FRONTEND))
+FOUND_FRONTEND := $(call probe,cudnn_frontend_version.h,CUDNN_FRONTEND_MAJOR_VERSION.CUDNN_FRONTEND_MINOR_VERSION,$(CUDA_INCLUDES))
+ifneq ($(call wanted,NCCL),)
+FOUND_NCCL := $(call probe,nccl.h,NCCL_MAJOR.NCCL_MINOR,$(CUDA_INCLUDES))
+endif
+ifneq ($(FOUND_NCCL),)
+CUDA_DEFINES += -DCOAT_NCCL
+CUDA_LIBS += -lnccl
+endif
+CUDA_LIBS += -lcublasLt -lcublas -lcudnn -lnvrtc -lcuda
+endif
+
+# --- the report --------------------------------------------------------------------------------------------------
+
+ifneq ($(filter all,$(GOALS)),)
+$(call report,$(CC),$(FOUND_CC),nothing can be built)
+$(call report,$(CXX),$(FOUND_CXX),no GPU program)
+$(call report,jansson,$(FOUND_JANSSON),nothing can be built (it reads and writes JSON))
+$(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it makes the checksums of checkpoints))
+$(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matrix products are several times slower)
+$(call report,MPI,$(FOUND_MPI),no runs over several processes on CPUs)
+$(call report,cmocka,$(FOUND_CMOCKA),no unit tests)
+$(call report,nvcc,$(FOUND_NVCC),no GPU program; train_gpt2_fp8_cpu runs everywhere)
+ifneq ($(FOUND_NVCC),)
+$(call report,cuDNN,$(FOUND_CUDNN),no GPU program (it does the attention))
+$(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh fetches its headers (or say CUDNN_FRONTEND=folder))
+$(call report,NCCL,$(FOUND_NCCL),one GPU only)
+endif
+endif
+ifneq ($(and $(FOUND_CC),$(FOUND_JANSSON),$(FOUND_XXHASH)),)
+else
+$(error something that the build needs is missing; scripts/setup.sh installs it or prints the commands)
+endif

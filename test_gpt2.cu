@@ -1,0 +1,550 @@
+/*
+Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
+determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/reference.py
+wrote, against PyTorch. Operation by operation, the two backends are compared where there is a GPU.
+
+Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
+    test_gpt2                          all tests
+    test_gpt2 --reference FOLDER       compare loss and gradients with PyTorch's
+    test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
+*/
+#define TESTING
+#include "train_gpt2_fp8.cu"
+
+#include "coat/rng.h"
+#include "coat/safetensors.h"
+
+static int failures;
+
+static void check(bool ok, const char *name) {
+    printf("%s - %s\n", ok ? "ok" : "not ok", name);
+    fflush(stdout);
+    if (!ok) failures++;
+}
+
+// --- small models ----------------------------------------------------------------------------------------------
+
+typedef struct {
+    int layers, heads, channels, vocab, B, T;
+    bool bf16;
+    int recompute;
+} Small;
+
+static Config small_config(Small s) {
+    Config c;
+    memset(&c, 0, sizeof c);
+    c.shape.layers = s.layers;
+    c.shape.heads = c.shape.kv_heads = s.heads;
+    c.shape.channels = s.channels;
+    c.shape.head_dim = s.channels / s.heads;
+    c.shape.ffn = 4 * s.channels;
+    c.shape.vocab = s.vocab;
+    c.shape.vocab_padded = (s.vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;
+    c.shape.positions = s.T + 3;
+    c.shape.biases = c.shape.tied_head = true;
+    c.shape.norm_eps = 1e-5f;
+    c.recipe.precision = s.bf16 ? PRECISION_RECIPE : PRECISION_FP32;
+    c.recipe.grads = FMT_BF16;
+    c.recipe.group_size = 16;
+    c.recipe.recompute = s.recompute;
+    c.recipe.second_moment = FMT_E4M3;
+    c.recipe.master = MASTER_FP32;
+    c.micro_batch = s.B;
+    c.seq_len = s.T;
+    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last one short
+    c.device = DEVICE_CPU;
+    c.lr = 1e-3f;
+    c.beta1 = 0.9f;
+    c.beta2 = 0.95f;
+    c.eps = 1e-8f;
+    c.weight_decay = 0.1f;
+    c.grad_clip = 1.0f;
+    c.seed = 42;
+    return c;
+}
+
+// Weights drawn as for training, but with biases and norms off their trivial values, so that every term counts.
+static void randomize(Model *m) {
+    parameters_init(&m->arena, &m->exec, m->config.seed);
+    for (int i = 0; i < m->parameter_count; i++) {
+        Tensor t = m->parameters[i].weight.value;
+        if (t.rows != 1) continue;
+        float *values = (float *)xmalloc((size_t)t.cols * sizeof *values);
+        for (int64_t j = 0; j < t.cols; j++) values[j] = 0.3f * rng_normal(7, (uint64_t)i, (uint64_t)j) + (j % 2 ? 0.5f : 0.f);
+        parameter_set(&m->exec, &m->parameters[i], values);
+        free(values);
+    }
+}
+
+static void random_batch(const Config *c, int32_t *inputs, int32_t *targets, uint64_t seed) {
+    for (int64_t i = 0; i < config_micro_tokens(c); i++) {
+        inputs[i] = (int32_t)(rng_hash(seed, 1, (uint64_t)i) % (uint64_t)c->shape.vocab);
+        targets[i] = (int32_t)(rng_hash(seed, 2, (uint64_t)i) % (uint64_t)c->shape.vocab);
+    }
+}
+
+static void create(Model *m, Config c) {
+    Error err;
+    if (!model_create(m, &c, &err)) fatal(err.code, "%s", err.text);
+    // whatever is not written must show: poison the whole arena
+    void *poison = xmalloc(m->arena.total_bytes);
+    memset(poison, 0xff, m->arena.total_bytes);
+    m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
+    free(poison);
+    state_upload(m);
+    randomize(m);
+}
+
+// Forward and backward of batch `seed`; the mean loss.
+static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
+    const Config *c = &m->config;
+    size_t tokens = (size_t)config_micro_tokens(c);
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
+    random_batch(c, inputs, inputs + tokens, seed);
+    float scale = (float)(weight_of_batch / (double)tokens);
+    m->host.loss_sum = 0.0;
+    state_upload(m);
+    batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
+    if (backward) {
+        micro_step(m, scale, accumulate);
+    } else {
+        model_forward(m);
+        model_loss(m, scale, false, false);
+    }
+    state_download(m);
+    free(inputs);
+    return m->host.loss_sum;
+}
+
+static void take_step(Model *m, uint64_t seed) {
+    step_begin(m, m->config.lr);
+    run_batch(m, seed, true, false, 1.0);
+    step_end(m);
+}
+
+// A tensor's values as doubles, from the device.
+static double *values_of(Model *m, Tensor t) {
+    size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
+    void *raw = xmalloc(bytes);
+    double *out = (double *)xmalloc(n * sizeof *out);
+    m->ops->download(&m->exec, raw, t.data, bytes);
+    for (size_t i = 0; i < n; i++)
+        out[i] = t.format == FMT_BF16 ? (double)bf16_decode(((uint16_t *)raw)[i]) : (double)((real *)raw)[i];
+    free(raw);
+    return out;
+}
+
+// ||a - b|| / ||b||; infinite where a value is not finite.
+static double relative_error(const double *a, const double *b, size_t n) {
+    double difference = 0.0, norm2 = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        norm2 += b[i] * b[i];
+    }
+    return norm2 > 0.0 ? sqrt(difference / norm2) : (difference > 0.0 ? INFINITY : 0.0);
+}
+
+#ifdef COAT_DOUBLE
+// --- finite differences (the build in double precision) -----------------------------------------------------------
+
+// Moves a parameter by step along a direction that is random in every element that the loss depends on.
+static void move(Model *m, Tensor t, const double *direction, double step) {
+    real *values = (real *)t.data;
+    for (int64_t j = 0; j < tensor_elements(t); j++) values[j] += step * direction[j];
+    (void)m;
+}
+
+static void test_finite_differences(void) {
+    Model m;
+    Small s = {2, 3, 48, 61, 3, 13, false, 0};
+    create(&m, small_config(s));
+    run_batch(&m, 5, true, false, 1.0);
+    TensorId ids[64];
+    int layers[64];
+    Parameter list[64];
+    int count = arena_parameters(&m.arena, list, ids, layers);
+    for (int i = 0; i < count; i++) {
+        Tensor value = list[i].weight.value, gradient = list[i].grad;
+        size_t n = (size_t)tensor_elements(value);
+        double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
+        // A direction with a positive component along the gradient, so that a small slope by chance cannot hide
+        // behind rounding; the random part sees every element.
+        double *g = values_of(&m, gradient), size = 0.0;
+        for (size_t j = 0; j < n; j++) size += g[j] * g[j];
+        size = sqrt(size / (double)n);
+        for (size_t j = 0; j < n; j++) {
+            bool padding = ids[i] == WTE && (int64_t)j >= (int64_t)m.config.shape.vocab * value.cols;
+            direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
+            slope += direction[j] * g[j];
+        }
+        const double step = 4e-6;
+        move(&m, value, direction, step);
+        double above = run_batch(&m, 5, false, false, 1.0);
+        move(&m, value, direction, -2.0 * step);
+        double below = run_batch(&m, 5, false, false, 1.0);
+        move(&m, value, direction, step);
+        double measured = (above - below) / (2.0 * step), error = fabs(measured - slope) / fabs(slope);
+        char name[128];
+        snprintf(name, sizeof name, "gradient of %s %d by finite differences: relative error %.1e",
+                 tensor_row(ids[i])->name, layers[i], error);
+        check(error < 1e-6, name);
+        free(g);
+        free(direction);
+    }
+    double loss = run_batch(&m, 5, false, false, 1.0);
+    take_step(&m, 5);
+    check(m.host.t == 1 && run_batch(&m, 5, false, false, 1.0) < loss, "an update along the gradient lowers the loss");
+    model_destroy(&m);
+}
+#else
+// The largest relative error of any gradient of two models of one shape; *name says which tensor's.
+static double gradients_differ(Model *a, Model *b, const char **name) {
+    TensorId ids[512];
+    Parameter list[512];
+    arena_parameters(&a->arena, list, ids, NULL);
+    double worst = 0.0;
+    *name = "none";
+    for (int i = 0; i < a->parameter_count; i++) {
+        double *x = values_of(a, a->parameters[i].grad), *y = values_of(b, b->parameters[i].grad);
+        double error = relative_error(x, y, (size_t)tensor_elements(a->parameters[i].grad));
+        if (!(error <= worst)) {
+            worst = error;
+            *name = tensor_row(ids[i])->name;
+        }
+        free(x);
+        free(y);
+    }
+    return worst;
+}
+
+// --- the model on the CPU -------------------------------------------------------------------------------------------
+
+static void test_recompute(void) {
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        Small s = {2, 2, 40, 97, 3, 19, bf16 != 0, 0};
+        Model plain, rebuilt;
+        create(&plain, small_config(s));
+        double loss = run_batch(&plain, 3, true, false, 1.0);
+        for (int level = 1; level <= 2; level++) {
+            s.recompute = level;
+            create(&rebuilt, small_config(s));
+            const char *worst;
+            bool same = loss == run_batch(&rebuilt, 3, true, false, 1.0) && gradients_differ(&rebuilt, &plain, &worst) == 0.0;
+            char name[96];
+            snprintf(name, sizeof name, "recompute %d gives the same bits as saving, %s", level, bf16 ? "bf16" : "fp32");
+            check(same, name);
+            check(rebuilt.arena.category_bytes[CATEGORY_SAVED] < plain.arena.category_bytes[CATEGORY_SAVED],
+                  "recompute saves memory");
+            model_destroy(&rebuilt);
+        }
+        model_destroy(&plain);
+    }
+}
+
+// Two micro-batches added up are one batch of both.
+static void test_accumulation(void) {
+    Small s = {2, 2, 32, 50, 2, 16, false, 0};
+    Model one, two;
+    create(&one, small_config(s));
+    create(&two, small_config(s));
+    run_batch(&one, 11, true, false, 0.5);
+    double *first[64];
+    for (int i = 0; i < one.parameter_count; i++) first[i] = values_of(&one, one.parameters[i].grad);
+    run_batch(&one, 12, true, false, 0.5);
+    run_batch(&two, 11, true, false, 0.5);
+    run_batch(&two, 12, true, true, 0.5);
+    double worst = 0.0;
+    for (int i = 0; i < one.parameter_count; i++) {
+        size_t n = (size_t)tensor_elements(one.parameters[i].grad);
+        double *second = values_of(&one, one.parameters[i].grad), *sum = values_of(&two, two.parameters[i].grad);
+        for (size_t j = 0; j < n; j++) second[j] += first[i][j];
+        double error = relative_error(sum, second, n);
+        if (!(error <= worst)) worst = error;
+        free(second);
+        free(sum);
+        free(first[i]);
+    }
+    check(worst < 1e-5, "gradients of two micro-batches add up");
+    model_destroy(&one);
+    model_destroy(&two);
+}
+
+static void test_bf16_against_fp32(void) {
+    Small s = {3, 4, 64, 200, 4, 32, false, 0};
+    Model full, half;
+    create(&full, small_config(s));
+    s.bf16 = true;
+    create(&half, small_config(s));
+    double a = run_batch(&full, 3, true, false, 1.0), b = run_batch(&half, 3, true, false, 1.0);
+    const char *worst;
+    double error = gradients_differ(&half, &full, &worst);
+    char name[128];
+    snprintf(name, sizeof name, "bf16 against fp32: loss %.5f and %.5f, worst gradient %s, %.1e", b, a, worst, error);
+    check(fabs(a - b) < 5e-3 * a && error < 3e-2, name);
+    model_destroy(&full);
+    model_destroy(&half);
+}
+
+static void *snapshot(Model *m) {
+    void *copy = xmalloc(m->arena.total_bytes);
+    m->ops->download(&m->exec, copy, m->arena.base, m->arena.total_bytes);
+    return copy;
+}
+
+// Bytes of all parameters, moments and masters that differ between two snapshots.
+static bool same_parameters(const Model *m, const char *a, const char *b) {
+    for (int i = 0; i < m->parameter_count; i++) {
+        const Parameter *p = &m->parameters[i];
+        Tensor all[4] = {p->weight.value, p->m, p->v, p->master};
+        for (int k = 0; k < 4; k++) {
+            if (!all[k].data) continue;
+            size_t at = (size_t)((char *)all[k].data - m->arena.base);
+            if (memcmp(a + at, b + at, (size_t)tensor_elements(all[k]) * format_bytes(all[k].format)) != 0) return false;
+        }
+    }
+    return true;
+}
+
+static void test_training(void) {
+    Small s = {2, 2, 32, 50, 2, 16, true, 0};
+    Model m, again, split;
+    Config c = small_config(s);
+    create(&m, c);
+    create(&again, c);
+    c.recipe.master = MASTER_SPLIT16;
+    create(&split, c);
+    double first = 0.0, last = 0.0;
+    for (int i = 0; i < 30; i++) {
+        take_step(&m, 1);
+        take_step(&again, 1);
+        take_step(&split, 1);
+        if (i == 0) first = m.host.loss_sum;
+        last = m.host.loss_sum;
+    }
+    char name[96];
+    snprintf(name, sizeof name, "30 updates on one batch lower its loss from %.3f to %.3f", first, last);
+    check(isfinite(last) && last < first - 0.5 && m.host.t == 30, name);
+    char *a = (char *)snapshot(&m), *b = (char *)snapshot(&again);
+    check(same_parameters(&m, a, b), "two runs give the same bits");
+    bool same = true;
+    for (int i = 0; i < m.parameter_count; i++) {
+        Tensor x = m.parameters[i].weight.value, y = split.parameters[i].weight.value;
+        same &= memcmp(x.data, y.data, (size_t)tensor_elements(x) * format_bytes(x.format)) == 0;
+    }
+    check(same, "split16 masters give the weights that fp32 masters give");
+
+    // an infinite weight makes the loss NaN: the update is skipped as a whole, and counted
+    ((uint16_t *)param(&m, FCW, 1).data)[3] = 0x7f80;
+    char *before = (char *)snapshot(&m);
+    take_step(&m, 1);
+    char *after = (char *)snapshot(&m);
+    check(same_parameters(&m, before, after) && m.host.t == 30 && m.host.skipped == 1 && m.host.skipped_run == 1,
+          "a non-finite loss skips the update and is counted");
+    free(before);
+    free(after);
+    free(a);
+    free(b);
+    model_destroy(&m);
+    model_destroy(&again);
+    model_destroy(&split);
+}
+
+// A shorter, smaller batch than planned gives what a model planned for it gives.
+static void test_smaller_pass(void) {
+    Small s = {2, 2, 32, 50, 1, 16, true, 0};
+    Model small, large;
+    Config c = small_config(s);
+    c.shape.positions = 64;
+    create(&small, c);
+    c.micro_batch = 3;
+    c.seq_len = 40;
+    create(&large, c);
+    double a = run_batch(&small, 8, false, false, 1.0);
+    large.config.micro_batch = 1;
+    large.config.seq_len = 16;
+    double b = run_batch(&large, 8, false, false, 1.0);
+    check(a == b && isfinite(a), "a pass smaller than planned gives the same loss");
+    model_destroy(&small);
+    model_destroy(&large);
+}
+#endif
+
+#if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
+#include "dev/compare_ops.h"
+
+static bool gpu_present(char *why, size_t size) {
+    Exec exec;
+    Error err;
+    Small s = {1, 1, 64, 100, 1, 64, true, 0};
+    Config c = small_config(s);
+    c.device = DEVICE_CUDA;
+    memset(&exec, 0, sizeof exec);
+    exec.ops = cuda_ops();
+    exec.ranks = 1;
+    bool ok = exec.ops->open(&exec, &c, &err);
+    if (ok) exec.ops->close(&exec);
+    else snprintf(why, size, "%s", err.text);
+    return ok;
+}
+#endif
+
+// --- against PyTorch ------------------------------------------------------------------------------------------------
+
+static void fail_if(bool bad, const Error *err) {
+    if (bad) fatal(err->code, "%s", err->text);
+}
+
+static void *read_tensor(const SafeFile *file, const char *name, size_t *bytes) {
+    Error err;
+    const SafeTensor *t = safetensors_find(file, name);
+    if (!t) fatal(EXIT_DATA, "%s: no tensor %s", file->path, name);
+    void *data = xmalloc((size_t)t->bytes);
+    fail_if(!safetensors_read(file, t, 0, data, (size_t)t->bytes, &err), &err);
+    *bytes = (size_t)t->bytes;
+    return data;
+}
+
+// A model with the weights of a Hugging Face folder, for passes of B x T tokens.
+static void create_from_folder(Model *m, const char *folder, int B, int T, bool bf16) {
+    Error err;
+    Small s = {1, 1, 16, 16, B, T, bf16, 0};
+    Config c = small_config(s);
+    c.logits_chunk = 0;
+    fail_if(!model_shape_from_files(folder, &c.shape, &err), &err);
+    fail_if(!model_create(m, &c, &err), &err);
+    fail_if(!checkpoint_load_weights(folder, &m->arena, &m->exec, &err), &err);
+}
+
+// A gradient in Hugging Face's layout: padding rows cut, linear weights (in, out).
+static double *hugging_face_layout(Model *m, TensorId id, int layer, size_t *count) {
+    Tensor t = grad(m, id, layer);
+    double *values = values_of(m, t);
+    int64_t rows = id == WTE ? m->config.shape.vocab : t.rows;
+    *count = (size_t)(rows * t.cols);
+    if (!tensor_row(id)->hf_transposed) return values;
+    double *turned = (double *)xmalloc(*count * sizeof *turned);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < t.cols; j++) turned[j * rows + i] = values[i * t.cols + j];
+    free(values);
+    return turned;
+}
+
+static void compare_with_reference(const char *folder, bool bf16) {
+    Error err;
+    char path[PATH_MAX_LENGTH + 32];
+    snprintf(path, sizeof path, "%s/reference.safetensors", folder);
+    SafeFile file;
+    fail_if(!safetensors_open(&file, path, &err), &err);
+    const SafeTensor *shape = safetensors_find(&file, "tokens");
+    if (!shape || shape->rank != 2) fatal(EXIT_DATA, "%s: no tokens (B, T)", path);
+    int B = (int)shape->shape[0], T = (int)shape->shape[1];
+    size_t bytes;
+    int32_t *tokens = (int32_t *)read_tensor(&file, "tokens", &bytes);
+    int32_t *targets = (int32_t *)read_tensor(&file, "targets", &bytes);
+    double *expected_loss = (double *)read_tensor(&file, "loss", &bytes);
+    Model m;
+    create_from_folder(&m, folder, B, T, bf16);
+    m.host.loss_sum = 0.0;
+    state_upload(&m);
+    batch_upload(&m, B, T, tokens, targets);
+    model_forward(&m);
+    model_loss(&m, 1.0f / (float)(B * T), true, false);
+    model_backward(&m, false);
+    state_download(&m);
+    double loss_error = fabs(m.host.loss_sum - *expected_loss), limit = bf16 ? 1e-2 : 1e-4;
+    char name[160];
+    snprintf(name, sizeof name, "%s loss %.7f, PyTorch's %.7f, difference %.1e", bf16 ? "bf16" : "fp32",
+             m.host.loss_sum, *expected_loss, loss_error);
+    check(bf16 ? loss_error < 1e-2 : loss_error < 1e-5, name);
+    TensorId ids[1024];
+    int layers[1024];
+    arena_parameters(&m.arena, m.parameters, ids, layers);
+    for (int i = 0; i < m.parameter_count; i++) {
+        char hf_name[128];
+        snprintf(hf_name, sizeof hf_name, tensor_row(ids[i])->hf_name, layers[i]);
+        float *want = (float *)read_tensor(&file, hf_name, &bytes);
+        size_t n;
+        double *have = hugging_face_layout(&m, ids[i], layers[i], &n), *expected = (double *)xmalloc(n * sizeof(double));
+        if (n * sizeof *want != bytes) fatal(EXIT_DATA, "%s: %s has another size", path, hf_name);
+        for (size_t j = 0; j < n; j++) expected[j] = want[j];
+        double error = relative_error(have, expected, n);
+        snprintf(name, sizeof name, "%s gradient of %s %d against PyTorch: relative error %.1e", bf16 ? "bf16" : "fp32",
+                 tensor_row(ids[i])->name, layers[i], error);
+        check(error < limit, name);
+        free(expected);
+        free(have);
+        free(want);
+    }
+    free(expected_loss);
+    free(targets);
+    free(tokens);
+    safetensors_close(&file);
+    model_destroy(&m);
+}
+
+// Writes tokens and their logits (T, vocab) in FP32 for a comparison with another program.
+static void write_logits(const char *folder, const char *out) {
+    enum { T = 64 };
+    Error err;
+    Model m;
+    create_from_folder(&m, folder, 1, T, true);
+    int vocab = m.config.shape.vocab;
+    int32_t tokens[T];
+    for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
+    batch_upload(&m, 1, T, tokens, tokens);
+    model_forward(&m);
+    Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
+    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, WTE, 0), no_tensor());
+    double *values = values_of(&m, logits);
+    float *row = (float *)xmalloc((size_t)vocab * sizeof *row);
+    SafeWriter writer;
+    memset(&writer, 0, sizeof writer);
+    int64_t logit_shape[2] = {T, vocab}, token_shape[1] = {T};
+    uint64_t hash;
+    safewriter_declare(&writer, "logits", DTYPE_F32, 2, logit_shape, 0);
+    safewriter_declare(&writer, "tokens", DTYPE_I32, 1, token_shape, 1);
+    fail_if(!safewriter_begin(&writer, out, &err), &err);
+    for (int t = 0; t < T; t++) {
+        for (int j = 0; j < vocab; j++) row[j] = (float)values[t * logits.cols + j];
+        fail_if(!safewriter_write(&writer, row, (size_t)vocab * sizeof *row, &err), &err);
+    }
+    fail_if(!safewriter_write(&writer, tokens, sizeof tokens, &err), &err);
+    fail_if(!safewriter_end(&writer, &hash, &err), &err);
+    safewriter_close(&writer);
+    free(row);
+    free(values);
+    model_destroy(&m);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--reference") == 0) {
+        compare_with_reference(argv[2], false);
+        compare_with_reference(argv[2], true);
+        return failures > 0;
+    }
+    if (argc == 4 && strcmp(argv[1], "--logits") == 0) {
+        write_logits(argv[2], argv[3]);
+        return 0;
+    }
+#ifdef COAT_DOUBLE
+    test_finite_differences();
+#else
+    test_recompute();
+    test_accumulation();
+    test_bf16_against_fp32();
+    test_training();
+    test_smaller_pass();
+#ifdef COAT_CUDA
+    char why[1024];
+    if (gpu_present(why, sizeof why)) {
+        compare_operations();
+        compare_models(false);
+        compare_models(true);
+    } else {
+        printf("skip - the GPU's operations against the twin's: %s\n", why);
+    }
+#endif
+#endif
+    return failures > 0;
+}

@@ -1,0 +1,645 @@
+/*
+COAT in C and CUDA: pretraining of GPT models with FP8 optimizer states and FP8 saved activations.
+
+This file is the program, to be read from top to bottom: the model's forward, backward and update, written once
+against the operations of coat/ops.h, and the training loop around them. Which device runs the operations, in
+which formats tensors are kept and where they lie in memory is decided one level down: coat/cpu and coat/cuda
+hold the operations, coat/tensors.c the table of tensors, coat/arena.c the memory plan.
+
+It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with the CPU's (train_gpt2_fp8_cpu).
+Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
+*/
+#include <time.h>
+#include <unistd.h>
+
+#include "coat/arena.h"
+#include "coat/checkpoint.h"
+#include "coat/config.h"
+#include "coat/data.h"
+#include "coat/hf.h"
+#include "coat/log.h"
+#include "coat/ops.h"
+#include "coat/outdir.h"
+#include "coat/plan.h"
+#include "coat/sampler.h"
+#include "coat/schedule.h"
+#include "coat/tokenizer.h"
+#include "coat/weights.h"
+
+// ---------------------------------------------------------------------------------------------------------------
+// The model
+
+typedef struct {
+    Config config;
+    Exec exec;
+    const Ops *ops; // exec.ops, for short
+    Arena arena;
+    Parameter *parameters; // all of them, for the optimizer
+    int parameter_count;
+    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
+    StepState *state; // in the device's memory
+    StepState host;   // its last known contents
+} Model;
+
+// The descriptors of this pass: activations hold as many rows as it has tokens.
+static Tensor act(const Model *m, TensorId id, int layer) {
+    Tensor t = arena_tensor(&m->arena, id, VALUE, layer);
+    t.rows = (int64_t)m->B * m->T;
+    return t;
+}
+
+// An activation that backward reads: data == NULL if it was not kept and has to be rebuilt.
+static Tensor saved(const Model *m, TensorId id, int layer) {
+    Tensor t = arena_saved(&m->arena, id, layer);
+    t.rows = (int64_t)m->B * m->T;
+    return t;
+}
+
+static Tensor param(const Model *m, TensorId id, int layer) { return arena_tensor(&m->arena, id, VALUE, layer); }
+static Tensor grad(const Model *m, TensorId id, int layer) { return arena_tensor(&m->arena, id, GRAD, layer); }
+static Weight weight(const Model *m, TensorId id, int layer) { return arena_weight(&m->arena, id, layer); }
+
+static Tensor no_tensor(void) {
+    Tensor t;
+    memset(&t, 0, sizeof t);
+    return t;
+}
+
+static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, TensorId w, TensorId b, int layer) {
+    Norm n;
+    n.x = act(m, x, layer);
+    n.mean = act(m, mean, layer);
+    n.rstd = act(m, rstd, layer);
+    n.weight = param(m, w, layer);
+    n.bias = param(m, b, layer);
+    n.eps = m->config.shape.norm_eps;
+    n.from_saved = m->config.recipe.norm_input == NORM_INPUT_SAVED;
+    return n;
+}
+
+// The attention of one layer: q, k and v are column ranges of the packed projection, for values and gradients.
+typedef struct {
+    AttentionShape shape;
+    Tensor q, k, v, lse;
+} Attention;
+
+static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, Tensor *v) {
+    int64_t nq = (int64_t)s->heads * s->head_dim, nk = (int64_t)s->kv_heads * s->head_dim;
+    *q = tensor_cols(packed, 0, nq);
+    *k = tensor_cols(packed, nq, nk);
+    *v = tensor_cols(packed, nq + nk, nk);
+}
+
+static Attention attention(const Model *m, int layer) {
+    const ModelShape *s = &m->config.shape;
+    Attention a;
+    a.shape.B = m->B;
+    a.shape.T = m->T;
+    a.shape.heads = s->heads;
+    a.shape.kv_heads = s->kv_heads;
+    a.shape.head_dim = s->head_dim;
+    split_qkv(s, act(m, QKV, layer), &a.q, &a.k, &a.v);
+    a.lse = arena_tensor(&m->arena, LSE, VALUE, layer);
+    a.lse.rows = (int64_t)m->B * s->heads;
+    a.lse.cols = a.lse.stride = m->T;
+    return a;
+}
+
+// Where h is stored as the product made it, the bias belongs into the product; where h is quantised, the kernel
+// that does so adds it on the way.
+static bool bias_in_fc_product(const Model *m) {
+    return act(m, Y_FC, 0).data == act(m, H, 0).data;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Forward
+
+// One block (COAT section 3): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))).
+// The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
+// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
+static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+
+    // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
+    Norm norm1 = norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
+    ops->residual_norm_forward(ex, act(m, N1, l), norm1, act(m, RESID_IN, l), r_in, y, y_bias);
+    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
+    Attention a = attention(m, l);
+    ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
+    ops->linear_forward(ex, act(m, Y, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
+
+    // feed-forward half; n2 (M, C), h and g (M, F)
+    bool in_product = bias_in_fc_product(m);
+    Tensor bias = param(m, FCB, l);
+    Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
+    ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l), act(m, Y, l),
+                               param(m, PROJB, l));
+    ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
+    ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias);
+    ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
+}
+
+// Tokens in, normalised final residual NF (M, C) out.
+static void model_forward(Model *m) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    int L = m->config.shape.layers;
+    Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
+    ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
+    for (int l = 0; l < L; l++) {
+        ops->range_push(ex, "block forward");
+        block_forward(m, l, r, y, y_bias);
+        ops->range_pop(ex);
+        r = act(m, RESID_MID, l);
+        y = act(m, Y, l);
+        y_bias = param(m, FCPROJB, l);
+    }
+    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0),
+                               act(m, RESID_FINAL, 0), r, y, y_bias);
+}
+
+// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
+// the sum of the losses to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
+// tied embedding's gradient.
+static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
+    Weight head = weight(m, WTE, 0);
+    ops->range_push(ex, "head and loss");
+    for (int64_t begin = 0; begin < tokens; begin += chunk) {
+        int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
+        Tensor n = tensor_rows(act(m, NF, 0), begin, count);
+        Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);
+        ops->linear_forward(ex, logits, n, head, no_tensor());
+        ops->loss_forward_backward(ex, logits, tensor_rows(act(m, LOSSES, 0), begin, count),
+                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, backward,
+                                   m->state);
+        if (!backward) continue;
+        ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), logits, head);
+        ops->linear_backward_weight(ex, grad(m, WTE, 0), logits, n, accumulate || begin > 0);
+    }
+    ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
+    ops->range_pop(ex);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Backward
+
+// One block in reverse (COAT section 4). DRESID (M, C) is the gradient of the residual stream after the block
+// and becomes that before it. Inputs of products that were not kept are rebuilt from what was.
+static void block_backward(Model *m, int l, bool accumulate) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, 0), dresid_qt = act(m, DRESID_QT, 0);
+    Tensor dn = act(m, DN, 0);
+
+    // feed-forward half
+    Tensor h = saved(m, H, l), g_t = act(m, G_T, l), n2_t = act(m, N2_T, l);
+    Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, 0), dh_qt = act(m, DH_QT, 0);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
+    ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
+    ops->gelu_rebuild(ex, g_t, saved(m, G, l), h);
+    ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
+    ops->gelu_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, h, accumulate);
+    ops->linear_backward_data(ex, dn, dh_q, weight(m, FCW, l));
+    Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
+    ops->norm_rebuild(ex, n2_t, saved(m, N2, l), norm2);
+    ops->linear_backward_weight(ex, grad(m, FCW, l), dh_qt, n2_t, accumulate);
+    ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn, norm2, true, accumulate);
+
+    // attention half
+    Tensor o = saved(m, O, l), o_t = act(m, O_T, l), n1_t = act(m, N1_T, l), d_o = act(m, DO, 0);
+    Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, 0), dqkv_qt = act(m, DQKV_QT, 0);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
+    ops->linear_backward_data(ex, d_o, dresid_q, weight(m, PROJW, l));
+    ops->quantize_rebuild(ex, o_t, act(m, OQ, l), o);
+    ops->linear_backward_weight(ex, grad(m, PROJW, l), dresid_qt, o_t, accumulate);
+    Attention a = attention(m, l);
+    Tensor dq, dk, dv;
+    split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
+    ops->attention_backward(ex, dq, dk, dv, d_o, o, a.lse, a.q, a.k, a.v, a.shape);
+    ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
+    ops->linear_backward_data(ex, dn, dqkv_q, weight(m, QKVW, l));
+    Norm norm1 = norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
+    ops->norm_rebuild(ex, n1_t, saved(m, N1, l), norm1);
+    ops->linear_backward_weight(ex, grad(m, QKVW, l), dqkv_qt, n1_t, accumulate);
+    ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, norm1, true, accumulate);
+}
+
+// Everything behind model_loss(): gradients of all parameters, overwritten or added to.
+static void model_backward(Model *m, bool accumulate) {
+    const Ops *ops = m->ops;
+    Exec *ex = &m->exec;
+    Tensor dresid = act(m, DRESID, 0);
+    ops->norm_backward(ex, dresid, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, DN, 0),
+                       norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
+    for (int l = m->config.shape.layers - 1; l >= 0; l--) {
+        ops->range_push(ex, "block backward");
+        block_backward(m, l, accumulate);
+        ops->range_pop(ex);
+    }
+    ops->embed_backward(ex, grad(m, WTE, 0), grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// One optimizer step
+
+static void state_upload(Model *m) { m->ops->upload(&m->exec, m->state, &m->host, sizeof m->host); }
+static void state_download(Model *m) { m->ops->download(&m->exec, &m->host, m->state, sizeof m->host); }
+
+static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets) {
+    m->B = B;
+    m->T = T;
+    size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
+    m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
+    if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);
+}
+
+// Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
+// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others.
+static void micro_step(Model *m, float loss_scale, bool accumulate) {
+    int recording = accumulate ? 1 : 0;
+    if (m->ops->replay_begin(&m->exec, recording)) return;
+    model_forward(m);
+    model_loss(m, loss_scale, true, accumulate);
+    model_backward(m, accumulate);
+    m->ops->replay_end(&m->exec, recording);
+}
+
+// What the host tells the device before a step.
+static void step_begin(Model *m, float lr) {
+    const Config *c = &m->config;
+    m->host.lr = lr;
+    m->host.beta1 = c->beta1;
+    m->host.beta2 = c->beta2;
+    m->host.eps = c->eps;
+    m->host.weight_decay = c->weight_decay;
+    m->host.grad_clip = c->grad_clip;
+    m->host.seed = c->seed;
+    m->host.loss_sum = 0.0;
+    m->host.nonfinite = 0;
+    state_upload(m);
+}
+
+// The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
+static void step_end(Model *m) {
+    const Ops *ops = m->ops;
+    ops->grad_norm(&m->exec, m->parameters, m->parameter_count, m->state);
+    ops->adamw_update(&m->exec, m->parameters, m->parameter_count, m->state);
+    ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    state_download(m);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Setting up
+
+static bool open_device(Model *m, Error *err) {
+    const Config *c = &m->config;
+    m->exec.ranks = 1;
+#ifdef COAT_CUDA
+    if (c->device != DEVICE_CPU) {
+        m->exec.ops = m->ops = cuda_ops();
+        if (m->ops->open(&m->exec, c, err)) return true;
+        if (c->device == DEVICE_CUDA) return false;
+        fprintf(stderr, "note: training on the CPU, as no GPU can be used: %s\n", err->text);
+    }
+#else
+    if (c->device == DEVICE_CUDA)
+        return error_set(err, EXIT_DEVICE, "--device cuda: this program was built without CUDA; use train_gpt2_fp8");
+#endif
+    m->exec.ops = m->ops = cpu_ops();
+    return m->ops->open(&m->exec, c, err);
+}
+
+// Device, memory and parameter list; the parameters' values are still undefined.
+static bool model_create(Model *m, const Config *config, Error *err) {
+    memset(m, 0, sizeof *m);
+    m->config = *config;
+    m->exec.ranks = 1;
+    if (!open_device(m, err)) return false;
+    arena_plan(&m->arena, config, m->exec.ranks, strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU);
+    if (!arena_allocate(&m->arena, &m->exec, err)) return false;
+    m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
+    m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);
+    m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
+    state_upload(m);
+    return true;
+}
+
+static void model_destroy(Model *m) {
+    free(m->parameters);
+    if (m->arena.base) m->ops->release(&m->exec, m->arena.base);
+    if (m->ops) m->ops->close(&m->exec);
+}
+
+#ifndef TESTING // the tests include all of the above
+
+// ---------------------------------------------------------------------------------------------------------------
+// Evaluation and samples. Neither touches what training depends on.
+
+// Mean loss of the first `batches` micro-batches of a token file.
+static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
+    const Config *c = &m->config;
+    size_t tokens = (size_t)config_micro_tokens(c);
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
+    bool ok = true;
+    StepState before = m->host;
+    m->host.loss_sum = 0.0;
+    state_upload(m);
+    for (int i = 0; i < batches && ok; i++) {
+        ok = data_batch(loader, i, inputs, targets, err);
+        if (!ok) break;
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
+        model_forward(m);
+        model_loss(m, (float)(1.0 / ((double)batches * (double)tokens)), false, false);
+    }
+    state_download(m);
+    *loss = m->host.loss_sum;
+    m->host = before;
+    state_upload(m);
+    free(inputs);
+    return ok;
+}
+
+// Validation batches: as many as asked for, and as there are.
+static int validation_batches(const Config *c, const DataLoader *loader) {
+    int64_t available = data_sequences(loader) / c->micro_batch;
+    return c->val_batches > 0 && c->val_batches < available ? c->val_batches : (int)available;
+}
+
+static float decode_value(const void *data, Format format, int i) {
+    return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
+}
+
+// Continues ids[0 .. count) by `more` tokens and prints text (token ids where there is no vocabulary).
+static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, int count, int more) {
+    const Config *c = &m->config;
+    int T = c->seq_len, vocab = c->shape.vocab;
+    int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
+    int32_t *window = (int32_t *)xcalloc((size_t)T, sizeof *window);
+    Tensor row = tensor_rows(act(m, LOGITS, 0), 0, 1);
+    size_t bytes = (size_t)vocab * format_bytes(row.format);
+    void *raw = xmalloc(bytes);
+    float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
+    memcpy(ids, prompt, (size_t)count * sizeof *ids);
+    for (int n = count; n < count + more; n++) {
+        int length = n < T ? n : T;
+        int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
+        memset(window, 0, (size_t)T * sizeof *window);
+        memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
+        batch_upload(m, 1, padded, window, NULL);
+        model_forward(m);
+        m->ops->linear_forward(&m->exec, row, tensor_rows(act(m, NF, 0), length - 1, 1), weight(m, WTE, 0), no_tensor());
+        m->ops->download(&m->exec, raw, row.data, bytes);
+        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, row.format, i);
+        ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
+    }
+    for (int i = 0; i < count + more; i++) {
+        char text[512];
+        size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
+        if (tokenizer) fwrite(text, 1, length, stdout);
+        else printf("%d ", ids[i]);
+    }
+    printf("\n");
+    fflush(stdout);
+    free(logits);
+    free(raw);
+    free(window);
+    free(ids);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The run
+
+typedef struct {
+    Model model;
+    DataLoader *train, *val;
+    Tokenizer *tokenizer; // NULL: samples print token ids
+    Log *log;
+    RunState done; // what checkpoints record: steps, position in the data, tokens
+    int64_t steps; // to be done in all
+} Run;
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host.
+static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    int64_t accumulation = config_accumulation(c, m->exec.ranks);
+    float loss_scale = (float)(1.0 / ((double)accumulation * (double)config_micro_tokens(c) * m->exec.ranks));
+    step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    for (int64_t i = 0; i < accumulation; i++) {
+        int64_t n = c->overfit_one_batch ? i : run->done.micro_batches + i;
+        if (!data_batch(run->train, n, inputs, targets, err)) return false;
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
+        micro_step(m, loss_scale, i > 0);
+    }
+    step_end(m);
+    run->done.step++;
+    run->done.micro_batches += accumulation;
+    run->done.tokens += accumulation * config_micro_tokens(c) * m->exec.ranks;
+    run->done.state = m->host;
+    return true;
+}
+
+static bool validate(Run *run, Error *err) {
+    if (!run->val) return true;
+    double loss;
+    int batches = validation_batches(&run->model.config, run->val);
+    if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
+    log_val(run->log, run->done.step, loss);
+    return true;
+}
+
+// A sample, from the prompt or from the end-of-text token.
+static bool show_sample(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    int32_t ids[4096] = {c->shape.vocab - 1};
+    int count = 1;
+    if (run->tokenizer) ids[0] = tokenizer_end_of_text(run->tokenizer);
+    if (c->prompt[0]) {
+        if (!run->tokenizer)
+            return error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
+        count = tokenizer_encode(run->tokenizer, c->prompt, ids, 4096, err);
+        if (count <= 0) return count == 0 ? error_set(err, EXIT_USER, "--prompt is empty") : false;
+    }
+    for (int i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= c->shape.vocab)
+            return error_set(err, EXIT_USER, "--tokenizer: token %d is beyond the model's vocabulary of %d", ids[i],
+                             c->shape.vocab);
+    sample(&run->model, run->tokenizer, ids, count, c->sample_tokens);
+    return true;
+}
+
+static bool save(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
+    if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
+    checkpoint_prune(c->out, c->keep);
+    log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
+    return true;
+}
+
+static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+// The training loop.
+static bool train(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    size_t tokens = (size_t)config_micro_tokens(c);
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
+    bool ok = true;
+    while (ok && run->done.step < run->steps) {
+        double begin = now_ms();
+        float lr = schedule_lr(c, run->done.step, run->steps);
+        int64_t before = run->done.tokens;
+        if (!(ok = train_step(run, inputs, inputs + tokens, err))) break;
+        int64_t step = run->done.step;
+        bool last = step == run->steps;
+        log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
+                 run->done.tokens - before, m->host.skipped);
+        if (c->max_skipped > 0 && m->host.skipped_run >= c->max_skipped) {
+            ok = error_set(err, EXIT_DIVERGED,
+                           "training diverged: %lld updates in a row had a non-finite loss or gradient; resume from an "
+                           "earlier checkpoint with a smaller --lr",
+                           (long long)m->host.skipped_run);
+            break;
+        }
+        if (last || due(step, c->val_every)) ok = validate(run, err);
+        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
+        if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
+    }
+    free(inputs);
+    return ok;
+}
+
+// Opens the vocabulary; training goes on without one, with one line that says so.
+static bool open_tokenizer(Run *run, const Config *c, Error *err) {
+    if (c->tokenizer == TOKENIZER_BYTES) {
+        run->tokenizer = tokenizer_bytes();
+    } else if (c->tokenizer_file[0]) {
+        run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+        if (!run->tokenizer) return false;
+    } else if (!c->quiet) {
+        fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
+    }
+    return true;
+}
+
+static bool open_data(Run *run, const Config *c, Error *err) {
+    int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
+    const Exec *ex = &run->model.exec;
+    if (c->train[0] && !c->eval_only) {
+        run->train = data_open(c->train, B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
+        if (!run->train) return false;
+    }
+    if (c->val[0]) {
+        run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
+        if (!run->val) return false;
+    }
+    return true;
+}
+
+// The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
+static bool start_or_resume(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    char folder[PATH_MAX_LENGTH] = "";
+    if (c->resume && !checkpoint_find(c->out, c->resume_step, folder, sizeof folder, err)) return false;
+    if (folder[0]) {
+        if (!checkpoint_load(folder, &m->arena, &m->exec, &run->done, err)) return false;
+        m->host = run->done.state;
+        state_upload(m);
+        if (run->train && run->done.data_fingerprint != data_fingerprint(run->train))
+            fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+        if (!c->quiet) fprintf(stderr, "resuming from %s\n", folder);
+    } else if (c->model_from_files) {
+        if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
+    } else {
+        parameters_init(&m->arena, &m->exec, c->seed);
+    }
+    if (run->train) run->done.data_fingerprint = data_fingerprint(run->train);
+    m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    return true;
+}
+
+static void report(Run *run) {
+    const Model *m = &run->model;
+    const Config *c = &m->config;
+    const ModelShape *s = &c->shape;
+    char text[256];
+    if (c->quiet) return;
+    FILE *out = c->json ? stderr : stdout;
+    m->ops->describe(&run->model.exec, text, sizeof text);
+    fprintf(out, "device      %s\n", text);
+    fprintf(out, "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
+            s->layers, s->heads, s->channels, s->positions, s->vocab, s->vocab_padded,
+            (double)model_parameters(s) / 1e6);
+    fprintf(out, "recipe      %s%s\n", recipe_name(c->recipe.kind),
+            c->recipe.precision == PRECISION_FP32 ? ", everything in FP32" : "");
+    if (run->train) fprintf(out, "train       %s\n", data_describe(run->train, text, sizeof text));
+    if (run->val) fprintf(out, "validation  %s\n", data_describe(run->val, text, sizeof text));
+    if (run->train)
+        fprintf(out, "batch       %d x %d tokens, %lld micro-batches per step, %lld steps\n", c->micro_batch, c->seq_len,
+                (long long)config_accumulation(c, m->exec.ranks), (long long)run->steps);
+    arena_report(&m->arena, out);
+    int64_t in_use = m->ops->memory_in_use(&run->model.exec);
+    if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
+}
+
+static bool run_all(Run *run, const Config *config, Error *err) {
+    Model *m = &run->model;
+    if (!open_tokenizer(run, config, err)) return false;
+    if (!model_create(m, config, err)) return false;
+    if (!open_data(run, config, err)) return false;
+    if (!start_or_resume(run, err)) return false;
+    const Config *c = &m->config;
+    int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
+    run->steps = c->steps;
+    if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
+    report(run);
+    if (c->eval_only) {
+        double loss;
+        int batches = validation_batches(c, run->val);
+        if (!evaluate(m, run->val, batches, &loss, err)) return false;
+        printf(c->json ? "{\"step\":%lld,\"val_loss\":%.6f}\n" : "step %lld  val loss %.6f\n",
+               (long long)run->done.step, loss);
+    }
+    if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
+    run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
+                        model_parameters(&c->shape), err);
+    return run->log && train(run, err);
+}
+
+int main(int argc, char **argv) {
+    static Config config;
+    static Run run;
+    Error err = {EXIT_DONE, ""};
+    bool exit_now = false;
+    bool ok = config_parse(&config, argc, argv, &exit_now, &err);
+    if (ok && !exit_now) {
+        if (config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
+        if (ok) ok = config_check(&config, config.plan ? config.gpus : 1, &err);
+        if (ok && config.plan) {
+            ok = plan_print(&config, stdout, &err);
+        } else if (ok) {
+            ok = (!config.out[0] || out_prepare(&config, &err)) && run_all(&run, &config, &err);
+            log_close(run.log);
+            data_close(run.train);
+            data_close(run.val);
+            tokenizer_close(run.tokenizer);
+            model_destroy(&run.model);
+        }
+    }
+    if (!ok) fprintf(stderr, "error: %s\n", err.text);
+    return ok ? EXIT_DONE : (int)err.code;
+}
+#endif
