@@ -29,7 +29,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all tests tools bench run test test-long format check-format clean help
+.PHONY: all tests unit-tests tools bench run test test-long format check-format clean help
 
 # --- what scripts do -----------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ endif
 FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation \
 	$(if $(WERROR),-Werror)
 HOST_FLAGS := $(FLAGS) $(HOST_INCLUDES) $(HOST_DEFINES)
-C_FLAGS := -std=gnu11 -Wstrict-prototypes
+C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
@@ -106,16 +106,16 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for the GPU;
-# dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks, other programs in
-# dev/ and data/ are tools.
+# Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for
+# the GPU; dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; every other
+# C file in dev/ and data/ is a program of its own, data/NAME.c becoming build/prepare_NAME.
 
 MODULES := $(wildcard coat/*.c coat/cpu/*.c)
 KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
 PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
-TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(call names,data/%.c))
+TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(addprefix prepare_,$(call names,data/%.c)))
 UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(filter test_%,$(call names,dev/%.c))))
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
 BENCHES := $(addprefix $(BUILD)/,$(filter bench_%,$(call names,dev/%.c)))
@@ -133,6 +133,7 @@ endif
 
 all: $(PROGRAMS) tools
 tools: $(TOOLS)
+unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 
 # Objects are made again when the flags change, not only when a source does.
@@ -193,7 +194,7 @@ $(BUILD)/%: $(BUILD)/cpu/dev/%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK)
 
-$(BUILD)/%: $(BUILD)/cpu/data/%.o $(BUILD)/cpu/lib.a
+$(BUILD)/prepare_%: $(BUILD)/cpu/data/%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK)
 

@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE // renameat2
+#endif
 #include "checkpoint.h"
 
 #include <dirent.h>
@@ -282,6 +285,10 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int keep) {
+    checkpoint_prune_except(out, keep, 0);
+}
+
+void checkpoint_prune_except(const char *out, int keep, int64_t keep_every) {
     remove_leftovers(out);
     if (keep <= 0) return;
     int64_t *steps;
@@ -291,6 +298,7 @@ void checkpoint_prune(const char *out, int keep) {
         Error err;
         step_name(name, "", steps[i], "");
         if (!path_join(folder, sizeof folder, out, name, &err)) continue;
+        if (keep_every > 0 && steps[i] % keep_every == 0) continue;
         if (!check_folder(folder, false, &err) || ++complete <= keep)
             continue; // what is damaged is the user's to judge
         if (!remove_step(out, folder, steps[i], &err)) fprintf(stderr, "%s\n", err.text);

@@ -48,6 +48,8 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
 // Deletes all but the `keep` newest complete checkpoints under out (0 = keep all), and what interrupted runs left
 // half-written. Failures to delete are reported on stderr.
 void checkpoint_prune(const char *out, int keep);
+// The same, but multiples of keep_every (0 = none) are neither deleted nor counted.
+void checkpoint_prune_except(const char *out, int keep, int64_t keep_every);
 
 #ifdef __cplusplus
 }

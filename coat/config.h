@@ -94,8 +94,8 @@ typedef struct {
     // evaluation and samples
     int64_t val_every;    // 0 = only at the end
     int val_batches;      // -1 = all of the validation data
-    int64_t sample_every; // 0 = never
-    int sample_tokens;
+    int64_t sample_every; // 0 = only at the end
+    int sample_tokens;    // 0 = no samples
     char prompt[4096];
     float temperature;
     int top_k;

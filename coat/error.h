@@ -26,13 +26,19 @@ typedef struct {
     char text[1024]; // one line: what was being done, to which thing, and what the user can change
 } Error;
 
-// Fills err and returns false, so that a failing function can end with `return error_set(...)`.
-__attribute__((format(printf, 3, 4))) static inline bool error_set(Error *err, ExitCode code, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
+                                                                    ...) {
     err->code = code;
     va_list args;
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+}
+
+// Fills err and is false, so that a failing function can end with `return error_set(...)`. A macro, because
+// compilers do not inline variadic functions and would not see that the result is false.
+#define error_set(...) (error_fill(__VA_ARGS__), error_result())
+static inline bool error_result(void) {
     return false;
 }
 

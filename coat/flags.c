@@ -92,7 +92,8 @@ static const Flag table[] = {
      "steps of linear warm-up; may exceed --steps"},
     {GROUP_OPTIMIZER, "schedule", FLAG_CHOICE, AT(schedule), "cosine|linear|wsd|constant", 0, 0, NULL,
      "the learning rate after the warm-up"},
-    {GROUP_OPTIMIZER, "lr-final", FLAG_FLOAT, AT(lr_final), "FRACTION", 0, 1, NULL, "last learning rate, as a share of --lr"},
+    {GROUP_OPTIMIZER, "lr-final", FLAG_FLOAT, AT(lr_final), "FRACTION", 0, 1, NULL,
+     "last learning rate, as a share of --lr"},
     {GROUP_OPTIMIZER, "decay-fraction", FLAG_FLOAT, AT(decay_fraction), "FRACTION", 0, 1, NULL,
      "wsd: the share of the steps in the final decay"},
     {GROUP_OPTIMIZER, "weight-decay", FLAG_FLOAT, AT(weight_decay), "X", 0, 1e3, NULL, "decoupled, on 2-D weights only"},
@@ -114,8 +115,9 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "val-batches", FLAG_INT, AT(val_batches), "N", -1, 1 << 30, NULL,
      "micro-batches per validation; -1: all of the data"},
     {GROUP_EVALUATION, "sample-every", FLAG_INT64, AT(sample_every), "STEPS", 0, BIG, NULL,
-     "steps between samples of text; 0: none"},
-    {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "N", 1, 1 << 24, NULL, "tokens per sample"},
+     "steps between samples of text; 0: only at the end"},
+    {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "N", 0, 1 << 24, NULL,
+     "tokens per sample; 0: no samples"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), "TEXT", 0, 0, "",
      "start of the samples; without --train, print one sample and end"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), "X", 0, 100, NULL,
@@ -126,7 +128,8 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "overfit-one-batch", FLAG_BOOL, AT(overfit_one_batch), "", 0, 0, NULL,
      "train on the first batch again and again, as a check"},
 
-    {GROUP_FILES, "out", FLAG_STRING, AT(out), "DIR", 0, 0, "", "where logs and checkpoints go; none are written without it"},
+    {GROUP_FILES, "out", FLAG_STRING, AT(out), "DIR", 0, 0, "",
+     "where logs and checkpoints go; none are written without it"},
     {GROUP_FILES, "save-every", FLAG_INT64, AT(save_every), "STEPS", 0, BIG, NULL,
      "steps between checkpoints; 0: only at the end"},
     {GROUP_FILES, "keep", FLAG_INT, AT(keep), "N", 0, 1 << 30, NULL, "newest checkpoints that are kept; 0: all"},
@@ -232,7 +235,7 @@ static int alternative_index(const char *alternatives, const char *value) {
     int index = 0;
     for (const char *p = alternatives;; index++) {
         size_t length = strcspn(p, "|");
-        if (name_is(value, strlen(value), "") == false && name_is(p, length, value)) return index;
+        if (name_is(p, length, value)) return index;
         if (!p[length]) return -1;
         p += length + 1;
     }
@@ -247,9 +250,7 @@ static bool parse_whole(const char *text, long long *value, bool *overflow) {
 }
 
 static bool out_of_range(const Flag *flag, const char *value, Error *err) {
-    if (flag->max >= BIG)
-        return error_set(err, EXIT_USER, "--%s %s: must be at least %.17g", flag->name, value, flag->min);
-    return error_set(err, EXIT_USER, "--%s %s: must be between %.15g and %.15g", flag->name, value, flag->min,
+    return error_set(err, EXIT_USER, "--%s %s: must be between %.16g and %.16g", flag->name, value, flag->min,
                      flag->max);
 }
 

@@ -160,6 +160,15 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, bo
     return true;
 }
 
+// A value that no flag takes; perhaps one that must be written with '='.
+static bool stray_value(const char *text, const char *before, Error *err) {
+    bool negated = false, dashes = strncmp(before, "--", 2) == 0;
+    const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
+    if (flag && flag->kind >= FLAG_RESUME && *flag->placeholder && !negated)
+        return error_set(err, EXIT_USER, "%s %s: write %s=%s", before, text, before, text);
+    return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
+}
+
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
     args->count = 0;
     args->text = (char **)xcalloc((size_t)argc * 2 + 1, sizeof *args->text); // a switch becomes two flags at most
@@ -178,8 +187,7 @@ bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size
         } else if (text[0] == '-') {
             return unknown_flag(text, err);
         } else {
-            return error_set(err, EXIT_USER,
-                             "%s: not a flag; values follow a flag, as in --train '%s' (--help lists all)", text, text);
+            return stray_value(text, i > 1 ? argv[i - 1] : "", err);
         }
         i += took_next;
     }

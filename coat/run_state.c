@@ -61,6 +61,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "beta2", c->beta2);
     json_text_float(t, "eps", c->eps);
     json_text_float(t, "grad-clip", c->grad_clip);
+    if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
+    if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
     json_text_hex(t, "seed", c->seed);
     json_text_bool(t, "shuffle", c->shuffle);
     json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);

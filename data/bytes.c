@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     Document *list;
     int64_t count, capacity;
-    int64_t duplicates, binary, large, unreadable; // files that were left out
+    int64_t duplicates, binary, large, unreadable, beyond; // files left out; beyond: of --max-bytes
 } Documents;
 
 typedef struct {
@@ -189,8 +189,10 @@ static void choose(Documents *documents, const Options *options) {
         const Document *document = &documents->list[i];
         bool duplicate = i > 0 && XXH128_isEqual(document[-1].hash, document->hash);
         documents->duplicates += duplicate;
-        keep[i] = !duplicate && (double)(sum + document->bytes) <= limit;
+        bool fits = (double)(sum + document->bytes) <= limit;
+        keep[i] = !duplicate && fits;
         if (keep[i]) sum += document->bytes;
+        documents->beyond += !duplicate && !fits;
     }
     drop(documents, keep);
     free(keep);
@@ -384,8 +386,9 @@ int main(int argc, char **argv) {
         return (int)err.code;
     }
     printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 " files (%" PRId64
-           " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable\n",
+           " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64
+           " unreadable, %" PRId64 " beyond --max-bytes\n",
            options.out, train_tokens, val_tokens, documents.count, documents.count > 1 ? val_files : 0,
-           documents.duplicates, documents.binary, documents.large, documents.unreadable);
+           documents.duplicates, documents.binary, documents.large, documents.unreadable, documents.beyond);
     return EXIT_DONE;
 }

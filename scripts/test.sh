@@ -3,7 +3,8 @@
 #   N passed, N failed, N skipped
 # and it ends with 1 where anything failed.
 #
-#   scripts/test.sh [--long] [NAME...]   --long: also dev/long_*.sh; NAME: only suites whose name contains it
+#   scripts/test.sh [--long] [--unit] [NAME...]
+#       --long: also dev/long_*.sh; --unit: only the unit tests dev/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #
 # A suite is a program or script. It prints a line per test, as TAP has them (cmocka does by itself):
@@ -13,11 +14,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-long=
+long='' unit=''
 names=()
 for argument in "$@"; do
     case $argument in
     --long) long=yes ;;
+    --unit) unit=yes ;;
     *) names+=("$argument") ;;
     esac
 done
@@ -27,7 +29,13 @@ build=build bin=.
 case " ${make_flags[*]} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
 
 scripts/setup.sh --tests
-make -j"$(nproc)" "${make_flags[@]}" tests
+make -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests
+
+finish() {
+    [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+}
 
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
@@ -86,6 +94,11 @@ for source in dev/test_*.c; do
     if [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing"; fi
 done
 
+if [ -n "$unit" ]; then
+    finish
+    exit
+fi
+
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
@@ -115,6 +128,4 @@ if [ -n "$long" ]; then
     for script in dev/long_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
 fi
 
-[ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+finish

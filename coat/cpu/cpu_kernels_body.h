@@ -130,8 +130,8 @@ INLINE real VARIANT(exponential)(real x) {
 }
 #else
 // exp to within 2 units in the last place, in a form that vectorises: x = n ln 2 + r with |r| <= ln 2 / 2, a
-// polynomial in r, and n put into the exponent. Results below 2^-126 become 0; above x = 88 the result stays at
-// e^88 (no caller gets there: softmax exponents are not positive, and gelu is saturated long before).
+// polynomial in r, and n put into the exponent. Results below 2^-126 become 0, and those for x above 88
+// (2^127) infinity.
 INLINE float VARIANT(exponential)(float x) {
     const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f; // 1.5 * 2^23: adding it rounds
     float clamped = x < lowest ? lowest : x;
@@ -148,7 +148,8 @@ INLINE float VARIANT(exponential)(float x) {
     p = p * r + 0.5f;
     p = p * r * r + r + 1.0f;
     float power = bits_float((float_bits(shifted) + (127u - 0x4b400000u)) << 23); // 2^n
-    return x < lowest ? 0.0f : p * power;
+    float result = x > highest ? INFINITY : p * power;
+    return x < lowest ? 0.0f : result;
 }
 #endif
 
@@ -167,7 +168,8 @@ static void VARIANT(gelu)(real *g, const real *h, int64_t n) {
 static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         real x = h[i];
-        real e = VARIANT(exponential)(-GELU_SLOPE * (x + GELU_CUBIC * x * x * x));
+        real exponent = -GELU_SLOPE * (x + GELU_CUBIC * x * x * x);
+        real e = VARIANT(exponential)(exponent > 80 ? 80 : exponent); // finite, so that e * s is a number
         real s = 1 / (1 + e), slope = GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x);
         dh[i] = dg[i] * (s + x * slope * (s * (e * s)));
     }

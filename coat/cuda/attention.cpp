@@ -165,20 +165,24 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
 // the library need more than the formula says.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
-    *slice = attention_slice(shape, bytes < ATTENTION_WORKSPACE_LIMIT ? bytes : ATTENTION_WORKSPACE_LIMIT);
+    *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
     for (;;) {
-        const Plan *plan = plan_get(state, key_make(shape, *slice, true, true, operands), err);
-        if (!plan) return false;
-        if ((size_t)plan->workspace_bytes <= bytes) return true;
+        size_t needed = attention_slice_bytes(shape, *slice);
+        if (needed <= bytes) {
+            const Plan *plan = plan_get(state, key_make(shape, *slice, true, true, operands), err);
+            if (!plan) return false;
+            needed = (size_t)plan->workspace_bytes;
+        }
+        if (needed <= bytes) return true;
         if (slice->sequences > 1)
             slice->sequences = (slice->sequences + 1) / 2;
         else if (slice->kv_heads > 1)
             slice->kv_heads = (slice->kv_heads + 1) / 2;
         else
             return error_set(err, EXIT_DEVICE,
-                             "cuDNN attention: the backward of one head of %d tokens needs %lld bytes of workspace, "
+                             "cuDNN attention: the backward of one head of %d tokens needs %zu bytes of workspace, "
                              "but %zu are planned: shorten --seq-len",
-                             shape.T, (long long)plan->workspace_bytes, bytes);
+                             shape.T, needed, bytes);
     }
 }
 

@@ -12,9 +12,9 @@ constexpr int LOSS_WARPS = LOSS_THREADS / WARP;
 
 struct LossArguments {
     void *logits;  // (rows, cols)
-    float *losses; // (rows)
+    float *losses; // (rows); may be NULL
     const int32_t *targets;
-    int64_t rows, stride;
+    int64_t rows, stride, target_stride;
     int cols, vocab;
     float scale;
     bool backward;
@@ -109,7 +109,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         T *const here = logits + row * a.stride;
         const T *const next = row + gridDim.x < a.rows ? here + gridDim.x * a.stride : nullptr;
-        const int target = a.targets[row];
+        const int target = a.targets[row * a.target_stride];
         reader.wait();
 
         SoftmaxSum mine = {NOTHING, 0.0f};
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
                 loss = logf(all.sum) + all.max - logit;
                 if (!isfinite(loss)) a.state->nonfinite = 1;
             }
-            a.losses[row] = loss;
+            if (a.losses) a.losses[row] = loss;
         }
         for (int i = thread; i < vectors; i += LOSS_THREADS) {
             if (a.backward) {
@@ -201,16 +201,10 @@ void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor
     require_format(operation, "losses", losses, FMT_FP32);
     require_format(operation, "targets", targets, FMT_I32);
     if (logits.rows == 0) return;
-    const LossArguments a = {logits.data,
-                             (float *)losses.data,
-                             (const int32_t *)targets.data,
-                             logits.rows,
-                             logits.stride,
-                             (int)logits.cols,
-                             vocab,
-                             scale,
-                             backward,
-                             state};
+    const LossArguments a = {logits.data,      (float *)losses.data, (const int32_t *)targets.data,
+                             logits.rows,      logits.stride,        targets.stride,
+                             (int)logits.cols, vocab,                scale,
+                             backward,         state};
     for_layout(operation, logits.format, tensor_wide(logits), [&](auto layout) {
         loss_run<typename decltype(layout)::type, decltype(layout)::width>(cuda_backend(exec), a);
     });

@@ -25,11 +25,11 @@ template <int V, typename T> __device__ inline void load_parameter_or_zero(const
 }
 
 template <typename T> struct NormForward {
-    T *n, *x, *r_out;         // x, r_out NULL: not to be written
+    T *n, *x, *r_out;         // NULL: not to be written
     const T *r_in, *y;        // y NULL: nothing to add
     const T *y_bias;          // may be NULL
     const T *weight, *bias;   // bias may be NULL
-    float *mean, *rstd;       // mean NULL: RMSNorm
+    float *mean, *rstd;       // mean NULL: RMSNorm; rstd NULL: not to be written
     int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride;
     int64_t rows;
     int cols;
@@ -71,7 +71,7 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
                 unpack<V>(y[k], add);
                 load_parameter_or_zero<V>(a.y_bias ? a.y_bias + column : nullptr, bias);
 #pragma unroll
-                for (int i = 0; i < V; i++) value[i] = value[i] + (add[i] + bias[i]);
+                for (int i = 0; i < V; i++) value[i] = value[i] + add[i] + bias[i];
                 r[k] = packed<T, V>(value);
             }
         }
@@ -90,7 +90,6 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
             for (int i = 0; i < V; i++) sum += value[i];
         }
     }
-    if (!a.n) return;
     const float mean = a.mean ? block_sum<WARPS>(sum, shared[0]) / (float)a.cols : 0.0f;
     float squares = 0.0f;
 #pragma unroll
@@ -106,7 +105,7 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         const int column = (k * LANES + lane) * V;
-        if (column < a.cols) {
+        if (a.n && column < a.cols) {
             float value[V], weight[V], bias[V];
             unpack<V>(r[k], value);
             unpack<V>(load_parameter<V>(a.weight + column), weight);
@@ -118,7 +117,7 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
     }
     if (lane == 0) {
         if (a.mean) a.mean[row] = mean;
-        a.rstd[row] = rstd;
+        if (a.rstd) a.rstd[row] = rstd;
     }
 }
 
@@ -134,13 +133,12 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_forwar
     float sum = 0.0f;
     for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS) {
         float value = (float)a.r_in[row * a.r_in_stride + c];
-        if (a.y) value = value + ((float)a.y[row * a.y_stride + c] + (a.y_bias ? (float)a.y_bias[c] : 0.0f));
+        if (a.y) value = value + (float)a.y[row * a.y_stride + c] + (a.y_bias ? (float)a.y_bias[c] : 0.0f);
         const T kept = (T)value;
         if (a.r_out) a.r_out[row * a.r_out_stride + c] = kept;
         if (a.x) a.x[row * a.x_stride + c] = kept;
         sum += (float)kept;
     }
-    if (!a.n) return;
     const float mean = a.mean ? block_sum<ANY_THREADS / WARP>(sum, shared[0]) / (float)a.cols : 0.0f;
     float squares = 0.0f;
     for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS) {
@@ -149,12 +147,12 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_forwar
     }
     squares = block_sum<ANY_THREADS / WARP>(squares, shared[1]);
     const float rstd = 1.0f / sqrtf(squares / (float)a.cols + a.eps);
-    for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS)
+    for (int c = (int)threadIdx.x; a.n && c < a.cols; c += ANY_THREADS)
         a.n[row * a.n_stride + c] =
             (T)norm_value((float)r[c], mean, rstd, (float)a.weight[c], a.bias ? (float)a.bias[c] : 0.0f);
     if (threadIdx.x == 0) {
         if (a.mean) a.mean[row] = mean;
-        a.rstd[row] = rstd;
+        if (a.rstd) a.rstd[row] = rstd;
     }
 }
 
@@ -503,15 +501,16 @@ void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tens
         a.cols = (int)g.cols;
         a.add = add;
         float *const dw = (float *)dweight.data, *const db = (float *)dbias.data;
-        if (!wide || a.cols > 8192)
+        constexpr bool half = sizeof(T) == 2; // FP32 rows fill the registers sooner
+        if (!wide || a.cols > (half ? 8192 : 4096))
             norm_backward_any<T>(exec, a, dw, db, accumulate);
         else if (a.cols <= 1024)
-            norm_backward_run<T, 128, 5, sizeof(T) == 2 ? 4 : 1>(exec, a, dw, db, accumulate);
+            norm_backward_run<T, 128, 4, half ? 4 : 2>(exec, a, dw, db, accumulate);
         else if (a.cols <= 2048)
-            norm_backward_run<T, 256, 2, sizeof(T) == 2 ? 4 : 2>(exec, a, dw, db, accumulate);
+            norm_backward_run<T, 256, 2, half ? 4 : 2>(exec, a, dw, db, accumulate);
         else if (a.cols <= 4096)
-            norm_backward_run<T, 512, 1, sizeof(T) == 2 ? 4 : 2>(exec, a, dw, db, accumulate);
-        else
+            norm_backward_run<T, 512, 1, half ? 4 : 2>(exec, a, dw, db, accumulate);
+        else if constexpr (half)
             norm_backward_run<T, 1024, 1, 1>(exec, a, dw, db, accumulate);
     });
 }

@@ -1,0 +1,140 @@
+// What the benchmarks of the GPU share: a device with a workspace, tensors with random values (speed depends on
+// the data), and the median time of an operation.
+#pragma once
+#include "coat/cuda/cuda_internal.h"
+#include "coat/rng.h"
+
+typedef struct {
+    Exec exec;
+    Config config;
+    bool quick;    // fewer repetitions and the smaller model only
+    bool autotune; // matrix products: time the algorithms, print the table
+} Bench;
+
+// --- values -------------------------------------------------------------------------------------------------
+__device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
+    switch (format) {
+    case FMT_BF16: return bf16_decode(((const uint16_t *)data)[index]);
+    case FMT_E4M3: return e4m3_decode(((const uint8_t *)data)[index]);
+    case FMT_E5M2: return e5m2_decode(((const uint8_t *)data)[index]);
+    default: return ((const float *)data)[index];
+    }
+}
+
+__device__ static inline void bench_encode(void *data, Format format, int64_t index, float x) {
+    switch (format) {
+    case FMT_BF16: ((uint16_t *)data)[index] = bf16_encode(x); break;
+    case FMT_E4M3: ((uint8_t *)data)[index] = e4m3_encode(x); break;
+    case FMT_E5M2: ((uint8_t *)data)[index] = e5m2_encode(x); break;
+    default: ((float *)data)[index] = x;
+    }
+}
+
+// Element (i, j) with its scale.
+__device__ static inline float bench_element(Tensor t, int64_t i, int64_t j) {
+    float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
+    return bench_decode(t.data, t.format, t.transposed ? j * t.stride + i : i * t.stride + j) * scale;
+}
+
+// A normal deviate of a counter (Box and Muller).
+__device__ static inline float bench_normal(uint64_t seed, uint64_t index) {
+    uint64_t bits = rng_hash(seed, 0, index);
+    float u = ((float)(bits >> 40) + 1.0f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * 0x1p-24f;
+    return sqrtf(-2.0f * logf(u)) * cospif(2.0f * angle);
+}
+
+__global__ static void bench_fill_kernel(void *data, Format format, int64_t count, uint64_t seed, float deviation) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+        bench_encode(data, format, i, bench_normal(seed, (uint64_t)i) * deviation);
+}
+
+// --- device and memory --------------------------------------------------------------------------------------
+static inline void *bench_allocate(Bench *bench, size_t bytes) {
+    Error err = {};
+    void *memory = bench->exec.ops->allocate(&bench->exec, bytes, &err);
+    if (!memory) fatal(err.code, "%s", err.text);
+    return memory;
+}
+
+// Opens the GPU with a workspace as a run with bench->config would have it.
+static inline void bench_open(Bench *bench) {
+    Error err = {};
+    bench->exec.ops = cuda_ops();
+    bench->exec.ranks = 1;
+    bench->config.autotune = bench->autotune;
+    if (!bench->exec.ops->open(&bench->exec, &bench->config, &err)) fatal(err.code, "%s", err.text);
+    WorkspacePart parts[16];
+    int count = ops_workspace_parts(&bench->config, DEVICE_CUDA, parts, 16);
+    for (int i = 0; i < count; i++) bench->exec.workspace_bytes += parts[i].bytes;
+    bench->exec.workspace = bench_allocate(bench, bench->exec.workspace_bytes);
+    char text[256];
+    bench->exec.ops->describe(&bench->exec, text, sizeof text);
+    printf("%s\n", text);
+}
+
+static inline void bench_close(Bench *bench) {
+    bench->exec.ops->release(&bench->exec, bench->exec.workspace);
+    bench->exec.ops->close(&bench->exec);
+}
+
+// A new (rows, cols) tensor of normal deviates; FP8 with a scale of 0.5.
+static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
+    static uint64_t seed = 1;
+    Tensor t = {};
+    t.rows = rows, t.cols = cols, t.stride = cols, t.format = format;
+    t.data = bench_allocate(bench, (size_t)(rows * cols) * format_bytes(format));
+    bench_fill_kernel<<<1024, 256, 0, cuda_backend(&bench->exec)->stream>>>(t.data, format, rows * cols, seed++,
+                                                                            deviation);
+    LAUNCH_CHECK("bench_fill");
+    if (format_is_fp8(format)) {
+        const float scale = 0.5f;
+        t.granularity = SCALE_TENSOR;
+        t.scale = bench_allocate(bench, sizeof scale);
+        bench->exec.ops->upload(&bench->exec, t.scale, &scale, sizeof scale);
+    }
+    return t;
+}
+
+// The same for a tensor whose memory holds the transpose.
+static inline Tensor bench_tensor_transposed(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
+    Tensor t = bench_tensor(bench, cols, rows, format, deviation);
+    t.transposed = true;
+    t.rows = rows, t.cols = cols;
+    return t;
+}
+
+static inline void bench_release(Bench *bench, Tensor t) {
+    if (t.scale) bench->exec.ops->release(&bench->exec, t.scale);
+    if (t.data) bench->exec.ops->release(&bench->exec, t.data);
+}
+
+// --- time ---------------------------------------------------------------------------------------------------
+static inline int bench_compare(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+// Median milliseconds of an operation, after warm-up.
+static inline float bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { WARM_UP = 3, MOST = 21, QUICK = 7 };
+    const char *doing = "timing";
+    int runs = bench->quick ? QUICK : MOST;
+    cudaStream_t stream = cuda_backend(&bench->exec)->stream;
+    float ms[MOST];
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin), doing);
+    CUDA_CHECK(cudaEventCreate(&end), doing);
+    for (int i = 0; i < WARM_UP; i++) operation(bench, context);
+    for (int i = 0; i < runs; i++) {
+        CUDA_CHECK(cudaEventRecord(begin, stream), doing);
+        operation(bench, context);
+        CUDA_CHECK(cudaEventRecord(end, stream), doing);
+        CUDA_CHECK(cudaEventSynchronize(end), doing);
+        CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), doing);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin), doing);
+    CUDA_CHECK(cudaEventDestroy(end), doing);
+    qsort(ms, (size_t)runs, sizeof ms[0], bench_compare);
+    return ms[runs / 2];
+}

@@ -1,0 +1,148 @@
+// What the tests of operations share: tensors with random or poisoned contents that are remembered, and a
+// driver that runs a test in every plain format and with several numbers of threads, whose results must agree
+// bit for bit.
+#pragma once
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coat/ops.h"
+
+#define MAX_TENSORS 64
+
+typedef struct {
+    Exec exec;
+    Config config;
+    Format format; // of activations and weights in this run
+    uint64_t draws;
+    void *memory[MAX_TENSORS];
+    size_t bytes[MAX_TENSORS];
+    int count;
+} Fixture;
+
+// A pseudo-random number in (-1, 1) that depends on the order of calls alone.
+static inline double draw(Fixture *f) {
+    uint64_t z = (f->draws += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (double)(int64_t)((z ^ (z >> 31)) >> 11) / (double)(1ull << 52) - 1;
+}
+
+static inline double value(Tensor t, int64_t i, int64_t j) {
+    if (t.format == FMT_FP32) return (double)((const real *)t.data)[i * t.stride + j];
+    if (t.format == FMT_BF16) return (double)bf16_decode(((const uint16_t *)t.data)[i * t.stride + j]);
+    return (double)((const int32_t *)t.data)[i * t.stride + j];
+}
+
+static inline void set_value(Tensor t, int64_t i, int64_t j, double x) {
+    if (t.format == FMT_FP32)
+        ((real *)t.data)[i * t.stride + j] = (real)x;
+    else if (t.format == FMT_BF16)
+        ((uint16_t *)t.data)[i * t.stride + j] = bf16_encode((float)x);
+    else
+        ((int32_t *)t.data)[i * t.stride + j] = (int32_t)x;
+}
+
+// A new tensor whose bytes are all 0xff, which is NaN in every format: what an operation forgets to write shows.
+static inline Tensor poisoned(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = {0};
+    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    t.data = xmalloc(bytes);
+    memset(t.data, 0xff, bytes);
+    t.rows = rows;
+    t.cols = t.stride = cols;
+    t.format = format;
+    assert_true(f->count < MAX_TENSORS);
+    f->memory[f->count] = t.data;
+    f->bytes[f->count++] = bytes;
+    return t;
+}
+
+static inline Tensor random_tensor(Fixture *f, Format format, int64_t rows, int64_t cols, double size) {
+    Tensor t = poisoned(f, format, rows, cols);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) set_value(t, i, j, size * draw(f));
+    return t;
+}
+
+static inline Tensor copy_of(Fixture *f, Tensor x) {
+    Tensor t = poisoned(f, x.format, x.rows, x.cols);
+    for (int64_t i = 0; i < x.rows; i++)
+        for (int64_t j = 0; j < x.cols; j++) set_value(t, i, j, value(x, i, j));
+    return t;
+}
+
+static inline Tensor no_tensor(void) {
+    Tensor t = {0};
+    return t;
+}
+
+static inline bool same_bits(Tensor a, Tensor b) {
+    for (int64_t i = 0; i < a.rows; i++) {
+        size_t row = (size_t)a.cols * format_bytes(a.format), step = (size_t)a.stride * format_bytes(a.format);
+        size_t other = (size_t)b.stride * format_bytes(b.format);
+        if (memcmp((char *)a.data + (size_t)i * step, (char *)b.data + (size_t)i * other, row) != 0) return false;
+    }
+    return true;
+}
+
+// Fails unless element (i, j) is `expected` to the precision of its format, plus `slack` of absolute error, which
+// stands for the size of the terms that were summed.
+static inline void assert_value(Tensor t, int64_t i, int64_t j, double expected, double slack) {
+    double x = value(t, i, j), rounding = t.format == FMT_BF16 ? 1.0 / 256 : 1e-6;
+    if (fabs(x - expected) <= rounding * fabs(expected) + 2e-6 * slack) return;
+    fail_msg("element (%ld, %ld) is %.9g, expected %.9g", (long)i, (long)j, x, expected);
+}
+
+static inline void fixture_begin(Fixture *f, Format format, int threads) {
+    Error err;
+    memset(f, 0, sizeof *f);
+    f->format = format;
+    f->config.threads = threads;
+    f->config.micro_batch = 3;
+    f->config.seq_len = 100;
+    f->config.shape.heads = f->config.shape.kv_heads = 4;
+    f->config.shape.head_dim = 24;
+    f->config.shape.channels = 96;
+    f->config.shape.ffn = 1200; // the widest tensor of any test
+    f->exec.ops = cpu_ops();
+    assert_true(f->exec.ops->open(&f->exec, &f->config, &err));
+    WorkspacePart parts[8];
+    int count = ops_workspace_parts(&f->config, DEVICE_CPU, parts, 8);
+    for (int i = 0; i < count; i++) f->exec.workspace_bytes += parts[i].bytes;
+    f->exec.workspace = f->exec.ops->allocate(&f->exec, f->exec.workspace_bytes, &err);
+    assert_non_null(f->exec.workspace);
+    memset(f->exec.workspace, 0xff, f->exec.workspace_bytes);
+}
+
+// Releases everything; returns a hash of all the tensors' bytes.
+static inline uint64_t fixture_end(Fixture *f) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (int i = 0; i < f->count; i++) {
+        for (size_t b = 0; b < f->bytes[i]; b++) hash = (hash ^ ((const uint8_t *)f->memory[i])[b]) * 0x100000001b3ull;
+        free(f->memory[i]);
+    }
+    f->exec.ops->release(&f->exec, f->exec.workspace);
+    f->exec.ops->close(&f->exec);
+    return hash;
+}
+
+// Runs the body in FP32 and BF16, each with 1, 2 and 3 threads.
+static inline void run_everywhere(void (*body)(Fixture *)) {
+    const Format formats[2] = {FMT_FP32, FMT_BF16};
+    for (int i = 0; i < 2; i++) {
+        uint64_t first = 0;
+        for (int threads = 1; threads <= 3; threads++) {
+            Fixture f;
+            fixture_begin(&f, formats[i], threads);
+            body(&f);
+            uint64_t hash = fixture_end(&f);
+            if (threads == 1) first = hash;
+            assert_true(hash == first);
+        }
+    }
+}

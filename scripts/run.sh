@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# `make run`: a first model in a few minutes, with nothing to download. Builds the program, gathers text that is on
+# every machine that can build it (the headers of the system's libraries), trains a small GPT on its bytes, and says
+# how good it is and where everything lies. On a GPU that can compute in FP8 the model is larger.
+#
+#   STEPS=50 OUT=runs/short scripts/run.sh     settings come from the environment
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${OUT:-runs/demo}
+data=data/tokens/headers
+
+cpu_model=(--layers 4 --heads 4 --channels 192 --seq-len 256 --micro-batch 16)
+cpu_training=(--steps "${STEPS:-300}" --lr 2e-3 --warmup 30 --val-every 50 --val-batches 8)
+gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)
+gpu_training=(--steps "${STEPS:-400}" --lr 1e-3 --warmup 40 --val-every 100 --val-batches 20)
+training=(--schedule cosine --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --seed 42)
+sample=(--prompt '#include <' --sample-tokens 400 --temperature 0.8)
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "building"
+scripts/setup.sh
+make -j"$(nproc)"
+
+# FP8 needs compute capability 8.9.
+gpu_for_fp8() {
+    [ -x train_gpt2_fp8 ] && command -v nvidia-smi >/dev/null &&
+        nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 |
+        awk '{ exit !($1 >= 8.9) }'
+}
+if gpu_for_fp8; then
+    program=./train_gpt2_fp8 model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
+else
+    program=./train_gpt2_fp8_cpu model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")
+fi
+
+say "gathering text: the headers of this machine's libraries"
+build/prepare_bytes --headers --out $data
+
+say "what tables of bytes reach"
+baselines=$(build/bigram ${data}_train.bin ${data}_val.bin)
+uniform=$(awk '$1 == "uniform" { print $2 }' <<<"$baselines")
+bigram=$(awk '$1 == "bigram" { print $2 }' <<<"$baselines")
+echo "every byte equally likely: $uniform nats per byte; knowing the byte before: $bigram"
+
+say "training"
+$program --tokenizer bytes --train ${data}_train.bin --val ${data}_val.bin "${model[@]}" "${training[@]}" \
+    "${sample[@]}" --out "$out" --overwrite
+
+build/plot_loss "$out/log.jsonl" "$out/loss.svg" --title "$out: a GPT on the bytes of header files" \
+    --ref uniform="$uniform" --ref bigram="$bigram"
+
+# number KEY LINE: the value of "KEY": in a line of the log.
+number() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$2"; }
+first=$(number loss "$(grep -m 1 '"loss"' "$out/log.jsonl")")
+last_val=$(number val_loss "$(grep '"val_loss"' "$out/log.jsonl" | tail -n 1)")
+checkpoints=("$out"/step-*)
+
+say "result, in nats per byte"
+awk -v uniform="$uniform" -v bigram="$bigram" -v first="$first" -v val="$last_val" 'BEGIN {
+    printf "  uniform           %.3f\n  first step        %.3f\n  bigram table      %.3f\n", uniform, first, bigram
+    printf "  this model        %.3f on files it has not seen (%.2f bits per byte)\n", val, val / log(2)
+}'
+say "files"
+echo "  log         $out/log.jsonl"
+echo "  loss curve  $out/loss.svg"
+echo "  checkpoint  ${checkpoints[-1]}"
+echo "  more text   $program --model ${checkpoints[-1]} --tokenizer bytes --prompt 'struct '"
