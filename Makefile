@@ -90,10 +90,11 @@ LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 ifneq ($(FOUND_NVCC),)
 ifeq ($(GPU),)
 GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
-else ifeq ($(GPU),native)
-GENCODE := -arch=native
 else
-GENCODE := -gencode arch=compute_$(GPU),code=sm_$(GPU)
+# native: as the driver says, "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do).
+GPU_ARCH := $(if $(filter native,$(GPU)),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | \
+	awk '{ print $$1 * 10 ($$1 >= 9 ? "a" : "") }'),$(GPU))
+GENCODE := -gencode arch=compute_$(GPU_ARCH),code=sm_$(GPU_ARCH)
 endif
 comma := ,
 space := $(subst ,, )
@@ -140,7 +141,9 @@ tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
 ifdef HOST_FLAGS
 $(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))
+ifneq ($(FOUND_NVCC),)
 $(call remember,gpu,$(NVCC) $(FOUND_NVCC) $(CUDA_ROOT) $(GPU_FLAGS) $(NVCC_FLAGS) $(CUDA_LIBS))
+endif
 endif
 
 # $(call compile,VARIANT,FLAGS): build/VARIANT/x.o from x.c, and from the CUDA C files at the root read as C.

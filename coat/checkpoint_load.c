@@ -11,7 +11,7 @@
 #include "weights.h"
 
 #define PATH_BUFFER 4096
-#define PIECE_BYTES ((size_t)16 << 20)
+#define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
 
 // The model of the files must be the run's, whichever flags it was given by.
@@ -56,7 +56,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     bool good = manifest_check_file(&manifest, "config.json", err) &&
                 manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
                 compare_shapes(folder, &shape, &arena->config.shape, err) &&
-                run_state_read(state, run, &arena->config, exec->ranks, err);
+                run_state_read(state, run, &arena->config, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);

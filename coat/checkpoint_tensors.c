@@ -5,7 +5,7 @@
 
 #include "files.h"
 
-#define PIECE_BYTES ((size_t)16 << 20) // of host memory, between device and file
+#define PIECE_BYTES ((size_t)8 << 20) // of host memory, between device and file
 #define PATH_BUFFER 4096
 
 static Dtype dtype_of(Format format) {

@@ -25,13 +25,20 @@ static bool uses_coat_saved(const Config *c, int ranks) {
     (void)ranks;
     return c->recipe.saved == SAVED_COAT;
 }
+static bool may_use_gpu(const Config *c) {
+#ifdef COAT_CUDA
+    return c->device != DEVICE_CPU;
+#else
+    return c->device == DEVICE_CUDA;
+#endif
+}
 static bool uses_small_moments(const Config *c, int ranks) {
     (void)ranks;
-    return c->recipe.moments != MOMENTS_FP32;
+    return c->recipe.moments != MOMENTS_FP32 && may_use_gpu(c);
 }
 static bool uses_no_master(const Config *c, int ranks) {
     (void)ranks;
-    return c->recipe.master == MASTER_NONE;
+    return c->recipe.master == MASTER_NONE && may_use_gpu(c);
 }
 // With one process there is nothing to share and every stage is the same.
 static bool uses_zero(const Config *c, int ranks) {
@@ -83,9 +90,10 @@ static const NotBuilt not_built[] = {
     {uses_fp8_linear, true, "--linear fp8", "FP8 products are not built yet", "use --linear bf16"},
     {uses_fp8_head, true, "--head fp8", "FP8 products are not built yet", "use --head bf16"},
     {uses_coat_saved, true, "--saved coat", "FP8 activations are not built yet", "use --saved bf16"},
-    {uses_small_moments, true, "--moments", "moments below 32 bits are not built yet", "use --moments fp32"},
-    {uses_no_master, true, "--master none", "stochastic rounding of weights is not built yet",
-     "use --master fp32 or --master split16"},
+    {uses_small_moments, true, "--moments", "moments below 32 bits are not built on the GPU yet",
+     "use --moments fp32 or --device cpu"},
+    {uses_no_master, true, "--master none", "stochastic rounding of weights is not built on the GPU yet",
+     "use --master fp32, --master split16 or --device cpu"},
     {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
     {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
     {uses_autotune, true, "--autotune", "timing the product algorithms is not built yet", "leave it away"},

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "files.h"
+
 // Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
 // may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
 #define OPEN_FILES 256
@@ -58,23 +60,6 @@ int64_t data_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
     return (int64_t)x;
 }
 
-// Reads exactly `bytes` at `offset`; false at the end of the file or on an error (errno, 0 = end of file).
-static bool read_at(int fd, void *to, size_t bytes, int64_t offset) {
-    char *p = (char *)to;
-    while (bytes > 0) {
-        ssize_t got = pread(fd, p, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
-            if (got == 0) errno = 0;
-            return false;
-        }
-        p += got;
-        bytes -= (size_t)got;
-        offset += got;
-    }
-    return true;
-}
-
 static bool looks_like_text(const unsigned char *bytes, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (bytes[i] < 9 || (bytes[i] > 13 && bytes[i] < 32) || bytes[i] == 127) return false;
@@ -113,8 +98,7 @@ static bool check_header(Shard *shard, int fd, XXH64_state_t *hash, Error *err) 
     int32_t header[DATA_HEADER_BYTES / 4];
     memset(header, 0, sizeof header);
     size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
-    if (!read_at(fd, header, have, 0))
-        return error_set(err, EXIT_DATA, "%s: could not read the header: %s", path, strerror(errno));
+    if (!file_read_at(fd, path, 0, header, have, err)) return false;
     bool wide = header[0] == DATA_MAGIC_U32;
     if (header[0] != DATA_MAGIC_U16 && !wide)
         return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
@@ -148,8 +132,8 @@ static bool check_header(Shard *shard, int fd, XXH64_state_t *hash, Error *err) 
     size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;
     XXH64_update(hash, &shard->bytes, sizeof shard->bytes);
     for (int end = 0; end < 2; end++) {
-        if (!read_at(fd, edge, edge_bytes, end ? shard->bytes - (int64_t)edge_bytes : 0))
-            return error_set(err, EXIT_DATA, "%s: could not be read: %s", path, strerror(errno));
+        uint64_t at = end ? (uint64_t)shard->bytes - edge_bytes : 0;
+        if (!file_read_at(fd, path, at, edge, edge_bytes, err)) return false;
         XXH64_update(hash, edge, edge_bytes);
     }
     return true;
@@ -293,10 +277,9 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     int64_t first = (sequence - shard->first_sequence) * T; // token of the file
     int fd = shard_descriptor(loader, index, err);
     if (fd < 0) return false;
-    if (!read_at(fd, loader->buffer, ((size_t)T + 1) * (size_t)shard->token_bytes,
-                 DATA_HEADER_BYTES + first * shard->token_bytes))
-        return error_set(err, EXIT_DATA, "%s: could not read tokens %" PRId64 " to %" PRId64 ": %s", shard->path, first,
-                         first + T, errno ? strerror(errno) : "the file has become shorter since it was opened");
+    uint64_t at = DATA_HEADER_BYTES + (uint64_t)first * (uint64_t)shard->token_bytes;
+    if (!file_read_at(fd, shard->path, at, loader->buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err))
+        return false;
     const uint16_t *narrow = (const uint16_t *)loader->buffer;
     const uint32_t *wide = (const uint32_t *)loader->buffer;
     uint32_t before = 0;

@@ -76,10 +76,14 @@ bool folder_sync(const char *path, Error *err) {
 }
 
 bool folder_remove(const char *path, Error *err) {
-    DIR *dir = opendir(path);
+    // never through a link, to files that lie elsewhere
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return true;
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir) {
-        if (errno == ENOENT) return true;
-        return error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+        error_set(err, EXIT_DATA, "cannot remove %s: %s", path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return false;
     }
     for (struct dirent *entry; (entry = readdir(dir));) {
         if (name_is_plain(entry->d_name) && unlinkat(dirfd(dir), entry->d_name, 0) != 0) {

@@ -26,7 +26,8 @@ bool name_is_plain(const char *name);
 bool folder_make(const char *path, Error *err);
 // Flushes a folder's entries to the disk, so that a rename in it survives a power cut.
 bool folder_sync(const char *path, Error *err);
-// Removes a folder and the files in it (not folders inside it). A folder that is not there is fine.
+// Removes a folder and the files in it (not folders inside it, and nothing behind a link). A folder that is
+// not there is fine.
 bool folder_remove(const char *path, Error *err);
 
 // Opens a regular file for reading; *size is its length.

@@ -6,7 +6,7 @@
 #include "llmc_weights.h"
 
 #define CONFIG_LIMIT (1u << 20)
-#define INDEX_LIMIT (64u << 20)
+#define INDEX_LIMIT (16u << 20)
 #define MAX_SHARDS 1024
 #define PATH_BUFFER 4096
 #define PREFIX "transformer."

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files.h"
+
 #define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
 
 struct Log {
@@ -27,21 +29,6 @@ struct Log {
 double log_flops_per_token(const Config *config, int64_t parameters) {
     const ModelShape *s = &config->shape;
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
-}
-
-// mkdir -p
-static bool make_folder(const char *path, Error *err) {
-    char part[PATH_MAX_LENGTH + 16];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *p = part + 1;; p++) {
-        if (*p && *p != '/') continue;
-        char kept = *p;
-        *p = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return error_set(err, EXIT_DATA, "--out %s: cannot make the folder %s: %s", path, part, strerror(errno));
-        if (!kept) return true;
-        *p = kept;
-    }
 }
 
 // Writes everything; a signal or a short write does not tear a line.
@@ -99,7 +86,7 @@ static bool trim(const char *path, int64_t first_step, Error *err) {
 }
 
 static bool open_file(Log *log, const char *out, int64_t first_step, Error *err) {
-    if (!make_folder(out, err)) return false;
+    if (!folder_make(out, err)) return false;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
     bool fresh = first_step <= 1;
     if (!fresh && !trim(log->path, first_step, err)) return false;

@@ -6,7 +6,7 @@
 
 #include "files.h"
 
-#define MANIFEST_LIMIT (64u << 20)
+#define MANIFEST_LIMIT (16u << 20)
 #define READ_PIECE (1u << 20)
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64

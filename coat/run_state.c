@@ -42,6 +42,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
 }
 
 static void settings_fields(JsonText *t, const Config *c, int ranks) {
+    char seed[32];
     json_text_open(t, "settings", '{');
     recipe_fields(t, &c->recipe);
     json_text_int(t, "micro-batch", c->micro_batch);
@@ -51,7 +52,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_names[c->schedule]);
-    if (c->schedule != SCHEDULE_CONSTANT) {
+    if (c->schedule != SCHEDULE_CONSTANT && c->lr_final != 1.0f) { // else the length changes no rate
         json_text_int(t, "steps", c->steps);
         json_text_float(t, "lr-final", c->lr_final);
     }
@@ -63,7 +64,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "grad-clip", c->grad_clip);
     if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
     if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
-    json_text_hex(t, "seed", c->seed);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
+    json_text_string(t, "seed", seed); // may exceed what JSON's numbers hold
     json_text_bool(t, "shuffle", c->shuffle);
     json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
     json_text_close(t, '}');
@@ -142,11 +144,12 @@ static bool is_state_format(const char *key) {
     return false;
 }
 
-static bool compare_settings(const json_t *theirs, const Config *config, int ranks, const char *path, Error *err) {
+static bool compare_settings(const json_t *theirs, const Config *config, const Exec *exec, const char *path,
+                             Error *err) {
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
-    settings_fields(&t, config, ranks);
+    settings_fields(&t, config, exec->ranks);
     json_text_close(&t, '}');
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
@@ -165,14 +168,14 @@ static bool compare_settings(const json_t *theirs, const Config *config, int ran
                              "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
                              "weights with --model",
                              path, key, before, after);
-        else if (strcmp(key, "steps") != 0)
+        else if (strcmp(key, "steps") != 0 && exec->rank == 0)
             fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
     }
     json_decref(now);
     return good;
 }
 
-bool run_state_read(const char *path, RunState *run, const Config *config, int ranks, Error *err) {
+bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err) {
     json_t *o = json_read_object(path, STATE_LIMIT, err);
     if (!o) return false;
     const json_t *state, *settings;
@@ -185,7 +188,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, int r
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&
-                compare_settings(settings, config, ranks, path, err);
+                compare_settings(settings, config, exec, path, err);
     json_decref(o);
     return good;
 }

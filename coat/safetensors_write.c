@@ -90,7 +90,7 @@ static void finish_tensors(SafeWriter *writer) {
 }
 
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err) {
-    qsort(writer->tensors, (size_t)writer->count, sizeof *writer->tensors, compare_declared);
+    if (writer->count) qsort(writer->tensors, (size_t)writer->count, sizeof *writer->tensors, compare_declared);
     writer->path = strdup(path);
     if (!writer->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
     writer->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

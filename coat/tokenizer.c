@@ -1,15 +1,13 @@
 #include "tokenizer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "bpe.h"
+#include "files.h"
 
 #define FILE_BYTES_MAX (64 << 20) // the largest vocabularies in use take a tenth of this
+#define PATH_BYTES 2048
 #define END_OF_TEXT_NAME "<|endoftext|>"
 #define BIN_MAGIC 20240328 // llm.c: a header of 256 int32 {magic, version, vocabulary, end of text (version 2)},
 #define BIN_HEADER 1024    // then every token as one byte of length and its bytes
@@ -21,44 +19,19 @@ struct Tokenizer {
     bool bytes;     // token = byte
     bool can_merge; // merges are known
     int end_of_text;
-    char name[256]; // the file's, for messages
+    char name[PATH_BYTES]; // the file's, for messages
 };
 
 // --- files -------------------------------------------------------------------------------------------------
 
 // Reads a whole file into memory that the caller frees; NULL with err.
-static char *read_file(const char *path, size_t *size, Error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // non-blocking: refuse a pipe instead of waiting
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        error_set(err, EXIT_DATA, "tokenizer %s: could not be opened: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return NULL;
-    }
-    if (!S_ISREG(info.st_mode) || info.st_size == 0 || info.st_size > FILE_BYTES_MAX) {
-        error_set(err, EXIT_DATA, "tokenizer %s: %s", path,
-                  !S_ISREG(info.st_mode) ? "not a regular file"
-                  : info.st_size == 0    ? "the file is empty"
-                                         : "too large to be a vocabulary");
-        close(fd);
-        return NULL;
-    }
-    size_t have = 0, want = (size_t)info.st_size;
-    char *text = (char *)xmalloc(want);
-    while (have < want) {
-        ssize_t got = read(fd, text + have, want - have);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        have += (size_t)got;
-    }
-    close(fd);
-    if (have < want) {
-        error_set(err, EXIT_DATA, "tokenizer %s: could not be read to its end", path);
-        free(text);
-        return NULL;
-    }
-    *size = want;
-    return text;
+static char *read_vocabulary(const char *path, size_t *size, Error *err) {
+    char *text;
+    if (!file_read_all(path, FILE_BYTES_MAX, &text, size, err)) return NULL;
+    if (*size > 0) return text;
+    error_set(err, EXIT_DATA, "tokenizer %s: the file is empty", path);
+    free(text);
+    return NULL;
 }
 
 // Writes the path of `name` in the folder of `path` (in the folder `path` itself where `inside`) if there is
@@ -67,7 +40,7 @@ static bool find_beside(const char *path, bool inside, const char *name, char *f
     const char *slash = strrchr(path, '/');
     int folder = inside ? (int)strlen(path) : slash ? (int)(slash - path) + 1 : 0;
     int length = snprintf(found, size, "%.*s%s%s", folder, path, inside ? "/" : "", name);
-    return length > 0 && (size_t)length < size && access(found, F_OK) == 0;
+    return length > 0 && (size_t)length < size && path_is_file(found);
 }
 
 // --- GPT-2's way of writing bytes as characters ------------------------------------------------------------
@@ -177,7 +150,7 @@ static bool add_merge(Tokenizer *t, const char *line, size_t length, int rank, c
 
 static bool load_merges(Tokenizer *t, const char *path, Error *err) {
     size_t size;
-    char *text = read_file(path, &size, err);
+    char *text = read_vocabulary(path, &size, err);
     if (!text) return false;
     int lines = 1, number = 0, rank = 0;
     for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
@@ -264,7 +237,7 @@ Tokenizer *tokenizer_bytes(void) {
 
 static bool load(Tokenizer *t, const char *path, Error *err) {
     size_t size;
-    char *text = read_file(path, &size, err);
+    char *text = read_vocabulary(path, &size, err);
     if (!text) return false;
     int32_t magic = 0;
     if (size >= sizeof magic) memcpy(&magic, text, sizeof magic);
@@ -276,7 +249,7 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++)
         t->end_of_text = vocabulary_find(&t->vocabulary, ends[i], strlen(ends[i]));
-    char merges[2048];
+    char merges[PATH_BYTES];
     t->can_merge = find_beside(path, false, "vocab.bpe", merges, sizeof merges) ||
                    find_beside(path, false, "merges.txt", merges, sizeof merges);
     return !t->can_merge || load_merges(t, merges, err);
@@ -284,9 +257,8 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
 
 Tokenizer *tokenizer_open(const char *path, Error *err) {
     static const char *const names[] = {"encoder.json", "vocab.json", "gpt2_tokenizer.bin"};
-    char inside[2048];
-    struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+    char inside[PATH_BYTES];
+    if (path_is_folder(path)) {
         bool found = false;
         for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++)
             found = find_beside(path, true, names[i], inside, sizeof inside);

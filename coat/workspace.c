@@ -4,7 +4,7 @@
 #include "ops.h"
 
 #define CUBLASLT_WORKSPACE ((size_t)32 << 20) // what cuBLASLt's fastest algorithms ask for
-#define REDUCTION_BLOCKS 512                  // partial sums per column that the GPU's kernels leave
+#define SORT_CHUNK 64                         // sorted tokens that leave partial sums of the embedding's gradient
 
 static int add_part(WorkspacePart parts[], int count, int max_parts, const char *name, size_t bytes) {
     if (count >= max_parts || bytes == 0) return count;
@@ -31,17 +31,26 @@ static int64_t widest_activation(const ModelShape *shape) {
 static int cpu_parts(const Config *config, WorkspacePart parts[], int max_parts) {
     size_t threads = (size_t)cpu_threads(config);
     int64_t widest = widest_activation(&config->shape);
-    size_t bytes = cpu_piece(widest) + threads * cpu_gemm_slot();
+    size_t bytes = cpu_piece(widest) + threads * cpu_product_slot();
     bytes = larger(bytes, threads * cpu_attention_slot(config->seq_len, config->shape.head_dim));
     bytes = larger(bytes, cpu_row_shared(widest) + threads * cpu_row_slot(widest));
     return add_part(parts, 0, max_parts, "cpu_scratch", bytes);
 }
 
+// What the largest of the GPU's reductions, the gradient of the token embedding, leaves between its stages: the sort
+// of the tokens (keys and rows, in and out, and the library's own copies) and two partial sums per chunk of sorted
+// tokens. The norms' reductions stay under half of what cuBLASLt has (blocks * 2 * channels, with as many blocks as
+// fill the device and at most 8192 channels), the others are smaller still.
+static size_t reductions_bytes(const Config *config) {
+    size_t tokens = (size_t)config_micro_tokens(config);
+    size_t sort = 24 * tokens + ((size_t)1 << 20);
+    return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
+}
+
 // One operation runs at a time here too: one row of the plan, named after the largest need.
 static int cuda_parts(const Config *config, WorkspacePart parts[], int max_parts) {
     const ModelShape *shape = &config->shape;
-    int64_t widest = shape->ffn > 3 * shape->channels ? shape->ffn : 3 * shape->channels;
-    size_t reductions = (size_t)REDUCTION_BLOCKS * (size_t)widest * sizeof(float);
+    size_t reductions = reductions_bytes(config);
     const char *name = reductions > CUBLASLT_WORKSPACE ? "reductions" : "cublaslt";
     size_t bytes = larger(reductions, CUBLASLT_WORKSPACE);
     if (config->recipe.precision != PRECISION_FP32) {

@@ -19,6 +19,7 @@
 
 #include "data.h"
 #include "error.h"
+#include "files.h"
 
 #define PATH_BYTES 4096
 #define END_OF_TEXT 256
@@ -213,19 +214,6 @@ static void hold_out(Documents *documents, double fraction) {
 
 // --- writing -----------------------------------------------------------------------------------------------
 
-static bool make_parents(const char *path, Error *err) {
-    char folder[PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", path);
-    for (char *p = folder + 1; *p; p++) {
-        if (*p != '/') continue;
-        *p = 0;
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-            return error_set(err, EXIT_DATA, "folder %s could not be made: %s", folder, strerror(errno));
-        *p = '/';
-    }
-    return true;
-}
-
 // Writes bytes [begin, end) of a text as tokens.
 static bool write_tokens(FILE *file, const unsigned char *text, int64_t begin, int64_t end) {
     unsigned char tokens[8192]; // uint16, little-endian
@@ -371,10 +359,12 @@ int main(int argc, char **argv) {
         fputs(usage, stdout);
         return EXIT_DONE;
     }
+    char folder[PATH_BYTES];
     int count;
     int64_t train_tokens = 0, val_tokens = 0, val_files = 0;
     bool ok = parse(&options, argc, argv, &count, &err) && gather(&documents, &options, count, argv, &err) &&
-              make_parents(options.out, &err) && write_file(&documents, &options, false, &train_tokens, &err) &&
+              path_folder(folder, sizeof folder, options.out, &err) && folder_make(folder, &err) &&
+              write_file(&documents, &options, false, &train_tokens, &err) &&
               (options.val_fraction <= 0 || write_file(&documents, &options, true, &val_tokens, &err));
     for (int64_t i = 0; i < documents.count; i++) {
         val_files += documents.list[i].val;

@@ -4,8 +4,8 @@
 // and compared bit for bit.
 //
 //   bench_attention [--quick]
-#include "../coat/cuda/attention.h"
 #include "bench_cuda.h"
+#include "coat/cuda/attention.h"
 
 #define CEILING_SIZE 8192
 #define TOLERANCE 0.02 // relative, in the mean square: BF16 operands and results against FP32

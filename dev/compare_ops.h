@@ -124,7 +124,6 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(gpu);
 }
 
-static const Tensor absent; // data NULL
 
 #define ON_BOTH(b) for (int s = 0; s < 2; s++)
 #define CALL(b, op, ...) (b)->exec[s].ops->op(&(b)->exec[s], __VA_ARGS__)
@@ -159,7 +158,7 @@ static void compare_norm(Backends *b, OpShape o) {
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], r.t[s], y.t[s], yb.t[s]);
-        CALL(b, norm_rebuild, n2.t[s], absent, norm);
+        CALL(b, norm_rebuild, n2.t[s], no_tensor(), norm);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, false, false);
     }
     pair_check(b, x, o.tight, "residual + norm", "x");
@@ -173,7 +172,7 @@ static void compare_norm(Backends *b, OpShape o) {
     ON_BOTH(b) { // adding and accumulating; and a norm of what is already there
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
-        CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], x.t[s], absent, absent);
+        CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], x.t[s], no_tensor(), no_tensor());
     }
     pair_check(b, g, o.tight, "norm backward, added", "g");
     pair_check(b, dw, 1e-4, "norm backward, accumulated", "dweight");
@@ -189,13 +188,13 @@ static void compare_gelu(Backends *b, OpShape o) {
     Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format), db = pair_poisoned(b, 1, F, FMT_FP32);
     ON_BOTH(b) {
         CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s]);
-        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], absent);
+        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], no_tensor());
     }
     pair_check(b, h, o.tight, "gelu forward", "h");
     pair_check(b, g, o.tight, "gelu forward", "g");
     pair_check(b, g2, o.tight, "gelu forward in place", "g");
     ON_BOTH(b) {
-        CALL(b, gelu_rebuild, g2.t[s], absent, h.t[s]);
+        CALL(b, gelu_rebuild, g2.t[s], no_tensor(), h.t[s]);
         CALL(b, gelu_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
     }
     pair_check(b, g2, o.tight, "gelu rebuild", "g");
@@ -218,7 +217,7 @@ static void compare_linear(Backends *b, OpShape o) {
         memset(&weight_, 0, sizeof weight_);
         weight_.value = w.t[s];
         CALL(b, linear_forward, y.t[s], x.t[s], weight_, bias.t[s]);
-        CALL(b, linear_forward, y2.t[s], x.t[s], weight_, absent);
+        CALL(b, linear_forward, y2.t[s], x.t[s], weight_, no_tensor());
         CALL(b, linear_backward_data, dx.t[s], dy.t[s], weight_);
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             CALL(b, linear_backward_weight, dw.t[s], dy.t[s], x.t[s], accumulate != 0);

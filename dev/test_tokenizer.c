@@ -274,7 +274,7 @@ static void test_small_vocabulary(void **state) {
 
 static void test_bad_json(void **state) {
     (void)state;
-    expect_refused("absent.json", "could not be opened");
+    expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no encoder.json"); // the empty folder
     write_text("empty.json", "");
     expect_refused("empty.json", "empty");

@@ -11,7 +11,7 @@ out=${OUT:-runs/demo}
 data=data/tokens/headers
 
 cpu_model=(--layers 4 --heads 4 --channels 192 --seq-len 256 --micro-batch 16)
-cpu_training=(--steps "${STEPS:-300}" --lr 2e-3 --warmup 30 --val-every 50 --val-batches 8)
+cpu_training=(--steps "${STEPS:-200}" --lr 2e-3 --warmup 30 --val-every 50 --val-batches 8)
 gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)
 gpu_training=(--steps "${STEPS:-400}" --lr 1e-3 --warmup 40 --val-every 100 --val-batches 20)
 training=(--schedule cosine --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --seed 42)
@@ -19,17 +19,19 @@ sample=(--prompt '#include <' --sample-tokens 400 --temperature 0.8)
 
 say() { printf '\n== %s\n' "$*"; }
 
-say "building"
-scripts/setup.sh
-make -j"$(nproc)"
-
 # FP8 needs compute capability 8.9.
 gpu_for_fp8() {
-    [ -x train_gpt2_fp8 ] && command -v nvidia-smi >/dev/null &&
+    command -v nvidia-smi >/dev/null &&
         nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 |
-        awk '{ exit !($1 >= 8.9) }'
+        awk '{ good = $1 >= 8.9 } END { exit !good }'
 }
-if gpu_for_fp8; then
+
+# Only what this machine runs: code for all kinds of GPUs takes longer to build than the training.
+say "building"
+scripts/setup.sh
+if gpu_for_fp8; then make -j"$(nproc)" GPU=native; else make -j"$(nproc)" CUDA=0; fi
+
+if gpu_for_fp8 && [ -x train_gpt2_fp8 ]; then
     program=./train_gpt2_fp8 model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
 else
     program=./train_gpt2_fp8_cpu model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")

@@ -28,9 +28,6 @@ read -r -a make_flags <<<"${MAKE_FLAGS:-}"
 build=build bin=.
 case " ${make_flags[*]} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
 
-scripts/setup.sh --tests
-make -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests
-
 finish() {
     [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
     echo "$passed passed, $failed failed, $skipped skipped"
@@ -41,6 +38,13 @@ output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 passed=0 failed=0 skipped=0
 failed_suites=()
+
+# What cannot be built is one failure; the rest is tested all the same.
+scripts/setup.sh --tests
+if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
+    failed=1
+    failed_suites+=(build)
+fi
 
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 

@@ -27,6 +27,7 @@ bool cpu_open(Exec *exec, const Config *config, Error *err) {
     Cpu *cpu = (Cpu *)xcalloc(1, sizeof *cpu);
     cpu->threads = cpu_threads(config);
     cpu->kernels = cpu_kernels();
+    cpu->recipe = config->recipe;
     processor_name(cpu->processor, sizeof cpu->processor);
     gemm_open();
     exec->backend = cpu;

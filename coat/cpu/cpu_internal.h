@@ -13,6 +13,7 @@
 typedef struct {
     int threads;
     const CpuKernels *kernels;
+    Recipe recipe; // for what descriptors do not say: how moments are rounded
     char processor[MAX_CPU_NAME];
 } Cpu;
 

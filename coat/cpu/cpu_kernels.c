@@ -14,6 +14,13 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi" // vectors pass between inlined functions only
 
+// An integer as wide as real, as shuffles of vectors want it.
+#ifdef COAT_DOUBLE
+typedef int64_t lane_index;
+#else
+typedef int32_t lane_index;
+#endif
+
 static inline real real_sqrt(real x) {
 #ifdef COAT_DOUBLE
     return sqrt(x);
@@ -24,27 +31,39 @@ static inline real real_sqrt(real x) {
 
 #define VARIANT(name) name##_base
 #define VARIANT_NAME "portable"
+#define VECTOR_BYTES 16
+#define PANEL_ROWS 6
 #include "cpu_kernels_body.h"
 #undef VARIANT
 #undef VARIANT_NAME
+#undef VECTOR_BYTES
+#undef PANEL_ROWS
 
 #ifdef __x86_64__
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define VARIANT(name) name##_avx2
 #define VARIANT_NAME "AVX2"
+#define VECTOR_BYTES 32
+#define PANEL_ROWS 6
 #include "cpu_kernels_body.h"
 #undef VARIANT
 #undef VARIANT_NAME
+#undef VECTOR_BYTES
+#undef PANEL_ROWS
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 #define VARIANT(name) name##_avx512
 #define VARIANT_NAME "AVX-512"
+#define VECTOR_BYTES 64
+#define PANEL_ROWS 12
 #include "cpu_kernels_body.h"
 #undef VARIANT
 #undef VARIANT_NAME
+#undef VECTOR_BYTES
+#undef PANEL_ROWS
 #pragma GCC pop_options
 #endif
 

@@ -18,8 +18,28 @@ typedef struct {
     real mean, rstd;
 } NormStatistics;
 
+// Elements from one packed panel to the next. The gap keeps the panels' rows out of each other's cache sets where
+// a panel is a multiple of 4096 bytes.
+static inline int64_t panel_stride(int64_t width, int64_t depth) {
+    return width * depth + 16;
+}
+
+// The inner loops of matrix products; see cpu_product_body.h.
+typedef struct {
+    int rows, columns; // widths of the panels of A and B
+    // c (m, n) = (add ? c : 0) + a b from packed panels; writes whole panels, so c has room for m and n rounded up
+    void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
+    // Packs one panel from rows of x along the summation index: out[k * width + r] = x[r * ld + k].
+    void (*transpose_a)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
+    void (*transpose_b)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
+    // Packs one row across panels, where x has the summation index outermost; out is at that row of the first.
+    void (*deal_a)(real *out, const real *x, int64_t count, int64_t depth);
+    void (*deal_b)(real *out, const real *x, int64_t count, int64_t depth);
+} PanelKernels;
+
 typedef struct {
     const char *name;
+    const PanelKernels *panels;
 
     void (*decode_bf16)(real *out, const uint16_t *x, int64_t n);
     void (*encode_bf16)(uint16_t *out, const real *x, int64_t n); // round to nearest even

@@ -1,10 +1,12 @@
 // The gradient's norm and the AdamW step (COAT section 2), over all parameters.
-#include "cpu_internal.h"
+#include "cpu_moments.h"
 
 #include <math.h>
 #include <string.h>
 
-#define BLOCK 4096 // elements of a parameter handled at a time: the buffers stay in the cache
+#include "moments.h"
+
+#define BLOCK 4096 // elements of a parameter handled at a time: whole groups, and the buffers stay in the cache
 
 // A parameter tensor as one row of all its elements.
 static Tensor flat(Tensor t) {
@@ -51,11 +53,18 @@ static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin
     return buffer;
 }
 
-// Both kinds of master weights round their BF16 copy by the same rule, so that they train alike.
-static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, const real *values) {
+// Both kinds of master weights round their BF16 copy by the same rule, so that they train alike. Without masters an
+// update smaller than half a step of BF16 would be lost: rounding up with its share's probability keeps its mean.
+static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, const real *values,
+                         const StepState *state) {
     Tensor value = flat(p->weight.value);
     if (!p->master.data) {
-        row_store(cpu, value, 0, begin, n, values);
+        if (value.format == FMT_BF16)
+            for (int64_t i = 0; i < n; i++)
+                ((uint16_t *)value.data)[begin + i] =
+                    bf16_encode_stochastic((float)values[i], state->seed, state->t, p->index + (uint64_t)(begin + i));
+        else
+            row_store(cpu, value, 0, begin, n, values);
         return;
     }
     if (p->master.format == FMT_FP32)
@@ -69,19 +78,42 @@ static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int6
         row_store(cpu, value, 0, begin, n, values);
 }
 
-static void update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, real decay, int64_t begin,
-                         int64_t n) {
+// A moment in FP32: in place where it is stored so, else in the buffer.
+static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, real *buffer) {
+    if (moment.granularity == SCALE_EXPAND) {
+        moments_load(moment, begin, n, buffer);
+        return buffer;
+    }
+    real *values = row_target(moment, 0, begin, buffer);
+    row_load(cpu, moment, 0, begin, n, values);
+    return values;
+}
+
+// False if a value was not finite where the format hides it.
+static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
+                         const MomentStore *how, uint64_t index) {
+    if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how, index);
+    row_store(cpu, moment, 0, begin, n, values);
+    return true;
+}
+
+// The step uses the fresh moments, before they are rounded.
+static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
+                         int64_t begin, int64_t n) {
     real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
+    const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false, false, state->seed, state->t};
+    const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true,
+                               cpu->recipe.second_moment_round == ROUND_STOCHASTIC, state->seed, state->t};
+    const real decay = p->decay ? (real)state->lr * (real)state->weight_decay : 0;
     Tensor m = flat(p->m), v = flat(p->v);
     const real *master = load_master(cpu, p, begin, n, value);
     if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
-    real *mi = row_target(m, 0, begin, m_buffer), *vi = row_target(v, 0, begin, v_buffer);
-    row_load(cpu, m, 0, begin, n, mi);
-    row_load(cpu, v, 0, begin, n, vi);
+    real *mi = load_moment(cpu, m, begin, n, m_buffer), *vi = load_moment(cpu, v, begin, n, v_buffer);
     cpu->kernels->adamw(value, mi, vi, row_load(cpu, flat(p->grad), 0, begin, n, grad), step, decay, n);
-    row_store(cpu, m, 0, begin, n, mi);
-    row_store(cpu, v, 0, begin, n, vi);
-    store_master(cpu, p, begin, n, value);
+    bool finite = store_moment(cpu, m, begin, n, mi, &how_m, p->index);
+    finite = store_moment(cpu, v, begin, n, vi, &how_v, p->index) && finite;
+    store_master(cpu, p, begin, n, value, state);
+    return finite;
 }
 
 void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
@@ -101,17 +133,19 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
                       (real)(1 / (1 - pow((double)state->beta1, (double)state->t))),
                       (real)(1 / (1 - pow((double)state->beta2, (double)state->t))),
                       clip ? (real)(state->grad_clip / state->grad_norm) : 1};
+    int nonfinite = 0;
 #pragma omp parallel num_threads(cpu->threads)
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
-        real decay = p->decay ? (real)state->lr * (real)state->weight_decay : 0;
-        require_plain("adamw_update", p->m);
-        require_plain("adamw_update", p->v);
 #pragma omp for schedule(static) nowait
-        for (int64_t b = 0; b < block_count(elements); b++)
-            update_block(cpu, p, &step, decay, b * BLOCK, smaller(BLOCK, elements - b * BLOCK));
+        for (int64_t b = 0; b < block_count(elements); b++) {
+            if (update_block(cpu, p, &step, state, b * BLOCK, smaller(BLOCK, elements - b * BLOCK))) continue;
+#pragma omp atomic write
+            nonfinite = 1;
+        }
     }
+    if (nonfinite) state->nonfinite = 1;
 }
 
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {

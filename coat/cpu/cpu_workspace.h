@@ -15,11 +15,15 @@ extern "C" {
 // of addition depends on the shape alone.
 #define CPU_REDUCTION_BLOCKS 64
 
-// Tiles of a product C = A B: a task computes up to TILE_M x STRIP_N of C in steps of TILE_K.
-#define CPU_TILE_M 256
-#define CPU_TILE_N 256
-#define CPU_TILE_K 1024
-#define CPU_QUERY_ROWS 64 // query rows of an attention tile
+// Tiles of a product C (M, N): at most this many rows and columns of C, summed in steps of TILE_K, so that the
+// packed panels of A and B and the tile stay in the second-level cache. TILE_M is a multiple of the rows of
+// every panel, TILE_N of its columns, and PANEL_WIDTH the most that a panel has of either.
+#define CPU_TILE_M 240
+#define CPU_TILE_N 512
+#define CPU_TILE_K 256
+#define CPU_PANEL_WIDTH 32
+#define CPU_PACKED(size) ((size) * (CPU_TILE_K + 4)) // panels of at least 4, with gaps of 16 elements
+#define CPU_QUERY_ROWS 64                            // query rows of an attention tile
 
 // Threads an operation uses.
 static inline int cpu_threads(const Config *config) {
@@ -36,8 +40,9 @@ static inline size_t cpu_piece(int64_t count) {
     return ((size_t)count * sizeof(real) + 63) / 64 * 64;
 }
 
-static inline size_t cpu_gemm_slot(void) {
-    return cpu_piece(CPU_TILE_M * CPU_TILE_K) + cpu_piece(CPU_TILE_N * CPU_TILE_K) + cpu_piece(CPU_TILE_M * CPU_TILE_N);
+static inline size_t cpu_product_slot(void) {
+    return cpu_piece(CPU_PACKED(CPU_TILE_M)) + cpu_piece(CPU_PACKED(CPU_TILE_N)) + cpu_piece(CPU_TILE_M * CPU_TILE_N) +
+           cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
 // k, v, dk, dv of a head; scores and their gradient of a tile of queries; q, o, do, dq of that tile.

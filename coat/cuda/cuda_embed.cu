@@ -64,7 +64,7 @@ template <typename T> struct PositionGradient {
     bool accumulate;
 };
 
-// A warp per position and 32 vectors of its columns; the sequences are added in their order.
+// A block takes a position and up to 128 vectors of its columns; the sequences are added in their order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
     constexpr int BATCH = 8; // rows loaded before the first is added
@@ -123,7 +123,7 @@ template <int V> __device__ inline void add_to(float *out, const float sum[V]) {
     store(out, packed<float, V>(before));
 }
 
-// A warp per chunk and 32 vectors of columns.
+// A block takes a chunk and up to 128 vectors of its columns.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -171,7 +171,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     const int begin = (int)chunk * CHUNK, next = begin + CHUNK;
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
-    if (a.tokens[next] != token) return;                                                    // no run leaves this chunk
+    if (a.tokens[next] != token) return;                                               // no run leaves this chunk
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return; // it started earlier
     float sum[V];
     unpack<V>(load<V>(a.tail + chunk * a.cols + column), sum);
@@ -287,8 +287,8 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
             token_gradient<Type, V>(exec, a, (const int32_t *)tokens.data, (int)dwte.rows);
         }
         if (dwpe.data) {
-            const PositionGradient<Type> a = {(float *)dwpe.data, (const Type *)g.data, dwpe.stride, g.stride,
-                                              g.rows,             (int)g.cols,          T,           accumulate};
+            const PositionGradient<Type> a = {
+                (float *)dwpe.data, (const Type *)g.data, dwpe.stride, g.stride, g.rows, (int)g.cols, T, accumulate};
             const dim3 grid((unsigned)dwpe.rows, (unsigned)ceil_div(g.cols, EMBED_THREADS * V));
             position_gradient_kernel<Type, V><<<grid, EMBED_THREADS, 0, cuda_backend(exec)->stream>>>(a);
             LAUNCH_CHECK("position_gradient_kernel");

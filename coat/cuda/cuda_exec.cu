@@ -1,7 +1,7 @@
 // The GPU as a place where operations run: opening it, memory, transfers, recorded micro-steps, profiler ranges.
-#include "../device_check.h"
 #include "attention.h"
 #include "cuda_internal.h"
+#include "device_check.h"
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -114,7 +114,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
-    backend->matmul = matmul_open(backend, config->recipe.fast_accumulation_backward, config->autotune, err);
+    backend->matmul = matmul_open(backend, config, err);
     if (backend->matmul && open_attention(exec, config, err)) return true;
     cuda_close(exec);
     return false;
@@ -126,6 +126,7 @@ void cuda_close(Exec *exec) {
     cudaStreamSynchronize(backend->stream);
     for (int i = 0; i < MAX_REPLAYS; i++)
         if (backend->replay[i].graph) cudaGraphExecDestroy(backend->replay[i].graph);
+    if (exec->rank == 0 && backend->matmul) matmul_save_tuned(backend->matmul);
     attention_close(backend->attention);
     matmul_close(backend->matmul);
     for (int i = 0; i < STAGING_PIECES; i++) cudaEventDestroy(backend->staging->done[i]);

@@ -20,18 +20,10 @@ template <typename T, int V> struct Pack {
 };
 
 template <int BYTES> struct WordOf;
-template <> struct WordOf<2> {
-    typedef unsigned short type;
-};
-template <> struct WordOf<4> {
-    typedef unsigned int type;
-};
-template <> struct WordOf<8> {
-    typedef uint2 type;
-};
-template <> struct WordOf<16> {
-    typedef uint4 type;
-};
+template <> struct WordOf<2> { typedef unsigned short type; };
+template <> struct WordOf<4> { typedef unsigned int type; };
+template <> struct WordOf<8> { typedef uint2 type; };
+template <> struct WordOf<16> { typedef uint4 type; };
 
 enum CachePolicy {
     CACHE_DEFAULT,
@@ -71,7 +63,7 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     Word words[Pack<T, V>::words];
     memcpy(words, &pack, sizeof pack);
 #pragma unroll
-    for (int i = 0; i < Pack<T, V>::words; i++) ((Word *)address)[i] = words[i];
+    for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]); // stays one access
 }
 
 // --- to and from FP32 ---------------------------------------------------------------------------------------
@@ -203,9 +195,9 @@ constexpr int COLUMN_WARPS = 8;
 constexpr int COLUMN_BLOCKS_PER_SM = 4;
 
 template <typename Op, int V>
-__global__ __launch_bounds__(COLUMN_WARPS *WARP,
-                             COLUMN_BLOCKS_PER_SM) void columns_kernel(Op op, int64_t rows, int64_t cols,
-                                                                       float *partials) {
+__global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void columns_kernel(Op op, int64_t rows,
+                                                                                           int64_t cols,
+                                                                                           float *partials) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t column = ((int64_t)blockIdx.x * WARP + lane) * V;
     float sum[V] = {};
@@ -258,8 +250,8 @@ static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *su
     float *partials = (float *)exec->workspace;
     if (Op::sums && (size_t)(share * cols) * sizeof(float) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "column sums: %lld columns do not fit the workspace", (long long)cols);
-    columns_kernel<Op, V><<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, backend->stream>>>(
-        op, rows, cols, partials);
+    columns_kernel<Op, V>
+        <<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, backend->stream>>>(op, rows, cols, partials);
     LAUNCH_CHECK("columns_kernel");
     if (Op::sums) partials_sum(exec, sum_out, partials, (int)share, cols, accumulate);
 }

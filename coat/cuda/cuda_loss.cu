@@ -201,10 +201,17 @@ void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor
     require_format(operation, "losses", losses, FMT_FP32);
     require_format(operation, "targets", targets, FMT_I32);
     if (logits.rows == 0) return;
-    const LossArguments a = {logits.data,      (float *)losses.data, (const int32_t *)targets.data,
-                             logits.rows,      logits.stride,        targets.stride,
-                             (int)logits.cols, vocab,                scale,
-                             backward,         state};
+    const LossArguments a = {logits.data,
+                             (float *)losses.data,
+                             (const int32_t *)targets.data,
+                             logits.rows,
+                             logits.stride,
+                             targets.stride,
+                             (int)logits.cols,
+                             vocab,
+                             scale,
+                             backward,
+                             state};
     for_layout(operation, logits.format, tensor_wide(logits), [&](auto layout) {
         loss_run<typename decltype(layout)::type, decltype(layout)::width>(cuda_backend(exec), a);
     });

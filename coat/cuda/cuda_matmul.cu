@@ -12,6 +12,7 @@
 #include <cublasLt.h>
 
 #define MAX_PLANS 512
+#define MAX_CHOICES 1024
 #define FIND_CANDIDATES 16 // algorithms that --autotune compares
 
 // What a plan depends on besides the shape. Alignments in bytes, as far as the library cares.
@@ -34,6 +35,9 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_backward, autotune;
+    char tuned_file[PATH_MAX_LENGTH + 32]; // the run's own table; "": none
+    MatmulChoice choices[MAX_CHOICES];     // of the run's table, then of the committed one
+    int choice_count;
     Plan plans[MAX_PLANS];
     int count;
 };
@@ -81,14 +85,8 @@ static int alignment(const void *address) {
 }
 
 // --- plans --------------------------------------------------------------------------------------------------
-static bool same_shape(const MatmulShape *x, const MatmulShape *y) {
-    return x->m == y->m && x->n == y->n && x->k == y->k && x->a == y->a && x->b == y->b && x->d == y->d &&
-           x->bias == y->bias && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b &&
-           x->fast == y->fast;
-}
-
 static bool same_key(const PlanKey *x, const PlanKey *y) {
-    return same_shape(&x->shape, &y->shape) && x->lda == y->lda && x->ldb == y->ldb && x->ldd == y->ldd &&
+    return matmul_same_shape(&x->shape, &y->shape) && x->lda == y->lda && x->ldb == y->ldb && x->ldd == y->ldd &&
            x->align_a == y->align_a && x->align_b == y->align_b && x->align_d == y->align_d &&
            x->accumulate == y->accumulate;
 }
@@ -204,15 +202,16 @@ static bool usable(MatmulState *state, const Plan *plan, const cublasLtMatmulAlg
 }
 
 static bool from_table(MatmulState *state, const Product *p, Plan *plan) {
-    for (const MatmulChoice *choice = matmul_table; choice->gpu; choice++)
-        if (choice->cublas_version == state->cublas_version && strcmp(choice->gpu, state->gpu) == 0 &&
-            same_shape(&choice->shape, &p->key.shape)) {
-            cublasLtMatmulAlgo_t algorithm;
-            memcpy(&algorithm, choice->algorithm, sizeof algorithm);
-            if (!usable(state, plan, &algorithm)) continue;
-            plan->algorithm = algorithm;
-            return true;
-        }
+    for (int i = 0; i < state->choice_count; i++) {
+        const MatmulChoice *choice = &state->choices[i];
+        if (!matmul_same_shape(&choice->shape, &p->key.shape)) continue;
+        cublasLtMatmulAlgo_t algorithm;
+        static_assert(sizeof algorithm == sizeof choice->algorithm, "the table keeps an algorithm in 64 bytes");
+        memcpy(&algorithm, choice->algorithm, sizeof algorithm);
+        if (!usable(state, plan, &algorithm)) continue;
+        plan->algorithm = algorithm;
+        return true;
+    }
     return false;
 }
 
@@ -221,7 +220,7 @@ static bool from_table(MatmulState *state, const Product *p, Plan *plan) {
 static bool from_tuned(MatmulState *state, const Product *p, Plan *plan) {
     for (int i = 0; i < state->count; i++) {
         const Plan *other = &state->plans[i];
-        if (other->key.accumulate || !same_shape(&other->key.shape, &p->key.shape)) continue;
+        if (other->key.accumulate || !matmul_same_shape(&other->key.shape, &p->key.shape)) continue;
         if (!usable(state, plan, &other->algorithm)) continue;
         plan->algorithm = other->algorithm;
         return true;
@@ -321,7 +320,15 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 }
 
 // --- open, close, table -------------------------------------------------------------------------------------
-MatmulState *matmul_open(const CudaBackend *backend, bool fast_accumulation_backward, bool autotune, Error *err) {
+static void read_tables(MatmulState *state) {
+    if (state->tuned_file[0])
+        state->choice_count =
+            matmul_table_read(state->tuned_file, state->gpu, state->cublas_version, state->choices, MAX_CHOICES);
+    state->choice_count += matmul_table_read(NULL, state->gpu, state->cublas_version,
+                                             state->choices + state->choice_count, MAX_CHOICES - state->choice_count);
+}
+
+MatmulState *matmul_open(const CudaBackend *backend, const Config *config, Error *err) {
     MatmulState *state = (MatmulState *)xcalloc(1, sizeof *state);
     cublasStatus_t status = cublasLtCreate(&state->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -330,10 +337,31 @@ MatmulState *matmul_open(const CudaBackend *backend, bool fast_accumulation_back
         return NULL;
     }
     state->cublas_version = cublasLtGetVersion();
-    state->fast_backward = fast_accumulation_backward;
-    state->autotune = autotune;
+    state->fast_backward = config->recipe.fast_accumulation_backward;
+    state->autotune = config->autotune;
     snprintf(state->gpu, sizeof state->gpu, "%s", backend->device_name);
+    if (config->out[0]) snprintf(state->tuned_file, sizeof state->tuned_file, "%s/matmul_table.txt", config->out);
+    if (!state->autotune) read_tables(state);
     return state;
+}
+
+void matmul_write_table(const MatmulState *state, FILE *out) {
+    for (int i = 0; i < state->count; i++) {
+        const Plan *plan = &state->plans[i];
+        if (plan->key.accumulate) continue;
+        MatmulChoice choice;
+        choice.shape = plan->key.shape;
+        memcpy(choice.algorithm, &plan->algorithm, sizeof choice.algorithm);
+        matmul_table_write(out, state->gpu, state->cublas_version, &choice);
+    }
+}
+
+void matmul_save_tuned(const MatmulState *state) {
+    if (!state->autotune || !state->tuned_file[0]) return;
+    FILE *out = fopen(state->tuned_file, "w");
+    if (out) matmul_write_table(state, out);
+    if (!out || fclose(out) != 0)
+        fprintf(stderr, "warning: the tuned products could not be written to %s\n", state->tuned_file);
 }
 
 void matmul_close(MatmulState *state) {
@@ -346,31 +374,4 @@ void matmul_close(MatmulState *state) {
     }
     cublasLtDestroy(state->handle);
     free(state);
-}
-
-static const char *format_symbol(Format format) {
-    switch (format) {
-    case FMT_FP32: return "FMT_FP32";
-    case FMT_BF16: return "FMT_BF16";
-    case FMT_E4M3: return "FMT_E4M3";
-    case FMT_E5M2: return "FMT_E5M2";
-    default: return "FMT_NONE";
-    }
-}
-
-void matmul_write_table(const MatmulState *state, FILE *out) {
-    for (int i = 0; i < state->count; i++) {
-        const Plan *plan = &state->plans[i];
-        const MatmulShape *s = &plan->key.shape;
-        if (plan->key.accumulate) continue;
-        uint64_t words[8];
-        static_assert(sizeof words == sizeof plan->algorithm, "the table keeps an algorithm in 64 bytes");
-        memcpy(words, &plan->algorithm, sizeof words);
-        fprintf(out, "    {\"%s\", %zu, {%lld, %lld, %lld, %s, %s, %s, %s, %s, %s, %s}, {", state->gpu,
-                state->cublas_version, (long long)s->m, (long long)s->n, (long long)s->k, format_symbol(s->a),
-                format_symbol(s->b), format_symbol(s->d), format_symbol(s->bias), s->transpose_a ? "true" : "false",
-                s->transpose_b ? "true" : "false", s->fast ? "true" : "false");
-        for (int w = 0; w < 8; w++) fprintf(out, "%s0x%llx", w ? ", " : "", (unsigned long long)words[w]);
-        fputs("}},\n", out);
-    }
 }

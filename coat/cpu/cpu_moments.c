@@ -1,0 +1,94 @@
+// 8-bit moments, group by group, with the loops compiled for every instruction set as in cpu_kernels.c. All variants
+// give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
+#pragma GCC optimize("no-trapping-math")
+
+#include "cpu_moments.h"
+
+#include "moments.h"
+
+#define LARGEST_GROUP 1024
+
+typedef struct {
+    uint32_t largest, smallest;
+} Extremes;
+
+typedef struct {
+    void (*decode)(float *x, const uint8_t *codes, int n, MomentGroup group, Format format);
+    Extremes (*measure)(const float *x, int n);
+    void (*encode)(uint8_t *codes, const float *x, int n, MomentGroup group, Format format, bool second);
+    void (*encode_stochastic)(uint8_t *codes, const float *v, int n, MomentGroup group, Format format,
+                              const MomentStore *how, uint64_t index);
+} MomentLoops;
+
+#define VARIANT(name) name##_base
+#include "cpu_moments_body.h"
+#undef VARIANT
+
+#ifdef __x86_64__
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define VARIANT(name) name##_avx2
+#include "cpu_moments_body.h"
+#undef VARIANT
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#define VARIANT(name) name##_avx512
+#include "cpu_moments_body.h"
+#undef VARIANT
+#pragma GCC pop_options
+#endif
+
+static const MomentLoops *moment_loops(void) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &moment_loops_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &moment_loops_avx2;
+#endif
+    return &moment_loops_base;
+}
+
+static void require_groups(Tensor moment, int64_t begin) {
+    if (moment.granularity != SCALE_EXPAND || moment.group < 1 || moment.group > LARGEST_GROUP || begin % moment.group)
+        fatal(EXIT_DEVICE, "the CPU backend's moments cannot be in %s groups of %d from element %lld",
+              format_name(moment.format), moment.group, (long long)begin);
+}
+
+void moments_load(Tensor moment, int64_t begin, int64_t n, real *values) {
+    require_groups(moment, begin);
+    const MomentLoops *loops = moment_loops();
+    float x[LARGEST_GROUP];
+    for (int64_t i = 0; i < n; i += moment.group) {
+        int count = (int)smaller(moment.group, n - i);
+        int64_t g = (begin + i) / moment.group;
+        MomentGroup group = moment_group(((const float *)moment.scale)[g], moment.exponent[g], moment.format);
+        loops->decode(x, (const uint8_t *)moment.data + begin + i, count, group, moment.format);
+        for (int j = 0; j < count; j++) values[i + j] = (real)x[j];
+    }
+}
+
+bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how,
+                   uint64_t index) {
+    require_groups(moment, begin);
+    const MomentLoops *loops = moment_loops();
+    float x[LARGEST_GROUP];
+    bool finite = true;
+    for (int64_t i = 0; i < n; i += moment.group) {
+        int count = (int)smaller(moment.group, n - i);
+        int64_t g = (begin + i) / moment.group;
+        uint8_t *codes = (uint8_t *)moment.data + begin + i;
+        for (int j = 0; j < count; j++) x[j] = (float)values[i + j];
+        Extremes e = loops->measure(x, count);
+        MomentGroup group = moment_group_measured(e.largest, e.smallest, moment.format, how->expand);
+        ((float *)moment.scale)[g] = group.a;
+        moment.exponent[g] = group.k_16ths;
+        if (how->second && how->stochastic)
+            loops->encode_stochastic(codes, x, count, group, moment.format, how, index + (uint64_t)(begin + i));
+        else
+            loops->encode(codes, x, count, group, moment.format, how->second);
+        finite = finite && e.largest < 0x7f800000u;
+    }
+    return finite;
+}

@@ -1,0 +1,244 @@
+// The norm's backward (COAT section 4): the gradient of the residual stream, and those of the norm's parameters by
+// a reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent.
+#include "cuda_norm.h"
+
+namespace {
+
+template <typename T> struct NormBackward {
+    T *g;
+    const T *dn, *x, *weight;
+    const float *mean, *rstd; // mean NULL: RMSNorm
+    uint32_t *amax;           // maxima of the bits of |g|, one per row; may be NULL
+    float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
+    int64_t g_stride, dn_stride, x_stride;
+    int64_t rows;
+    int cols;
+    bool add;
+};
+
+// A persistent block takes ROWS rows at a time; a thread keeps its 8 columns, so that the weight stays in
+// registers and so do the sums for dweight and dbias. Per group of rows there is one exchange: two sums per row.
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS>
+__global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(NormBackward<T> a) {
+    constexpr int V = 8, WARPS = THREADS / WARP;
+    __shared__ float2 shared[2][WARPS][ROWS]; // two sets in turn, so that one barrier per group is enough
+    __shared__ uint32_t shared_max[2][WARPS][ROWS];
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    const int column = (int)threadIdx.x * V;
+    const bool inside = column < a.cols;
+    const float per_column = 1.0f / (float)a.cols;
+    float weight[V] = {}, dweight[V] = {}, dbias[V] = {};
+    if (inside) unpack<V>(load_parameter<V>(a.weight + column), weight);
+
+    int set = 0;
+    for (int64_t first = (int64_t)blockIdx.x * ROWS; first < a.rows; first += (int64_t)gridDim.x * ROWS, set ^= 1) {
+        Pack<T, V> dn[ROWS], x[ROWS], g[ROWS];
+        float mean[ROWS], rstd[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int64_t row = first + r;
+            if (row < a.rows && inside) {
+                dn[r] = load_streaming<V>(a.dn + row * a.dn_stride + column);
+                x[r] = load_streaming<V>(a.x + row * a.x_stride + column);
+                if (a.add) g[r] = load_streaming<V>(a.g + row * a.g_stride + column);
+                mean[r] = a.mean ? a.mean[row] : 0.0f;
+                rstd[r] = a.rstd[row];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float2 sums = {0.0f, 0.0f}; // of dn * weight, and of that times xhat
+            if (first + r < a.rows && inside) {
+                float d[V], value[V];
+                unpack<V>(dn[r], d);
+                unpack<V>(x[r], value);
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    const float hat = norm_hat(value[i], mean[r], rstd[r]);
+                    const float scaled = d[i] * weight[i];
+                    sums.x += scaled;
+                    sums.y = fmaf(scaled, hat, sums.y);
+                    dweight[i] = fmaf(d[i], hat, dweight[i]);
+                    dbias[i] += d[i];
+                }
+            }
+            sums.x = warp_sum(sums.x);
+            sums.y = warp_sum(sums.y);
+            if (lane == 0) shared[set][warp][r] = sums;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            uint32_t largest = 0;
+            if (first + r < a.rows && inside) {
+                float2 sums = {0.0f, 0.0f};
+                for (int w = 0; w < warps; w++) {
+                    sums.x += shared[set][w][r].x;
+                    sums.y += shared[set][w][r].y;
+                }
+                const float mean_d = a.mean ? sums.x * per_column : 0.0f, mean_dot = sums.y * per_column;
+                float d[V], value[V], out[V];
+                unpack<V>(dn[r], d);
+                unpack<V>(x[r], value);
+                if (a.add) {
+                    unpack<V>(g[r], out);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < V; i++) out[i] = 0.0f;
+                }
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    const float hat = norm_hat(value[i], mean[r], rstd[r]);
+                    out[i] += rstd[r] * (d[i] * weight[i] - mean_d - hat * mean_dot);
+                }
+                const Pack<T, V> kept = packed<T, V>(out);
+                store(a.g + (first + r) * a.g_stride + column, kept);
+                if (a.amax) {
+                    unpack<V>(kept, out);
+#pragma unroll
+                    for (int i = 0; i < V; i++) largest = max(largest, __float_as_uint(out[i]) & 0x7fffffffu);
+                }
+            }
+            if (a.amax) {
+                largest = __reduce_max_sync(ALL_LANES, largest);
+                if (lane == 0) shared_max[set][warp][r] = largest;
+            }
+        }
+        if (a.amax) {
+            __syncthreads();
+            if (threadIdx.x < ROWS && first + threadIdx.x < a.rows) {
+                uint32_t largest = 0;
+                for (int w = 0; w < warps; w++) largest = max(largest, shared_max[set][w][threadIdx.x]);
+                a.amax[first + threadIdx.x] = largest;
+            }
+        }
+    }
+    if (inside) {
+        float *const out = a.partials + (int64_t)blockIdx.x * 2 * a.cols + column;
+        Pack<float, V> sums = packed<float, V>(dweight);
+        store(out, sums);
+        sums = packed<float, V>(dbias);
+        store(out + a.cols, sums);
+    }
+}
+
+// Any width: a block per row for g, and the walk over columns for the parameters' gradients.
+template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backward_any_kernel(NormBackward<T> a) {
+    __shared__ float shared[2][ANY_THREADS / WARP];
+    __shared__ uint32_t shared_max[ANY_THREADS / WARP];
+    const int64_t row = blockIdx.x;
+    const T *const dn = a.dn + row * a.dn_stride, *const x = a.x + row * a.x_stride;
+    T *const g = a.g + row * a.g_stride;
+    const float mean = a.mean ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+    float sum = 0.0f, dot = 0.0f;
+    for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS) {
+        const float scaled = (float)dn[c] * (float)a.weight[c];
+        sum += scaled;
+        dot = fmaf(scaled, norm_hat((float)x[c], mean, rstd), dot);
+    }
+    const float per_column = 1.0f / (float)a.cols;
+    sum = block_sum<ANY_THREADS / WARP>(sum, shared[0]);
+    const float mean_d = a.mean ? sum * per_column : 0.0f;
+    const float mean_dot = block_sum<ANY_THREADS / WARP>(dot, shared[1]) * per_column;
+    uint32_t largest = 0;
+    for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS) {
+        const float hat = norm_hat((float)x[c], mean, rstd);
+        const float gradient = (float)dn[c] * (float)a.weight[c] - mean_d - hat * mean_dot;
+        g[c] = (T)((a.add ? (float)g[c] : 0.0f) + rstd * gradient);
+        largest = max(largest, __float_as_uint((float)g[c]) & 0x7fffffffu);
+    }
+    if (!a.amax) return;
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (threadIdx.x % WARP == 0) shared_max[threadIdx.x / WARP] = largest;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (uint32_t other : shared_max) largest = max(largest, other);
+    a.amax[row] = largest;
+}
+
+template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
+    static constexpr int unroll = 4;
+    static constexpr bool sums = true;
+    struct Loaded {
+        float dn, hat;
+    };
+    NormBackward<T> a;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        if (!OF_WEIGHT) return {(float)a.dn[row * a.dn_stride + column], 1.0f};
+        return {(float)a.dn[row * a.dn_stride + column],
+                norm_hat((float)a.x[row * a.x_stride + column], a.mean ? a.mean[row] : 0.0f, a.rstd[row])};
+    }
+    __device__ void apply(int64_t, int64_t, Loaded loaded, float *sum) const {
+        *sum = fmaf(loaded.dn, loaded.hat, *sum);
+    }
+};
+
+template <typename T>
+void norm_backward_any(Exec *exec, const NormBackward<T> &a, float *dweight, float *dbias, bool accumulate) {
+    norm_backward_any_kernel<T><<<grid_of(a.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+    LAUNCH_CHECK("norm_backward_any_kernel");
+    if (dweight) columns_run<1>(exec, NormParameterGradient<T, true>{a}, a.rows, a.cols, dweight, accumulate);
+    if (dbias) columns_run<1>(exec, NormParameterGradient<T, false>{a}, a.rows, a.cols, dbias, accumulate);
+}
+
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS>
+void norm_backward_run(Exec *exec, NormBackward<T> a, float *dweight, float *dbias, bool accumulate) {
+    const CudaBackend *backend = cuda_backend(exec);
+    const int64_t groups = ceil_div(a.rows, ROWS), slots = (int64_t)backend->sm_count * BLOCKS_PER_SM;
+    const int64_t blocks = groups < slots ? groups : slots;
+    const int threads = (int)ceil_div(a.cols, 8 * WARP) * WARP;
+    if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
+    a.partials = (float *)exec->workspace;
+    norm_backward_kernel<T, THREADS, BLOCKS_PER_SM, ROWS>
+        <<<grid_of(blocks), (unsigned)threads, 0, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_backward_kernel");
+    partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
+}
+
+} // namespace
+
+void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                        bool accumulate) {
+    const char *operation = "norm_backward";
+    const Tensor all[] = {dn, norm.x, norm.weight};
+    bool wide = tensor_wide(g);
+    for (const Tensor &t : all) {
+        require_format(operation, "a tensor", t, g.format);
+        wide = wide && tensor_wide(t);
+    }
+    require_format(operation, "the weight's gradient", dweight, FMT_FP32);
+    require_format(operation, "the bias's gradient", dbias, FMT_FP32);
+    if (g.rows == 0) return;
+    for_layout(operation, g.format, wide, [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        NormBackward<T> a = {};
+        a.g = (T *)g.data;
+        a.dn = (const T *)dn.data;
+        a.x = (const T *)norm.x.data;
+        a.weight = (const T *)norm.weight.data;
+        a.mean = (const float *)norm.mean.data;
+        a.rstd = (const float *)norm.rstd.data;
+        a.amax = g.amax;
+        a.g_stride = g.stride;
+        a.dn_stride = dn.stride;
+        a.x_stride = norm.x.stride;
+        a.rows = g.rows;
+        a.cols = (int)g.cols;
+        a.add = add;
+        float *const dw = (float *)dweight.data, *const db = (float *)dbias.data;
+        constexpr bool small = sizeof(T) == 2; // FP32 rows fill the registers sooner
+        if (!wide || a.cols > (small ? 8192 : 4096))
+            norm_backward_any<T>(exec, a, dw, db, accumulate);
+        else if (a.cols <= 1024)
+            norm_backward_run<T, 128, 4, small ? 4 : 2>(exec, a, dw, db, accumulate);
+        else if (a.cols <= 2048)
+            norm_backward_run<T, 256, 2, small ? 4 : 2>(exec, a, dw, db, accumulate);
+        else if (a.cols <= 4096)
+            norm_backward_run<T, 512, 1, small ? 4 : 2>(exec, a, dw, db, accumulate);
+        else if constexpr (small)
+            norm_backward_run<T, 1024, 1, 1>(exec, a, dw, db, accumulate);
+    });
+}

@@ -1,0 +1,343 @@
+// The norm of all gradients and the AdamW step (COAT section 2). Each runs over the whole list of parameters in a
+// few launches, whose tables travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
+#include "cuda_kernels.h"
+
+namespace {
+
+constexpr int OPTIMIZER_THREADS = 256;
+// Entries of one launch's table: tables stay below 4 KiB, the limit of kernel parameters on older toolkits.
+constexpr int NORM_ENTRIES = 160;
+constexpr int UPDATE_ENTRIES = 56;
+constexpr int64_t NORM_ELEMENTS = 65536;  // of a gradient, per block
+constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
+constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
+
+int64_t flat_elements(const char *operation, Tensor t) {
+    if (t.rows > 1 && t.stride != t.cols) fatal(EXIT_DEVICE, "%s on the GPU: a parameter has gaps", operation);
+    return tensor_elements(t);
+}
+
+// The entry whose blocks include `block`; first_block has count + 1 rising values.
+__device__ inline int table_find(const int *first_block, int count, int block) {
+    int low = 0, high = count; // first_block[low] <= block < first_block[high]
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first_block[middle] <= block)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// --- the norm of the gradients ------------------------------------------------------------------------------
+struct NormTable {
+    const void *grad[NORM_ENTRIES];
+    int64_t elements[NORM_ENTRIES];
+    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: on a 16-byte address
+    int first_block[NORM_ENTRIES + 1];
+    int count;
+    double *partials; // of the first block of this launch
+};
+static_assert(sizeof(NormTable) <= 4096, "a table is a kernel parameter");
+
+// Squares of 8 neighbours are added in FP32, the rest in FP64. Where FP32 is not wide enough, FP64 takes over.
+template <int V> __device__ inline double squares_of(const float x[V]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < V; i++) sum = fmaf(x[i], x[i], sum);
+    if (sum <= 1e38f) return (double)sum;
+    double exact = 0.0;
+#pragma unroll
+    for (int i = 0; i < V; i++) exact += (double)x[i] * (double)x[i];
+    return exact;
+}
+
+template <typename T> __device__ inline double squares_of_range(const T *grad, int64_t count, bool wide) {
+    constexpr int V = 8, BATCH = sizeof(T) == 2 ? 4 : 2;
+    double sum = 0.0;
+    const int64_t vectors = wide ? count / V : 0;
+    for (int64_t first = threadIdx.x; first < vectors; first += BATCH * OPTIMIZER_THREADS) {
+        Pack<T, V> pack[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int64_t at = first + k * OPTIMIZER_THREADS;
+            if (at < vectors) pack[k] = load_streaming<V>(grad + at * V);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (first + k * OPTIMIZER_THREADS < vectors) {
+                float x[V];
+                unpack<V>(pack[k], x);
+                sum += squares_of<V>(x);
+            }
+        }
+    }
+    for (int64_t at = vectors * V + threadIdx.x; at < count; at += OPTIMIZER_THREADS) {
+        const float x = (float)grad[at];
+        sum += squares_of<1>(&x);
+    }
+    return sum;
+}
+
+__global__ __launch_bounds__(OPTIMIZER_THREADS) void grad_squares_kernel(const __grid_constant__ NormTable table) {
+    __shared__ double shared[OPTIMIZER_THREADS / WARP];
+    const int entry = table_find(table.first_block, table.count, (int)blockIdx.x);
+    const int64_t begin = (blockIdx.x - table.first_block[entry]) * NORM_ELEMENTS;
+    const int64_t count = min(NORM_ELEMENTS, table.elements[entry] - begin);
+    double sum = table.is_bf16[entry]
+                     ? squares_of_range((const bf16 *)table.grad[entry] + begin, count, table.wide[entry])
+                     : squares_of_range((const float *)table.grad[entry] + begin, count, table.wide[entry]);
+    sum = block_sum<OPTIMIZER_THREADS / WARP>(sum, shared);
+    if (threadIdx.x == 0) table.partials[blockIdx.x] = sum;
+}
+
+constexpr int FINISH_THREADS = 1024;
+
+__global__ __launch_bounds__(FINISH_THREADS) void grad_norm_kernel(const double *partials, int count,
+                                                                   StepState *state) {
+    __shared__ double shared[FINISH_THREADS / WARP];
+    double sum = 0.0;
+    for (int i = (int)threadIdx.x; i < count; i += FINISH_THREADS) sum += partials[i];
+    sum = block_sum<FINISH_THREADS / WARP>(sum, shared);
+    if (threadIdx.x > 0) return;
+    state->grad_sq = sum;
+    state->grad_norm = (float)sqrt(sum);
+    if (!isfinite(state->grad_norm)) state->nonfinite = 1;
+}
+
+void grad_squares_launch(cudaStream_t stream, const NormTable &table) {
+    if (table.first_block[table.count] == 0) return;
+    grad_squares_kernel<<<grid_of(table.first_block[table.count]), OPTIMIZER_THREADS, 0, stream>>>(table);
+    LAUNCH_CHECK("grad_squares_kernel");
+}
+
+// --- AdamW --------------------------------------------------------------------------------------------------
+// What all elements of a step share, made once on the device.
+struct UpdateScalars {
+    float lr, beta1, beta2, eps, weight_decay;
+    float clip;                     // factor of the gradient
+    float correction1, correction2; // 1 / (1 - beta^t) of the moments
+    int32_t skip;
+};
+
+__global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
+    UpdateScalars s = {};
+    s.skip = state->nonfinite;
+    if (s.skip) {
+        state->skipped++;
+        state->skipped_run++;
+    } else {
+        state->t++;
+        state->skipped_run = 0;
+        s.lr = state->lr;
+        s.beta1 = state->beta1;
+        s.beta2 = state->beta2;
+        s.eps = state->eps;
+        s.weight_decay = state->weight_decay;
+        const bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
+        s.clip = clip ? state->grad_clip / state->grad_norm : 1.0f;
+        s.correction1 = (float)(1.0 / (1.0 - pow((double)s.beta1, (double)state->t)));
+        s.correction2 = (float)(1.0 / (1.0 - pow((double)s.beta2, (double)state->t)));
+    }
+    *scalars = s;
+}
+
+struct UpdateEntry {
+    void *value, *master; // master NULL: the value itself is FP32
+    const void *grad;
+    float *m, *v;
+    int64_t elements;
+    bool decay, wide;
+};
+
+struct UpdateTable {
+    UpdateEntry entry[UPDATE_ENTRIES];
+    int first_block[UPDATE_ENTRIES + 1];
+    int count;
+    const UpdateScalars *scalars;
+};
+static_assert(sizeof(UpdateTable) <= 4096, "a table is a kernel parameter");
+
+// Where the full-precision parameter lives: in the value, in FP32 beside it, or in the value's 16 bits and 16 more.
+enum MasterStore { IN_VALUE, IN_FP32, IN_SPLIT16 };
+
+template <MasterStore MASTER, typename G, int V> struct UpdateLoaded {
+    Pack<float, V> m, v;
+    Pack<G, V> grad;
+    Pack<float, MASTER == IN_SPLIT16 ? 1 : V> master;
+    Pack<uint16_t, MASTER == IN_SPLIT16 ? V : 1> high, low;
+};
+
+template <MasterStore MASTER, typename G, int V>
+__device__ inline UpdateLoaded<MASTER, G, V> update_load(const UpdateEntry &e, int64_t at) {
+    UpdateLoaded<MASTER, G, V> x;
+    x.m = load_streaming<V>(e.m + at);
+    x.v = load_streaming<V>(e.v + at);
+    x.grad = load_streaming<V>((const G *)e.grad + at);
+    if constexpr (MASTER == IN_SPLIT16) {
+        x.high = load_streaming<V>((const uint16_t *)e.value + at);
+        x.low = load_streaming<V>((const uint16_t *)e.master + at);
+    } else {
+        x.master = load_streaming<V>((const float *)(MASTER == IN_FP32 ? e.master : e.value) + at);
+    }
+    return x;
+}
+
+template <MasterStore MASTER, typename G, int V>
+__device__ inline void update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
+                                    UpdateLoaded<MASTER, G, V> x) {
+    float grad[V];
+    unpack<V>(x.grad, grad);
+    const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
+    Pack<uint16_t, V> high, low;
+    Pack<float, V> master;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        const float g = grad[i] * s.clip;
+        const float m = s.beta1 * x.m.value[i] + (1.0f - s.beta1) * g;
+        const float v = s.beta2 * x.v.value[i] + (1.0f - s.beta2) * g * g;
+        x.m.value[i] = m;
+        x.v.value[i] = v;
+        float p;
+        if constexpr (MASTER == IN_SPLIT16)
+            p = master_join(x.high.value[i], x.low.value[i]);
+        else
+            p = x.master.value[i];
+        const float update = m * s.correction1 / (sqrtf(v * s.correction2) + s.eps);
+        p = p - s.lr * update - decay * p;
+        master.value[i] = p;
+        high.value[i] = master_bf16(p);
+        low.value[i] = (uint16_t)float_bits(p);
+    }
+    store(e.m + at, x.m);
+    store(e.v + at, x.v);
+    if constexpr (MASTER == IN_VALUE) store((float *)e.value + at, master);
+    if constexpr (MASTER == IN_FP32) store((float *)e.master + at, master);
+    if constexpr (MASTER == IN_SPLIT16) store((uint16_t *)e.master + at, low);
+    if constexpr (MASTER != IN_VALUE) store((uint16_t *)e.value + at, high);
+}
+
+template <MasterStore MASTER, typename G>
+__global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __grid_constant__ UpdateTable table) {
+    constexpr int V = UPDATE_WIDTH, BATCH = 2;
+    const UpdateScalars scalars = *table.scalars;
+    if (scalars.skip) return;
+    const int index = table_find(table.first_block, table.count, (int)blockIdx.x);
+    const UpdateEntry e = table.entry[index];
+    const int64_t begin = (blockIdx.x - table.first_block[index]) * UPDATE_ELEMENTS;
+    const int64_t end = min(begin + UPDATE_ELEMENTS, e.elements);
+    const int64_t vectors_end = e.wide ? begin + (end - begin) / V * V : begin;
+    for (int64_t first = begin + threadIdx.x * V; first < vectors_end; first += BATCH * V * OPTIMIZER_THREADS) {
+        UpdateLoaded<MASTER, G, V> loaded[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int64_t at = first + k * V * OPTIMIZER_THREADS;
+            if (at < vectors_end) loaded[k] = update_load<MASTER, G, V>(e, at);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int64_t at = first + k * V * OPTIMIZER_THREADS;
+            if (at < vectors_end) update_apply<MASTER, G, V>(e, scalars, at, loaded[k]);
+        }
+    }
+    for (int64_t at = vectors_end + threadIdx.x; at < end; at += OPTIMIZER_THREADS)
+        update_apply<MASTER, G, 1>(e, scalars, at, update_load<MASTER, G, 1>(e, at));
+}
+
+// --- the host's side ----------------------------------------------------------------------------------------
+MasterStore master_store(const Parameter &p) {
+    const Format value = p.weight.value.format, master = p.master.format;
+    if (!p.master.data && value == FMT_FP32) return IN_VALUE;
+    if (p.master.data && value == FMT_BF16 && master == FMT_FP32) return IN_FP32;
+    if (p.master.data && value == FMT_BF16 && master == FMT_U16) return IN_SPLIT16;
+    fatal(EXIT_DEVICE, "adamw_update on the GPU: a %s value with %s master weights is not built", format_name(value),
+          p.master.data ? format_name(master) : "no");
+}
+
+bool aligned16(const void *address) {
+    return (uintptr_t)address % 16 == 0;
+}
+
+template <MasterStore MASTER, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
+    if (table->count > 0 && table->first_block[table->count] > 0) {
+        adamw_kernel<MASTER, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("adamw_kernel");
+    }
+    table->count = 0;
+}
+
+// Updates the parameters of one kind: a kernel for each place of the master weights and format of the gradient.
+template <MasterStore MASTER, typename G>
+void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, Format grad,
+                  const UpdateScalars *scalars) {
+    UpdateTable table = {};
+    table.scalars = scalars;
+    for (int i = 0; i < count; i++) {
+        const Parameter &p = parameters[i];
+        if (p.grad.format != grad || master_store(p) != MASTER) continue;
+        require_format("adamw_update", "a first moment", p.m, FMT_FP32);
+        require_format("adamw_update", "a second moment", p.v, FMT_FP32);
+        UpdateEntry *e = &table.entry[table.count];
+        e->value = p.weight.value.data;
+        e->master = p.master.data;
+        e->grad = p.grad.data;
+        e->m = (float *)p.m.data;
+        e->v = (float *)p.v.data;
+        e->elements = flat_elements("adamw_update", p.weight.value);
+        e->decay = p.decay;
+        e->wide =
+            aligned16(e->value) && aligned16(e->master) && aligned16(e->grad) && aligned16(e->m) && aligned16(e->v);
+        table.first_block[table.count + 1] =
+            table.first_block[table.count] + (int)ceil_div(e->elements, UPDATE_ELEMENTS);
+        if (++table.count == UPDATE_ENTRIES) adamw_flush<MASTER, G>(stream, &table);
+    }
+    adamw_flush<MASTER, G>(stream, &table);
+}
+
+template <MasterStore MASTER>
+void adamw_launch_both(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    adamw_launch<MASTER, bf16>(stream, parameters, count, FMT_BF16, scalars);
+    adamw_launch<MASTER, float>(stream, parameters, count, FMT_FP32, scalars);
+}
+
+} // namespace
+
+void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    double *const partials = (double *)exec->workspace;
+    NormTable table = {};
+    int blocks = 0; // of the launches before
+    for (int i = 0; i < count; i++) {
+        const Tensor grad = parameters[i].grad;
+        const int at = table.count;
+        if (grad.format != FMT_BF16) require_format("grad_norm", "a gradient", grad, FMT_FP32);
+        table.grad[at] = grad.data;
+        table.elements[at] = flat_elements("grad_norm", grad);
+        table.is_bf16[at] = grad.format == FMT_BF16;
+        table.wide[at] = aligned16(grad.data);
+        table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(table.elements[at], NORM_ELEMENTS);
+        table.count++;
+        if (table.count < NORM_ENTRIES && i + 1 < count) continue;
+        const int in_table = table.first_block[table.count];
+        if ((size_t)(blocks + in_table) * sizeof(double) > exec->workspace_bytes)
+            fatal(EXIT_DEVICE, "grad_norm: the partial sums do not fit the workspace");
+        table.partials = partials + blocks;
+        grad_squares_launch(stream, table);
+        blocks += in_table;
+        table.count = 0;
+    }
+    grad_norm_kernel<<<1, FINISH_THREADS, 0, stream>>>(partials, blocks, state);
+    LAUNCH_CHECK("grad_norm_kernel");
+}
+
+void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    for (int i = 0; i < count; i++) master_store(parameters[i]); // refuses what no kernel below updates
+    UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
+    update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
+    LAUNCH_CHECK("update_begin_kernel");
+    adamw_launch_both<IN_VALUE>(stream, parameters, count, scalars);
+    adamw_launch_both<IN_FP32>(stream, parameters, count, scalars);
+    adamw_launch_both<IN_SPLIT16>(stream, parameters, count, scalars);
+}

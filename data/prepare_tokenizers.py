@@ -1,0 +1,182 @@
+"""The tokenizers of prepare.py: documents as bytes in, little-endian token ids out. Packages are imported when used."""
+import array
+import json
+import os
+import sys
+
+
+class Failure(Exception):
+    """Ends the program with one line and exit code 2 (data) unless another is given."""
+
+    def __init__(self, text, code=2):
+        super().__init__(text)
+        self.code = code
+
+
+def need(module, package=None):
+    """Imports what only some runs need."""
+    try:
+        return __import__(module, fromlist=["_"])
+    except ImportError:
+        raise Failure("the Python package %s is missing: pip install %s" % (package or module, package or module))
+
+
+def first_line(error):
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def width_of(vocab):
+    return 2 if vocab <= 1 << 16 else 4
+
+
+def write_atomically(path, *parts):
+    temporary = "%s.tmp.%d" % (path, os.getpid())
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(temporary, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise Failure("%s could not be written: %s" % (path, error.strerror or error))
+
+
+class Bytes:
+    """Token = byte, 256 = end of text."""
+
+    vocab, end_of_text = 257, 256
+
+    def encode(self, texts):
+        """Documents (bytes) to little-endian uint16 tokens, one bytes object each."""
+        out = []
+        for text in texts:
+            tokens = bytearray(2 * len(text))
+            tokens[0::2] = text
+            out.append(bytes(tokens))
+        return out
+
+
+class Pairs:
+    """Byte-pair encoding, by tiktoken where it is installed and the vocabulary fits it, else by tokenizers."""
+
+    def __init__(self, spec):
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        self.encoding = None
+        path = self.find(spec)
+        if path is None:
+            self.open_published()
+        elif os.path.basename(path) == "tokenizer.json":
+            self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
+            self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+            vocabulary = self.tokenizer.get_vocab()
+            self.vocab = max(vocabulary.values()) + 1
+            self.end_of_text = self.find_end(vocabulary, path)
+        else:
+            self.open_pair(path)
+        self.code = "H" if self.vocab <= 1 << 16 else "I"
+
+    @staticmethod
+    def find(spec):
+        """The file of a tokenizer that is given as a folder or a file; None for the published GPT-2."""
+        if spec == "gpt2":
+            return None
+        if os.path.isdir(spec):
+            for name in ("encoder.json", "vocab.json", "tokenizer.json"):
+                if os.path.exists(os.path.join(spec, name)):
+                    return os.path.join(spec, name)
+            raise Failure("tokenizer %s: the folder holds no encoder.json, vocab.json or tokenizer.json" % spec)
+        if not os.path.exists(spec):
+            raise Failure("tokenizer %s: there is no such file or folder" % spec)
+        return spec
+
+    @staticmethod
+    def find_end(vocabulary, path):
+        for name in ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"):
+            if name in vocabulary:
+                return vocabulary[name]
+        raise Failure("tokenizer %s: it has no end-of-text token" % path)
+
+    def open_published(self):
+        """GPT-2's own, which the package downloads once and caches."""
+        advice = "give a local folder with encoder.json and vocab.bpe as --tokenizer"
+        try:
+            import tiktoken
+        except ImportError:
+            tokenizers = need("tokenizers", "tiktoken")
+            try:
+                self.tokenizer = tokenizers.Tokenizer.from_pretrained("gpt2")
+            except Exception as error:
+                raise Failure("GPT-2's vocabulary could not be downloaded (%s): %s" % (first_line(error), advice))
+            self.tokenizer.encode_special_tokens = True
+        else:
+            try:
+                self.encoding = tiktoken.get_encoding("gpt2")
+            except Exception as error:
+                raise Failure("GPT-2's vocabulary could not be downloaded (%s): %s" % (first_line(error), advice))
+        self.vocab, self.end_of_text = 50257, 50256
+
+    def open_pair(self, path):
+        """encoder.json with vocab.bpe, or vocab.json with merges.txt."""
+        folder = os.path.dirname(path)
+        merges = [os.path.join(folder, name) for name in ("vocab.bpe", "merges.txt")]
+        merges = [name for name in merges if os.path.exists(name)]
+        if not merges:
+            raise Failure("tokenizer %s: its merges are missing, vocab.bpe or merges.txt in the same folder" % path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                vocabulary = json.load(file)
+            with open(merges[0], encoding="utf-8") as file:
+                pairs = [line.rstrip("\r\n") for line in file]
+            pairs = [tuple(line.split(" ")) for line in pairs if line and not line.startswith("#version")]
+            self.vocab = max(vocabulary.values()) + 1
+            self.end_of_text = self.find_end(vocabulary, path)
+            ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Failure("tokenizer %s: not a vocabulary with its merges (%s)" % (path, first_line(error)))
+        if ordered:  # tiktoken takes a token's id for the rank of its merge
+            try:
+                import tiktoken
+            except ImportError:
+                pass
+            else:
+                self.encoding = self.make_encoding(tiktoken, vocabulary)
+        if self.encoding is None:
+            tokenizers = need("tokenizers")
+            self.tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs))
+            self.tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def make_encoding(self, tiktoken, vocabulary):
+        # GPT-2 writes a byte as a character: the printable ones of Latin-1 as themselves, the others from 256 on
+        same = [b for b in range(256) if 0x20 < b < 0x7F or (b > 0xA0 and b != 0xAD)]
+        others = [b for b in range(256) if b not in same]
+        byte_of = {chr(b): b for b in same}
+        byte_of.update({chr(256 + i): b for i, b in enumerate(others)})
+        ranks = {}
+        for token, rank in vocabulary.items():
+            if rank != self.end_of_text:
+                ranks[bytes(byte_of[c] for c in token)] = rank
+        pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+        special = {"<|endoftext|>": self.end_of_text}
+        return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+
+    def encode(self, texts):
+        texts = [text.decode("utf-8", errors="replace") for text in texts]
+        if self.encoding is not None:
+            rows = [self.encoding.encode_ordinary(text) for text in texts]
+        else:
+            rows = [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return [little_endian(array.array(self.code, row)) for row in rows]
+
+
+def little_endian(tokens):
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tobytes()
+
+
+def open_tokenizer(spec):
+    return Bytes() if spec == "bytes" else Pairs(spec)

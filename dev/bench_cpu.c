@@ -1,0 +1,317 @@
+// Times the CPU backend's operations at the shapes of GPT-2 124M: products against the machine's own sgemm rate,
+// and the others against its memory copy, both measured in the same run.
+//   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
+#include <time.h>
+
+#include "coat/cpu/cpu_internal.h"
+
+#ifdef COAT_OPENBLAS
+#include <cblas.h>
+#endif
+
+#define LAYERS 12
+#define CHANNELS 768
+#define HEADS 12
+#define VOCAB 50304
+#define SEQUENCE 1024
+#define HEAD_CHUNK 256 // tokens whose logits exist at a time
+#define SIDE 1536      // of the square products that measure the machine
+
+typedef struct {
+    Exec exec;
+    Config config;
+    double peak_flops, copy_bytes; // per second
+} Bench;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static Tensor make(Format format, int64_t rows, int64_t cols) {
+    Tensor t = {0};
+    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    t.data = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!t.data) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);
+    t.rows = rows;
+    t.cols = t.stride = cols;
+    t.format = format;
+    uint32_t seed = 1;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float x = (float)(int32_t)seed / 2147483648.0f;
+        if (format == FMT_BF16)
+            ((uint16_t *)t.data)[i] = bf16_encode(x);
+        else if (format == FMT_FP32)
+            ((real *)t.data)[i] = (real)x;
+        else
+            ((int32_t *)t.data)[i] = (int32_t)(seed >> 8) % 50257;
+    }
+    return t;
+}
+
+// --- ceilings --------------------------------------------------------------------------------------------
+
+// One square product per thread at a time, each single-threaded.
+static double independent_products(int threads) {
+    double best = 0;
+    Tensor a = make(FMT_FP32, SIDE, SIDE), b = make(FMT_FP32, SIDE, SIDE);
+    Tensor c = make(FMT_FP32, SIDE * threads, SIDE);
+    for (int attempt = 0; attempt < 3; attempt++) {
+        double start = now();
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int i = 0; i < threads; i++)
+            gemm_block(false, false, SIDE, SIDE, SIDE, (const real *)a.data, SIDE, (const real *)b.data, SIDE, 0,
+                       (real *)c.data + (size_t)i * SIDE * SIDE, SIDE);
+        best = fmax(best, 2.0 * SIDE * SIDE * SIDE * threads / (now() - start));
+    }
+    free(a.data);
+    free(b.data);
+    free(c.data);
+    return best;
+}
+
+#ifdef COAT_OPENBLAS
+// One large product on all the library's threads.
+static double library_product(int threads) {
+    const int side = 2 * SIDE;
+    double best = 0;
+    Tensor a = make(FMT_FP32, side, side), b = make(FMT_FP32, side, side), c = make(FMT_FP32, side, side);
+    openblas_set_num_threads(threads);
+    for (int attempt = 0; attempt < 3; attempt++) {
+        double start = now();
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, side, side, side, 1, (const float *)a.data, side,
+                    (const float *)b.data, side, 0, (float *)c.data, side);
+        best = fmax(best, 2.0 * side * side * side / (now() - start));
+    }
+    openblas_set_num_threads(1);
+    free(a.data);
+    free(b.data);
+    free(c.data);
+    return best;
+}
+#endif
+
+static double copy_bandwidth(int threads) {
+    const int64_t bytes = (int64_t)1 << 28, piece = (int64_t)1 << 20;
+    Tensor from = make(FMT_FP32, 1, bytes / 4), to = make(FMT_FP32, 1, bytes / 4);
+    double best = 0;
+    for (int attempt = 0; attempt < 5; attempt++) {
+        double start = now();
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < bytes / piece; i++)
+            memcpy((char *)to.data + i * piece, (char *)from.data + i * piece, (size_t)piece);
+        best = fmax(best, 2.0 * (double)bytes / (now() - start));
+    }
+    free(from.data);
+    free(to.data);
+    return best;
+}
+
+// --- products --------------------------------------------------------------------------------------------
+
+typedef struct {
+    double flops, seconds;
+} Total;
+
+static double report_product(const Bench *b, const char *name, int64_t M, int64_t out, int64_t in, double seconds) {
+    double flops = 2.0 * (double)M * (double)out * (double)in;
+    printf("%-10s %6ld x %5ld x %5ld  %9.2f ms %8.1f GFLOP/s %5.0f %%\n", name, (long)M, (long)out, (long)in,
+           seconds * 1e3, flops / seconds * 1e-9, 100 * flops / seconds / b->peak_flops);
+    return flops;
+}
+
+// The three products of one linear layer, `times` of which are in a step.
+static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t in, double times) {
+    const Ops *ops = b->exec.ops;
+    Weight w = {0};
+    w.value = make(FMT_BF16, out, in);
+    Tensor x = make(FMT_BF16, M, in), y = make(FMT_BF16, M, out), dx = make(FMT_BF16, M, in);
+    Tensor dw = make(out == VOCAB ? FMT_FP32 : FMT_BF16, out, in), bias = make(FMT_BF16, 1, out);
+    double best[3] = {1e9, 1e9, 1e9};
+    for (int attempt = 0; attempt < 4; attempt++) {
+        double t0 = now();
+        ops->linear_forward(&b->exec, y, x, w, bias);
+        double t1 = now();
+        ops->linear_backward_data(&b->exec, dx, y, w);
+        double t2 = now();
+        ops->linear_backward_weight(&b->exec, dw, y, x, true);
+        double t3 = now();
+        best[0] = fmin(best[0], t1 - t0);
+        best[1] = fmin(best[1], t2 - t1);
+        best[2] = fmin(best[2], t3 - t2);
+    }
+    const char *const names[3] = {"forward", "data", "weight"};
+    for (int i = 0; i < 3; i++) {
+        total->flops += times * report_product(b, names[i], M, out, in, best[i]);
+        total->seconds += times * best[i];
+    }
+    free(w.value.data);
+    free(x.data);
+    free(y.data);
+    free(dx.data);
+    free(dw.data);
+    free(bias.data);
+}
+
+// --- the others ------------------------------------------------------------------------------------------
+
+// The tensors of one block, for operations bound by memory.
+typedef struct {
+    Tensor r, y, n, h, g, bias, bias_f, dweight, dbias, dbias_f;
+    Tensor qkv, dqkv, o, lse, logits, losses, targets, tokens, wte, wpe, dwte, dwpe;
+    Norm norm;
+    Parameter parameter;
+    StepState state;
+    AttentionShape attention;
+    int64_t M;
+} Block;
+
+static void run_residual_norm(Exec *e, Block *k) {
+    e->ops->residual_norm_forward(e, k->n, k->norm, k->r, k->r, k->y, k->bias);
+}
+static void run_norm_backward(Exec *e, Block *k) {
+    e->ops->norm_backward(e, k->y, k->dweight, k->dbias, k->n, k->norm, true, true);
+}
+static void run_gelu(Exec *e, Block *k) {
+    e->ops->gelu_forward(e, k->g, k->h, k->h, k->bias_f);
+}
+static void run_gelu_backward(Exec *e, Block *k) {
+    e->ops->gelu_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true);
+}
+static void run_bias_gradient(Exec *e, Block *k) {
+    e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
+}
+static void run_loss(Exec *e, Block *k) {
+    e->ops->loss_forward_backward(e, k->logits, k->losses, k->targets, 50257, 1e-3f, true, &k->state);
+}
+static void run_embed(Exec *e, Block *k) {
+    e->ops->embed_forward(e, k->r, k->tokens, k->wte, k->wpe, SEQUENCE);
+}
+static void run_embed_backward(Exec *e, Block *k) {
+    e->ops->embed_backward(e, k->dwte, k->dwpe, k->r, k->tokens, SEQUENCE, true);
+}
+static void run_grad_norm(Exec *e, Block *k) {
+    e->ops->grad_norm(e, &k->parameter, 1, &k->state);
+}
+static void run_adamw(Exec *e, Block *k) {
+    k->state.nonfinite = 0;
+    e->ops->adamw_update(e, &k->parameter, 1, &k->state);
+}
+static void run_attention(Exec *e, Block *k) {
+    Tensor q = tensor_cols(k->qkv, 0, CHANNELS), key = tensor_cols(k->qkv, CHANNELS, CHANNELS);
+    e->ops->attention_forward(e, k->o, k->lse, q, key, tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), k->attention);
+}
+static void run_attention_backward(Exec *e, Block *k) {
+    Tensor q = tensor_cols(k->qkv, 0, CHANNELS), key = tensor_cols(k->qkv, CHANNELS, CHANNELS);
+    Tensor value = tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), dq = tensor_cols(k->dqkv, 0, CHANNELS);
+    e->ops->attention_backward(e, dq, tensor_cols(k->dqkv, CHANNELS, CHANNELS),
+                               tensor_cols(k->dqkv, 2 * CHANNELS, CHANNELS), k->n, k->o, k->lse, q, key, value,
+                               k->attention);
+}
+
+static Block make_block(int64_t M) {
+    const int64_t C = CHANNELS, F = 4 * CHANNELS;
+    Block k = {0};
+    k.M = M;
+    k.r = make(FMT_BF16, M, C), k.y = make(FMT_BF16, M, C), k.n = make(FMT_BF16, M, C);
+    k.h = make(FMT_BF16, M, F), k.g = make(FMT_BF16, M, F);
+    k.bias = make(FMT_BF16, 1, C), k.bias_f = make(FMT_BF16, 1, F);
+    k.dweight = make(FMT_FP32, 1, C), k.dbias = make(FMT_FP32, 1, C), k.dbias_f = make(FMT_FP32, 1, F);
+    k.norm.x = k.r, k.norm.mean = make(FMT_FP32, M, 1), k.norm.rstd = make(FMT_FP32, M, 1);
+    k.norm.weight = make(FMT_BF16, 1, C), k.norm.bias = make(FMT_BF16, 1, C), k.norm.eps = 1e-5f;
+    k.qkv = make(FMT_BF16, M, 3 * C), k.dqkv = make(FMT_BF16, M, 3 * C), k.o = make(FMT_BF16, M, C);
+    k.attention.T = M < SEQUENCE ? (int)M : SEQUENCE;
+    k.attention.B = (int)(M / k.attention.T);
+    k.attention.heads = k.attention.kv_heads = HEADS;
+    k.attention.head_dim = CHANNELS / HEADS;
+    k.lse = make(FMT_FP32, (int64_t)k.attention.B * HEADS, k.attention.T);
+    k.logits = make(FMT_BF16, HEAD_CHUNK, VOCAB), k.losses = make(FMT_FP32, HEAD_CHUNK, 1);
+    k.targets = make(FMT_I32, HEAD_CHUNK, 1), k.tokens = make(FMT_I32, M, 1);
+    k.wte = make(FMT_BF16, VOCAB, C), k.wpe = make(FMT_BF16, SEQUENCE, C);
+    k.dwte = make(FMT_FP32, VOCAB, C), k.dwpe = make(FMT_FP32, SEQUENCE, C);
+    k.parameter.weight.value = make(FMT_BF16, F, C);
+    k.parameter.grad = make(FMT_BF16, F, C);
+    k.parameter.m = make(FMT_FP32, F, C), k.parameter.v = make(FMT_FP32, F, C);
+    k.parameter.master = make(FMT_FP32, F, C);
+    k.state.lr = 1e-3f, k.state.beta1 = 0.9f, k.state.beta2 = 0.95f, k.state.eps = 1e-8f;
+    return k;
+}
+
+// `bytes` is what the operation must read and write at least.
+static void report_memory(Bench *b, Block *k, const char *name, void (*run)(Exec *, Block *), double bytes) {
+    double best = 1e9;
+    for (int attempt = 0; attempt < 6; attempt++) {
+        double start = now();
+        run(&b->exec, k);
+        best = fmin(best, now() - start);
+    }
+    printf("%-22s %9.2f ms %8.1f GB/s %5.0f %%\n", name, best * 1e3, bytes / best * 1e-9,
+           100 * bytes / best / b->copy_bytes);
+}
+
+static void bench_memory(Bench *b, int64_t M) {
+    Block k = make_block(M);
+    const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS; // bytes of (M, C); elements
+    double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;           // of the causal half
+    printf("\nmemory-bound operations, share of the copy's %.1f GB/s\n", b->copy_bytes * 1e-9);
+    report_memory(b, &k, "residual + norm", run_residual_norm, 4 * row);
+    report_memory(b, &k, "norm backward", run_norm_backward, 4 * row);
+    report_memory(b, &k, "gelu", run_gelu, 12 * row);
+    report_memory(b, &k, "gelu backward", run_gelu_backward, 12 * row);
+    report_memory(b, &k, "bias gradient", run_bias_gradient, row);
+    report_memory(b, &k, "loss", run_loss, 4.0 * HEAD_CHUNK * VOCAB);
+    report_memory(b, &k, "embedding", run_embed, 3 * row);
+    report_memory(b, &k, "embedding backward", run_embed_backward, 5 * row + 8.0 * SEQUENCE * CHANNELS);
+    report_memory(b, &k, "gradient norm", run_grad_norm, 2 * weights);
+    report_memory(b, &k, "adamw", run_adamw, (2 + 2 + 8 * 3) * weights);
+    printf("\nattention (GB/s and share are of its %.1f and %.1f GFLOP)\n", flops * 1e-9, 2.5 * flops * 1e-9);
+    double copy = b->copy_bytes;
+    b->copy_bytes = b->peak_flops;
+    report_memory(b, &k, "attention", run_attention, flops);
+    report_memory(b, &k, "attention backward", run_attention_backward, 2.5 * flops);
+    b->copy_bytes = copy;
+}
+
+int main(int argc, char **argv) {
+    Bench b = {0};
+    Error err;
+    int64_t M = argc > 1 ? atol(argv[1]) : 1024;
+    b.config.threads = argc > 2 ? atoi(argv[2]) : 0;
+    if (M < 1 || (M > SEQUENCE && M % SEQUENCE)) fatal(EXIT_USER, "TOKENS must be at most %d or a multiple", SEQUENCE);
+    b.config.micro_batch = (int)(M / SEQUENCE > 0 ? M / SEQUENCE : 1);
+    b.config.seq_len = SEQUENCE;
+    b.config.shape.heads = b.config.shape.kv_heads = HEADS;
+    b.config.shape.head_dim = CHANNELS / HEADS;
+    b.config.shape.channels = CHANNELS;
+    b.config.shape.ffn = 4 * CHANNELS;
+    b.exec.ops = cpu_ops();
+    if (!b.exec.ops->open(&b.exec, &b.config, &err)) fatal(err.code, "%s", err.text);
+    WorkspacePart parts[4];
+    int count = ops_workspace_parts(&b.config, DEVICE_CPU, parts, 4), threads = cpu_threads(&b.config);
+    for (int i = 0; i < count; i++) b.exec.workspace_bytes += parts[i].bytes;
+    b.exec.workspace = b.exec.ops->allocate(&b.exec, b.exec.workspace_bytes, &err);
+    if (!b.exec.workspace) fatal(err.code, "%s", err.text);
+    char text[256];
+    b.exec.ops->describe(&b.exec, text, sizeof text);
+    b.peak_flops = independent_products(threads);
+#ifdef COAT_OPENBLAS
+    b.peak_flops = fmax(b.peak_flops, library_product(threads));
+#endif
+    b.copy_bytes = copy_bandwidth(threads);
+    printf("%s\nsgemm %.1f GFLOP/s, memory copy %.1f GB/s (read + write)\n", text, b.peak_flops * 1e-9,
+           b.copy_bytes * 1e-9);
+    printf("\nproducts (tokens x out x in), BF16 stored, share of the machine's sgemm\n");
+    Total total = {0};
+    bench_linear(&b, &total, M, 3 * CHANNELS, CHANNELS, LAYERS);
+    bench_linear(&b, &total, M, CHANNELS, CHANNELS, LAYERS);
+    bench_linear(&b, &total, M, 4 * CHANNELS, CHANNELS, LAYERS);
+    bench_linear(&b, &total, M, CHANNELS, 4 * CHANNELS, LAYERS);
+    bench_linear(&b, &total, HEAD_CHUNK, VOCAB, CHANNELS, (double)M / HEAD_CHUNK);
+    bench_memory(&b, M);
+    printf("\nall products of a step of %ld tokens: %.1f GFLOP in %.0f ms = %.1f GFLOP/s = %.0f %% of sgemm\n", (long)M,
+           total.flops * 1e-9, total.seconds * 1e3, total.flops / total.seconds * 1e-9,
+           100 * total.flops / total.seconds / b.peak_flops);
+    return 0;
+}

@@ -1,0 +1,387 @@
+// The memory-bound kernels of the GPU against the CPU backend, on random values and on shapes that reach each of
+// their variants: odd batches and lengths, widths that are no power of two or do not divide by 8, rare and frequent
+// tokens. Outputs are poisoned first; sums that several blocks make must repeat bit for bit.
+#pragma once
+#include "bench_cuda.h"
+
+#include <math.h>
+
+#define CHECK_MOST 48 // tensors of one operation's check
+
+// One tensor in both memories.
+typedef struct {
+    Tensor cpu, gpu;
+} Twin;
+
+typedef struct {
+    Bench *bench;
+    Exec cpu;
+    StepState *cpu_state, *gpu_state;
+    Twin twin[CHECK_MOST];
+    int twins;
+    uint64_t draws;
+    int failures, checks;
+} Check;
+
+static Exec *check_gpu(Check *c) {
+    return &c->bench->exec;
+}
+
+static Twin check_poisoned(Check *c, int64_t rows, int64_t cols, Format format) {
+    Twin t = {};
+    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    t.cpu.rows = rows, t.cpu.cols = t.cpu.stride = cols, t.cpu.format = format;
+    t.gpu = t.cpu;
+    t.cpu.data = xmalloc(bytes);
+    memset(t.cpu.data, 0xff, bytes);
+    t.gpu.data = bench_allocate(c->bench, bytes);
+    check_gpu(c)->ops->upload(check_gpu(c), t.gpu.data, t.cpu.data, bytes);
+    if (c->twins == CHECK_MOST) fatal(EXIT_USER, "check_kernels: more than %d tensors", CHECK_MOST);
+    c->twin[c->twins++] = t;
+    return t;
+}
+
+static void check_upload(Check *c, Twin t) {
+    check_gpu(c)->ops->upload(check_gpu(c), t.gpu.data, t.cpu.data,
+                              (size_t)tensor_elements(t.cpu) * format_bytes(t.cpu.format));
+}
+
+static Twin check_random(Check *c, int64_t rows, int64_t cols, Format format, float mean, float deviation) {
+    Twin t = check_poisoned(c, rows, cols, format);
+    uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float x = mean + deviation * rng_normal(5, stream, (uint64_t)i);
+        if (format == FMT_BF16)
+            ((uint16_t *)t.cpu.data)[i] = bf16_encode(x);
+        else if (format == FMT_U16)
+            ((uint16_t *)t.cpu.data)[i] = (uint16_t)rng_hash(5, stream, (uint64_t)i);
+        else
+            ((float *)t.cpu.data)[i] = x;
+    }
+    check_upload(c, t);
+    return t;
+}
+
+// Token ids below limit; every third is one of two values, and with `gaps` every fifth is -1.
+static Twin check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
+    Twin t = check_poisoned(c, rows, 1, FMT_I32);
+    uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t random = rng_hash(5, stream, (uint64_t)i);
+        ((int32_t *)t.cpu.data)[i] = gaps && i % 5 == 4 ? -1 : (int32_t)(random % (i % 3 ? (uint64_t)limit : 2));
+    }
+    check_upload(c, t);
+    return t;
+}
+
+static void check_free(Check *c) {
+    for (int i = 0; i < c->twins; i++) {
+        free(c->twin[i].cpu.data);
+        check_gpu(c)->ops->release(check_gpu(c), c->twin[i].gpu.data);
+    }
+    c->twins = 0;
+}
+
+static double check_value(Format format, const void *data, int64_t i) {
+    if (format == FMT_BF16) return (double)bf16_decode(((const uint16_t *)data)[i]);
+    if (format == FMT_U16) return (double)((const uint16_t *)data)[i];
+    return (double)((const float *)data)[i];
+}
+
+static void check_say(Check *c, bool ok, const char *text) {
+    c->checks++;
+    c->failures += !ok;
+    if (!ok) printf("WRONG: %s\n", text);
+}
+
+// The GPU's values must be within `limit` of the twin's, in the mean square; poison fails.
+static void check_equal(Check *c, Twin t, double limit, const char *what) {
+    size_t bytes = (size_t)tensor_elements(t.cpu) * format_bytes(t.cpu.format);
+    void *have = xmalloc(bytes);
+    check_gpu(c)->ops->download(check_gpu(c), have, t.gpu.data, bytes);
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < tensor_elements(t.cpu); i++) {
+        double x = check_value(t.cpu.format, have, i), y = check_value(t.cpu.format, t.cpu.data, i);
+        error += (x - y) * (x - y);
+        size += y * y;
+    }
+    free(have);
+    double relative = sqrt(error / (size > 0 ? size : 1));
+    char text[160];
+    snprintf(text, sizeof text, "%s, %s (%lld, %lld): relative error %.2e", what, format_name(t.cpu.format),
+             (long long)t.cpu.rows, (long long)t.cpu.cols, relative);
+    check_say(c, relative <= limit, text); // false for NaN
+}
+
+// Two results of the GPU must be the same bits.
+static void check_same(Check *c, Twin a, Twin b, const char *what) {
+    size_t bytes = (size_t)tensor_elements(a.cpu) * format_bytes(a.cpu.format);
+    void *first = xmalloc(bytes), *second = xmalloc(bytes);
+    check_gpu(c)->ops->download(check_gpu(c), first, a.gpu.data, bytes);
+    check_gpu(c)->ops->download(check_gpu(c), second, b.gpu.data, bytes);
+    char text[160];
+    snprintf(text, sizeof text, "%s (%lld, %lld): two runs differ", what, (long long)a.cpu.rows, (long long)a.cpu.cols);
+    check_say(c, memcmp(first, second, bytes) == 0, text);
+    free(first);
+    free(second);
+}
+
+// --- the operations -----------------------------------------------------------------------------------------
+#define CHECK_BOTH(c, operation, side_arguments)                                                                       \
+    do {                                                                                                               \
+        {                                                                                                              \
+            Exec *e = &(c)->cpu;                                                                                       \
+            const int gpu = 0;                                                                                         \
+            e->ops->operation side_arguments;                                                                          \
+        }                                                                                                              \
+        {                                                                                                              \
+            Exec *e = check_gpu(c);                                                                                    \
+            const int gpu = 1;                                                                                         \
+            e->ops->operation side_arguments;                                                                          \
+        }                                                                                                              \
+    } while (0)
+#define SIDE(t) (gpu ? (t).gpu : (t).cpu)
+
+typedef struct {
+    int B, T, C;
+    Format format;
+} CheckShape;
+
+static Norm check_norm_of(Twin x, Twin mean, Twin rstd, Twin weight, Twin bias, int gpu) {
+    Norm n = {};
+    n.x = SIDE(x), n.mean = SIDE(mean), n.rstd = SIDE(rstd), n.weight = SIDE(weight), n.bias = SIDE(bias);
+    n.eps = 1e-5f;
+    return n;
+}
+
+static void check_norm(Check *c, CheckShape s, bool rms) {
+    const int64_t M = (int64_t)s.B * s.T, C = s.C;
+    const double limit = s.format == FMT_BF16 ? 2e-3 : 1e-5;
+    Twin none = {};
+    Twin r = check_random(c, M, C, s.format, 0.3f, 1), y = check_random(c, M, C, s.format, 0, 1);
+    Twin y_bias = check_random(c, 1, C, s.format, 0, 1), weight = check_random(c, 1, C, s.format, 1, 0.3f);
+    Twin bias = rms ? none : check_random(c, 1, C, s.format, 0, 1), dn = check_random(c, M, C, s.format, 0, 1);
+    Twin x = check_poisoned(c, M, C, s.format), n = check_poisoned(c, M, C, s.format);
+    Twin again = check_poisoned(c, M, C, s.format), g = check_poisoned(c, M, C, s.format);
+    Twin mean = rms ? none : check_poisoned(c, M, 1, FMT_FP32), rstd = check_poisoned(c, M, 1, FMT_FP32);
+    Twin dw = check_poisoned(c, 1, C, FMT_FP32), db = rms ? none : check_poisoned(c, 1, C, FMT_FP32);
+    Twin amax = check_poisoned(c, M, 1, FMT_FP32); // bits of a maximum, read as the float they are
+    g.cpu.amax = (uint32_t *)amax.cpu.data;
+    g.gpu.amax = (uint32_t *)amax.gpu.data;
+
+    CHECK_BOTH(c, residual_norm_forward,
+               (e, SIDE(n), check_norm_of(x, mean, rstd, weight, bias, gpu), SIDE(x), SIDE(r), SIDE(y), SIDE(y_bias)));
+    check_equal(c, x, limit, "residual_norm_forward: r");
+    check_equal(c, n, limit, "residual_norm_forward: n");
+    if (!rms) check_equal(c, mean, 1e-5, "residual_norm_forward: mean");
+    check_equal(c, rstd, 1e-5, "residual_norm_forward: rstd");
+    CHECK_BOTH(c, norm_rebuild, (e, SIDE(again), Tensor{}, check_norm_of(x, mean, rstd, weight, bias, gpu)));
+    check_equal(c, again, limit, "norm_rebuild");
+    check_same(c, n, again, "the norm, made again");
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, norm_backward,
+                   (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(x, mean, rstd, weight, bias, gpu),
+                    pass == 1, pass == 1));
+        check_equal(c, g, limit, "norm_backward: g");
+        check_equal(c, amax, limit, "norm_backward: maxima");
+        check_equal(c, dw, 1e-4, "norm_backward: dweight");
+        if (!rms) check_equal(c, db, 1e-4, "norm_backward: dbias");
+    }
+    Twin dw2 = check_poisoned(c, 1, C, FMT_FP32), db2 = check_poisoned(c, 1, C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++)
+        check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? dw2.gpu : dw.gpu, pass ? db2.gpu : db.gpu, dn.gpu,
+                                         check_norm_of(x, mean, rstd, weight, bias, 1), false, false);
+    check_same(c, dw, dw2, "norm_backward: dweight");
+    if (!rms) check_same(c, db, db2, "norm_backward: dbias");
+    CHECK_BOTH(c, residual_norm_forward,
+               (e, SIDE(n), check_norm_of(r, mean, rstd, weight, bias, gpu), SIDE(r), SIDE(r), Tensor{}, Tensor{}));
+    check_equal(c, n, limit, "residual_norm_forward alone: n");
+    CHECK_BOTH(c, residual_norm_forward,
+               (e, SIDE(n), check_norm_of(r, mean, rstd, weight, bias, gpu), SIDE(r), SIDE(r), SIDE(y), Tensor{}));
+    check_equal(c, r, limit, "residual_norm_forward in place: r");
+    check_equal(c, n, limit, "residual_norm_forward in place: n");
+    check_free(c);
+}
+
+static void check_gelu(Check *c, CheckShape s) {
+    const int64_t M = (int64_t)s.B * s.T, F = s.C;
+    const double limit = s.format == FMT_BF16 ? 2e-3 : 2e-6;
+    Twin y = check_random(c, M, F, s.format, 0, 2), bias = check_random(c, 1, F, s.format, 0, 1);
+    Twin h = check_poisoned(c, M, F, s.format), g = check_poisoned(c, M, F, s.format);
+    Twin again = check_poisoned(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
+    Twin dbias = check_poisoned(c, 1, F, FMT_FP32), sum = check_poisoned(c, 1, F, FMT_FP32);
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias)));
+    check_equal(c, h, limit, "gelu_forward: h");
+    check_equal(c, g, limit, "gelu_forward: g");
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}));
+    check_equal(c, again, limit, "gelu_forward in place: g");
+    CHECK_BOTH(c, gelu_rebuild, (e, SIDE(again), Tensor{}, SIDE(h)));
+    check_equal(c, again, limit, "gelu_rebuild");
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, gelu_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        check_equal(c, dg, limit, "gelu_backward: dh");
+        check_equal(c, dbias, s.format == FMT_BF16 ? 2e-3 : 1e-5, "gelu_backward: dbias");
+        CHECK_BOTH(c, grad_quantize, (e, SIDE(dg), SIDE(dg), SIDE(sum), SIDE(dg), pass == 1));
+        check_equal(c, sum, s.format == FMT_BF16 ? 2e-3 : 1e-5, "grad_quantize: dbias");
+    }
+    for (int pass = 0; pass < 2; pass++)
+        check_gpu(c)->ops->grad_quantize(check_gpu(c), dg.gpu, dg.gpu, pass ? sum.gpu : dbias.gpu, dg.gpu, false);
+    check_same(c, dbias, sum, "grad_quantize: dbias");
+    check_free(c);
+}
+
+static void check_embedding(Check *c, CheckShape s) {
+    const int64_t M = (int64_t)s.B * s.T, C = s.C, Vp = 384;
+    Twin tokens = check_tokens(c, M, 300, false), wte = check_random(c, Vp, C, s.format, 0, 1);
+    Twin wpe = check_random(c, s.T + 3, C, s.format, 0, 1), r = check_poisoned(c, M, C, s.format);
+    Twin g = check_random(c, M, C, s.format, 0, 1), dwte = check_random(c, Vp, C, FMT_FP32, 0, 1);
+    Twin dwpe = check_poisoned(c, s.T + 3, C, FMT_FP32);
+    CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), SIDE(wte), SIDE(wpe), s.T));
+    check_equal(c, r, s.format == FMT_BF16 ? 2e-3 : 1e-6, "embed_forward");
+    for (int pass = 0; pass < 2; pass++)
+        CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), s.T, pass == 1));
+    check_equal(c, dwte, 1e-5, "embed_backward: dwte");
+    check_equal(c, dwpe, 1e-5, "embed_backward: dwpe");
+    Twin other = check_poisoned(c, Vp, C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++) {
+        Tensor d = pass ? other.gpu : dwte.gpu;
+        check_gpu(c)->ops->zero(check_gpu(c), d.data, (size_t)tensor_elements(d) * sizeof(float));
+        check_gpu(c)->ops->embed_backward(check_gpu(c), d, Tensor{}, g.gpu, tokens.gpu, s.T, true);
+    }
+    check_same(c, dwte, other, "embed_backward: dwte");
+    check_free(c);
+}
+
+static void check_reset(Check *c, float clip) {
+    StepState state = {};
+    state.lr = 1e-3f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
+    state.grad_clip = clip;
+    state.t = 6;
+    *c->cpu_state = state;
+    check_gpu(c)->ops->upload(check_gpu(c), c->gpu_state, &state, sizeof state);
+}
+
+static StepState check_state(Check *c) {
+    StepState state;
+    check_gpu(c)->ops->download(check_gpu(c), &state, c->gpu_state, sizeof state);
+    return state;
+}
+
+static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format format) {
+    Twin logits = check_random(c, rows, padded, format, 0, 3), targets = check_tokens(c, rows, vocab, true);
+    Twin losses = check_poisoned(c, rows, 1, FMT_FP32);
+    check_reset(c, 0);
+    for (int backward = 0; backward < 2; backward++)
+        CHECK_BOTH(c, loss_forward_backward,
+                   (e, SIDE(logits), SIDE(losses), SIDE(targets), vocab, 0.37f, backward == 1,
+                    gpu ? c->gpu_state : c->cpu_state));
+    check_equal(c, losses, 1e-5, "loss_forward_backward: losses");
+    check_equal(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");
+    CHECK_BOTH(c, loss_sum, (e, SIDE(losses), 0.5f, gpu ? c->gpu_state : c->cpu_state));
+    StepState state = check_state(c);
+    check_say(c, fabs(state.loss_sum - c->cpu_state->loss_sum) < 1e-6 * fabs(c->cpu_state->loss_sum), "loss_sum");
+    check_say(c, state.nonfinite == 0, "loss_forward_backward: finite losses are called non-finite");
+    const float bad[] = {NAN, INFINITY};
+    for (int i = 0; i < 2; i++) { // in a row that has a target
+        if (format == FMT_BF16)
+            ((uint16_t *)logits.cpu.data)[padded + vocab - 1] = bf16_encode(bad[i]);
+        else
+            ((float *)logits.cpu.data)[padded + vocab - 1] = bad[i];
+        check_upload(c, logits);
+        check_reset(c, 0);
+        check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, losses.gpu, targets.gpu, vocab, 1, true,
+                                                 c->gpu_state);
+        check_say(c, check_state(c).nonfinite == 1, "loss_forward_backward: a non-finite loss goes unseen");
+    }
+    check_free(c);
+}
+
+// Parameters of awkward sizes, stored as `value` with master weights of format `master`.
+static void check_optimizer(Check *c, Format value, Format master, Format grad) {
+    enum { COUNT = 5 };
+    static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000};
+    Parameter side[2][COUNT] = {};
+    Twin values[COUNT], ms[COUNT], vs[COUNT], masters[COUNT] = {}, grads[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        int64_t n = sizes[i];
+        values[i] = check_random(c, 1, n, value, 0, 1);
+        grads[i] = check_random(c, 1, n, i % 2 ? FMT_FP32 : grad, 0, 0.1f);
+        ms[i] = check_random(c, 1, n, FMT_FP32, 0, 0.1f);
+        vs[i] = check_random(c, 1, n, FMT_FP32, 1, 0.1f);
+        if (master != FMT_NONE) masters[i] = check_random(c, 1, n, master, 0, 1);
+        for (int gpu = 0; gpu < 2; gpu++) {
+            Parameter *p = &side[gpu][i];
+            p->weight.value = SIDE(values[i]), p->grad = SIDE(grads[i]), p->m = SIDE(ms[i]), p->v = SIDE(vs[i]);
+            p->master = SIDE(masters[i]);
+            p->decay = i % 2 == 0;
+        }
+    }
+    for (int step = 0; step < 3; step++) { // unclipped, clipped, and skipped
+        check_reset(c, step == 0 ? 0 : 1.0f);
+        if (step == 2) {
+            ((float *)grads[3].cpu.data)[70000] = NAN;
+            check_upload(c, grads[3]);
+        }
+        StepState *states[2] = {c->cpu_state, c->gpu_state};
+        CHECK_BOTH(c, grad_norm, (e, side[gpu], COUNT, states[gpu]));
+        CHECK_BOTH(c, adamw_update, (e, side[gpu], COUNT, states[gpu]));
+        StepState have = check_state(c), want = *c->cpu_state;
+        check_say(c,
+                  have.t == want.t && have.skipped == want.skipped && have.skipped_run == want.skipped_run &&
+                      have.nonfinite == want.nonfinite,
+                  "adamw_update: the counts of updates");
+        if (step < 2) check_say(c, fabs(have.grad_sq - want.grad_sq) < 1e-6 * want.grad_sq, "grad_norm: the sum");
+    }
+    for (int i = 0; i < COUNT; i++) {
+        check_equal(c, values[i], value == FMT_BF16 ? 1e-4 : 1e-6, "adamw_update: value");
+        check_equal(c, ms[i], 1e-6, "adamw_update: m");
+        check_equal(c, vs[i], 1e-6, "adamw_update: v");
+        if (master == FMT_FP32) check_equal(c, masters[i], 1e-6, "adamw_update: master");
+    }
+    check_free(c);
+}
+
+// Runs all checks; returns how many failed.
+static int check_kernels(Bench *bench) {
+    static Check check; // zero
+    Check *c = &check;
+    Error err = {};
+    c->bench = bench;
+    c->cpu.ops = cpu_ops();
+    c->cpu.ranks = 1;
+    if (!c->cpu.ops->open(&c->cpu, &bench->config, &err)) fatal(err.code, "%s", err.text);
+    WorkspacePart parts[16];
+    int count = ops_workspace_parts(&bench->config, DEVICE_CPU, parts, 16);
+    for (int i = 0; i < count; i++) c->cpu.workspace_bytes += parts[i].bytes;
+    c->cpu.workspace = c->cpu.ops->allocate(&c->cpu, c->cpu.workspace_bytes, &err);
+    c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
+    c->gpu_state = (StepState *)bench_allocate(bench, sizeof(StepState));
+
+    const CheckShape shapes[] = {
+        {3, 77, 768, FMT_BF16}, {1, 131, 1600, FMT_BF16}, {2, 61, 2048, FMT_BF16}, {1, 45, 1608, FMT_BF16},
+        {3, 33, 772, FMT_BF16}, {1, 19, 4104, FMT_BF16},  {1, 9, 8192, FMT_BF16},  {1, 7, 8200, FMT_BF16},
+        {5, 401, 64, FMT_BF16}, {3, 77, 768, FMT_FP32},   {1, 45, 1600, FMT_FP32}, {1, 21, 2056, FMT_FP32},
+        {1, 7, 4104, FMT_FP32}, {3, 33, 771, FMT_FP32},   {1, 1, 8, FMT_FP32},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        check_norm(c, shapes[i], false);
+        check_norm(c, shapes[i], true);
+        check_gelu(c, shapes[i]);
+        check_embedding(c, shapes[i]);
+    }
+    check_loss(c, 37, 50257, 50304, FMT_BF16);
+    check_loss(c, 300, 257, 384, FMT_BF16);
+    check_loss(c, 9, 50257, 50304, FMT_FP32);
+    check_loss(c, 5, 100000, 100096, FMT_FP32); // a row is longer than shared memory
+    check_optimizer(c, FMT_BF16, FMT_FP32, FMT_BF16);
+    check_optimizer(c, FMT_BF16, FMT_U16, FMT_BF16);
+    check_optimizer(c, FMT_BF16, FMT_U16, FMT_FP32);
+    check_optimizer(c, FMT_FP32, FMT_NONE, FMT_FP32);
+
+    free(c->cpu_state);
+    check_gpu(c)->ops->release(check_gpu(c), c->gpu_state);
+    c->cpu.ops->release(&c->cpu, c->cpu.workspace);
+    c->cpu.ops->close(&c->cpu);
+    printf("against the CPU backend: %d of %d checks passed\n", c->checks - c->failures, c->checks);
+    return c->failures;
+}

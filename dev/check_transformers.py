@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Checks that an exported folder is a GPT-2 to Hugging Face's transformers, and that both compute the same.
+
+    dev/check_transformers.py FOLDER                                     it loads, every tensor as it is in the file
+    dev/check_transformers.py FOLDER --val GLOB --program ./train_gpt2_fp8_cpu [-- FLAGS]
+                                                                         both report the same validation loss
+    dev/check_transformers.py FOLDER --val GLOB --loss 3.21              the same with a loss that is known already
+    dev/check_transformers.py FOLDER --logits FILE                       FILE: safetensors with tokens (B, T) I32 and
+                                                                         logits (B, T, V) F32, as the program has them
+    dev/check_transformers.py --make-random FOLDER [--layers 2 --dtype float16 --shards 3 --bare]
+                                                                         writes a random GPT-2 as transformers would
+
+Computes in FP32 (--double: FP64) on the CPU. Prints the differences and PASS or FAIL; the exit status says the
+same. The tolerances depend on the type of the weights: a program that computes in BF16 cannot agree to FP32.
+Needs torch, transformers and safetensors.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+try:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    import transformers
+    from safetensors.torch import load_file, save_file
+    from transformers import GPT2Config, GPT2LMHeadModel
+except ImportError as e:
+    sys.exit(f"check_transformers.py needs torch, transformers and safetensors ({e})")
+
+# (largest relative error of the logits in the L2 norm, largest difference of the mean loss)
+TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (1e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+FORMATS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # llm.c's token files: (magic, version)
+failures = 0
+
+
+def report(name, good, text):
+    global failures
+    failures += not good
+    print(f"{'PASS' if good else 'FAIL'}  {name}: {text}")
+
+
+def load(folder, dtype):
+    model, info = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    keys = {k: sorted(v) for k, v in info.items() if k in ("missing_keys", "unexpected_keys", "mismatched_keys") and v}
+    keys.pop("missing_keys", None) if keys.get("missing_keys") == ["lm_head.weight"] else None  # tied
+    report("loads", not keys, "no tensor is missing, unexpected or of another shape" if not keys else json.dumps(keys))
+    return model.eval()
+
+
+def stored_tensors(folder):
+    tensors = {}
+    for path in sorted(glob.glob(os.path.join(folder, "model*.safetensors"))):
+        tensors.update(load_file(path))
+    return tensors
+
+
+def check_values(model, folder):
+    stored, wrong = stored_tensors(folder), []
+    parameters = dict(model.named_parameters())
+    for name, value in parameters.items():
+        found = stored.get(name, stored.get(name.removeprefix("transformer.")))
+        if found is None or not torch.equal(found.to(value.dtype), value.detach()):
+            wrong.append(name)
+    report("values", not wrong, f"{len(parameters)} tensors as in the file" if not wrong else f"differ: {wrong[:5]}")
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.as_tensor(tokens, dtype=torch.long)).logits
+
+
+def check_logits(model, path, tolerance):
+    dump = load_file(path)
+    ours = dump["logits"].double()
+    theirs = logits_of(model, dump["tokens"]).double()
+    ours = ours[..., : theirs.shape[-1]]  # without the vocabulary's padding
+    if ours.shape != theirs.shape:
+        return report("logits", False, f"shape {tuple(ours.shape)} where transformers has {tuple(theirs.shape)}")
+    largest = (ours - theirs).abs().max().item()
+    relative = ((ours - theirs).norm() / theirs.norm()).item()
+    report("logits", relative <= tolerance, f"largest difference {largest:.3e}, relative L2 {relative:.3e} "
+                                            f"(at most {tolerance:g})")
+
+
+def read_tokens(path):
+    header = np.fromfile(path, dtype=np.int32, count=256)
+    kind = FORMATS.get((int(header[0]), int(header[1])))
+    if kind is None:
+        sys.exit(f"{path} is not a token file")
+    return np.fromfile(path, dtype=kind, count=int(header[2]), offset=1024).astype(np.int64)
+
+
+def sequences(pattern, length):
+    """Rows of length + 1 tokens, file by file, as the program's validation reads them."""
+    for path in sorted(glob.glob(pattern)):
+        tokens = read_tokens(path)
+        for at in range(0, len(tokens) - length, length):
+            yield tokens[at : at + length + 1]
+
+
+def validation_loss(model, a):
+    total, count, wanted, rows = 0.0, 0, a.micro_batch * a.batches, []
+
+    def add():
+        nonlocal total, count
+        batch = torch.from_numpy(np.stack(rows))
+        logits = logits_of(model, batch[:, :-1])
+        total += F.cross_entropy(logits.flatten(0, 1).double(), batch[:, 1:].flatten(), reduction="sum").item()
+        count += batch.shape[0]
+        rows.clear()
+
+    for row in sequences(a.val, a.seq_len):
+        rows.append(row)
+        if len(rows) == a.micro_batch:
+            add()
+        if wanted and count + len(rows) == wanted:
+            break
+    if rows:
+        add()
+    if not count or count < wanted:
+        sys.exit(f"--val {a.val}: {count} sequences of {a.seq_len} tokens where {wanted or 1} are needed")
+    return total / (count * a.seq_len), count
+
+
+def program_loss(a):
+    command = [a.program, "--model", a.folder, "--val", a.val, "--eval-only", "--micro-batch", str(a.micro_batch),
+               "--seq-len", str(a.seq_len), "--val-batches", str(a.batches), "--json", "--quiet", *a.flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    found = re.findall(r'"val_loss":([^,}]+)', done.stdout)
+    if done.returncode or not found:
+        sys.exit(f"failed ({done.returncode}): {' '.join(command)}")
+    return float(found[-1])
+
+
+def make_random(a):
+    torch.manual_seed(a.seed)
+    config = GPT2Config(n_layer=a.layers, n_head=a.heads, n_embd=a.channels, vocab_size=a.vocab,
+                        n_positions=a.positions, bos_token_id=a.vocab - 1, eos_token_id=a.vocab - 1)
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():  # norms and biases start as ones and zeros, which would hide a mistake
+        for p in model.parameters():
+            if p.dim() == 1:
+                p.add_(0.1 * torch.randn_like(p))
+    model = model.to(getattr(torch, a.dtype))
+    os.makedirs(a.make_random, exist_ok=True)
+    bytes_in_all = sum(p.numel() * p.element_size() for p in model.parameters())
+    if a.bare:  # as in the folders of the first GPT-2: no prefix, and buffers among the weights
+        tensors = {k: v.contiguous() for k, v in model.transformer.state_dict().items()}
+        for layer in range(a.layers):
+            tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, a.positions, a.positions).tril()
+        save_file(tensors, os.path.join(a.make_random, "model.safetensors"), metadata={"format": "pt"})
+        config.architectures, config.dtype = ["GPT2LMHeadModel"], a.dtype
+        config.save_pretrained(a.make_random)
+    else:
+        limit = bytes_in_all if a.shards == 1 else -(-bytes_in_all // a.shards)
+        model.save_pretrained(a.make_random, max_shard_size=int(limit) + 1)
+    print(f"{a.make_random}: {sorted(os.listdir(a.make_random))}")
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("folder", nargs="?", help="folder to check")
+    p.add_argument("--logits", help="safetensors file with tokens and logits")
+    p.add_argument("--val", help="token files to compute a loss over")
+    p.add_argument("--loss", type=float, help="the loss that the program reports for them")
+    p.add_argument("--program", help="the program; its loss is asked for with --eval-only")
+    p.add_argument("--micro-batch", type=int, default=4)
+    p.add_argument("--seq-len", type=int, default=128)
+    p.add_argument("--batches", type=int, default=4, help="micro-batches of the loss")
+    p.add_argument("--double", action="store_true", help="compute in FP64")
+    p.add_argument("--tolerance", choices=TOLERANCES, help="tolerances of this type (default: that of the weights)")
+    p.add_argument("--make-random", metavar="DIR", help="write a random model instead")
+    for name, default in dict(layers=2, heads=2, channels=64, vocab=257, positions=128, seed=1, shards=1).items():
+        p.add_argument("--" + name, type=int, default=default)
+    p.add_argument("--dtype", choices=TOLERANCES, default="float32")
+    p.add_argument("--bare", action="store_true", help="names without 'transformer.', and buffers of the mask")
+    ours, flags = sys.argv[1:], []
+    if "--" in ours:
+        ours, flags = ours[: ours.index("--")], ours[ours.index("--") + 1 :]
+    a = p.parse_args(ours)
+    a.flags = flags
+    if not a.folder and not a.make_random:
+        p.error("give a FOLDER or --make-random DIR")
+    if (a.loss is not None or a.program) and not a.val:
+        p.error("--loss and --program need --val")
+    return a
+
+
+def main():
+    a = parse()
+    if a.make_random:
+        return make_random(a)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = load(a.folder, torch.float64 if a.double else torch.float32)
+    check_values(model, a.folder)
+    stored = str(next(iter(stored_tensors(a.folder).values())).dtype).removeprefix("torch.")
+    logits_tolerance, loss_tolerance = TOLERANCES[a.tolerance or stored]
+    if a.logits:
+        check_logits(model, a.logits, logits_tolerance)
+    if a.val:
+        theirs, count = validation_loss(model, a)
+        print(f"      transformers' loss over {count} sequences of {a.seq_len} tokens: {theirs:.6f}")
+        ours = program_loss(a) if a.program else a.loss
+        if ours is not None:
+            report("loss", abs(ours - theirs) <= loss_tolerance,
+                   f"{ours:.6f}, difference {abs(ours - theirs):.2e} (at most {loss_tolerance:g})")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

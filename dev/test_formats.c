@@ -1,0 +1,214 @@
+// Tests of the number formats against an independent definition: the nearest entry of a sorted table of values, ties
+// to the even code. `test_formats --all` walks through all 2^32 bit patterns instead of a dense sample.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coat/rng.h"
+
+static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary
+
+typedef struct {
+    const char *name;
+    uint8_t (*encode)(float);
+    float (*decode)(uint8_t);
+    int mantissa_bits, bias, finite; // finite: codes without sign that are finite numbers
+    double values[128];              // of these codes, in ascending order
+} Fp8;
+
+static Fp8 formats[2] = {{"e4m3", e4m3_encode, e4m3_decode, 3, 7, 127, {0}},
+                         {"e5m2", e5m2_encode, e5m2_decode, 2, 15, 124, {0}}};
+
+// Sign, exponent, mantissa as the formats' definition says, in double.
+static int fill_tables(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        Fp8 *format = &formats[f];
+        for (int c = 0; c < format->finite; c++) {
+            int exponent = c >> format->mantissa_bits, mantissa = c & ((1 << format->mantissa_bits) - 1);
+            double fraction = (double)mantissa / (1 << format->mantissa_bits);
+            format->values[c] =
+                exponent ? ldexp(1 + fraction, exponent - format->bias) : ldexp(fraction, 1 - format->bias);
+        }
+    }
+    return 0;
+}
+
+static uint8_t nearest(const Fp8 *format, float x) {
+    uint8_t sign = float_bits(x) >> 31 ? 0x80 : 0;
+    if (isnan(x)) return (uint8_t)(sign | 0x7f);
+    double magnitude = fabs((double)x);
+    int low = 0, high = format->finite - 1; // values[low] <= magnitude, and the code is at most high
+    if (magnitude >= format->values[high]) return (uint8_t)(sign | high);
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (format->values[middle] <= magnitude)
+            low = middle;
+        else
+            high = middle;
+    }
+    double below = magnitude - format->values[low], above = format->values[high] - magnitude;
+    int code = below < above ? low : above < below ? high : low % 2 ? high : low;
+    return (uint8_t)(sign | code);
+}
+
+static void check_encode(const Fp8 *format, float x) {
+    uint8_t got = format->encode(x), expected = nearest(format, x);
+    if (got != expected)
+        fail_msg("%s_encode(%.9g, bits %08x) = %02x, expected %02x", format->name, (double)x, float_bits(x), got,
+                 expected);
+}
+
+static void all_codes_decode(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        const Fp8 *format = &formats[f];
+        for (int c = 0; c < 256; c++) {
+            float x = format->decode((uint8_t)c);
+            int magnitude = c & 0x7f;
+            if (magnitude < format->finite) {
+                assert_int_equal(float_bits(x) >> 31, c >> 7);
+                assert_true(fabs((double)x) == format->values[magnitude]);
+                assert_int_equal(format->encode(x), c);
+            } else {
+                bool infinity = f == 1 && magnitude == 0x7c;
+                assert_true(infinity ? isinf(x) : isnan(x));
+            }
+        }
+    }
+    assert_true(e4m3_decode(0x7e) == E4M3_MAX && e5m2_decode(0x7b) == E5M2_MAX);
+    assert_true(e4m3_decode(0x01) == 0x1p-9f && e5m2_decode(0x01) == 0x1p-16f);
+}
+
+static void all_bf16_encode(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++)
+        for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
+}
+
+// Values between two codes: the middle exactly, and the floats around it.
+static void ties_go_to_the_even_code(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        const Fp8 *format = &formats[f];
+        for (int c = 0; c + 1 < format->finite; c++) {
+            float middle = (float)((format->values[c] + format->values[c + 1]) / 2);
+            assert_int_equal(format->encode(middle), c % 2 ? c + 1 : c);
+            assert_int_equal(format->encode(nextafterf(middle, 0.0f)), c);
+            assert_int_equal(format->encode(nextafterf(middle, INFINITY)), c + 1);
+            assert_int_equal(format->encode(-middle), 0x80 | (c % 2 ? c + 1 : c));
+        }
+    }
+}
+
+static void random_floats_encode(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        for (uint64_t i = 0; i < 1 << 24; i++) {
+            uint64_t hash = rng_hash(3, (uint64_t)f, i);
+            // half of them any pattern, half within the format's exponents and the flushed ones just below
+            float any = bits_float((uint32_t)hash);
+            float inside = bits_float((uint32_t)(hash & 0x807fffffu) | (uint32_t)(100 + (hash >> 32) % 46) << 23);
+            check_encode(&formats[f], i % 2 ? any : inside);
+        }
+    }
+}
+
+static void special_values(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        const Fp8 *format = &formats[f];
+        int largest = format->finite - 1;
+        assert_int_equal(format->encode(0.0f), 0);
+        assert_int_equal(format->encode(-0.0f), 0x80);
+        assert_int_equal(format->encode(INFINITY), largest);
+        assert_int_equal(format->encode(-INFINITY), 0x80 | largest);
+        assert_int_equal(format->encode(3.4e38f), largest);
+        assert_int_equal(format->encode(1e-45f), 0); // FP32's own subnormals
+        assert_int_equal(format->encode(-1e-40f), 0x80);
+        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signalling NaN
+        assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // subnormal codes
+            assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
+    }
+}
+
+// The nearest of the BF16 around x; the one above the largest finite is infinity, standing for 2^128.
+static uint16_t nearest_bf16(float x, bool ties_to_even) {
+    uint32_t cut = float_bits(x) >> 16;
+    double low = fabs((double)bits_float(cut << 16)), high = fabs((double)bits_float((cut + 1) << 16));
+    if (isinf(high)) high = 0x1p128;
+    double below = fabs((double)x) - low, above = high - fabs((double)x);
+    bool up = above < below || (above == below && (!ties_to_even || cut % 2));
+    return (uint16_t)(cut + up);
+}
+
+static void bf16_conversions(void **state) {
+    (void)state;
+    for (uint32_t b = 0; b < 65536; b++) {
+        float x = bf16_decode((uint16_t)b);
+        assert_int_equal(float_bits(x), b << 16);
+        if (isnan(x))
+            assert_true(isnan(bf16_decode(bf16_encode(x))));
+        else
+            assert_int_equal(bf16_encode(x), b);
+    }
+    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u))))); // its upper half alone is infinity
+    assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
+    for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
+        float x = bits_float((uint32_t)u);
+        if (isfinite(x) && bf16_encode(x) != nearest_bf16(x, true)) fail_msg("bf16_encode of bits %08x", (uint32_t)u);
+    }
+}
+
+// Split masters lose nothing, and their upper half is the nearest BF16.
+static void split_masters(void **state) {
+    (void)state;
+    static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
+                                     0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
+                                     0x3f807fffu, 0x3f808000u, 0x3f80ffffu, 0x3fffffffu};
+    for (size_t i = 0; i < 2 * sizeof edges / sizeof edges[0]; i++) {
+        uint32_t u = edges[i / 2] | (i % 2 ? 0x80000000u : 0);
+        assert_int_equal(float_bits(master_join(master_bf16(bits_float(u)), (uint16_t)u)), u);
+    }
+    for (uint64_t i = 0; i < 1ULL << 32; i += stride) {
+        uint32_t u = (uint32_t)i;
+        float x = bits_float(u);
+        if (!isfinite(x)) continue;
+        uint16_t high = master_bf16(x);
+        if (high != nearest_bf16(x, false) || float_bits(master_join(high, (uint16_t)u)) != u)
+            fail_msg("the halves of %08x", u);
+    }
+}
+
+static void names_and_sizes(void **state) {
+    (void)state;
+    assert_int_equal(format_bytes(FMT_FP32), sizeof(real));
+    assert_int_equal(format_bytes(FMT_BF16), 2);
+    assert_int_equal(format_bytes(FMT_E4M3), 1);
+    assert_int_equal(format_bytes(FMT_NONE), 0);
+    assert_string_equal(format_name(FMT_E5M2), "e5m2");
+    assert_string_equal(format_name(FMT_COUNT), "?");
+    assert_true(format_is_fp8(FMT_E4M3) && format_is_fp8(FMT_E5M2) && !format_is_fp8(FMT_U8));
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--all") == 0) stride = 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_codes_decode),
+        cmocka_unit_test(all_bf16_encode),
+        cmocka_unit_test(ties_go_to_the_even_code),
+        cmocka_unit_test(random_floats_encode),
+        cmocka_unit_test(special_values),
+        cmocka_unit_test(bf16_conversions),
+        cmocka_unit_test(split_masters),
+        cmocka_unit_test(names_and_sizes),
+    };
+    return cmocka_run_group_tests(tests, fill_tables, NULL);
+}

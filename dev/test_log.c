@@ -1,0 +1,328 @@
+// Tests of the log: its JSON lines, what a resumed run keeps of them, and what the terminal shows.
+#include <fcntl.h>
+#include <math.h>
+
+#include "coat/log.h"
+#include "test_folder.h"
+
+static char path[PATH_MAX_LENGTH + 16]; // of the log
+static Config config;
+static Error err;
+
+static int fresh_config(void **state) {
+    (void)state;
+    memset(&config, 0, sizeof config);
+    snprintf(config.out, sizeof config.out, "%s/a/b", test_folder);
+    snprintf(path, sizeof path, "%s/log.jsonl", config.out);
+    config.seq_len = 128;
+    config.shape.layers = 2;
+    config.shape.heads = 2;
+    config.shape.head_dim = 32;
+    return 0;
+}
+
+// The next test finds no log.
+static int remove_out(void **state) {
+    (void)state;
+    unlink(path);
+    rmdir(config.out);
+    return 0;
+}
+
+// The contents of a file, "" where there is none.
+static const char *contents(const char *name) {
+    static char text[1 << 16];
+    FILE *f = fopen(name, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = '\0';
+    return text;
+}
+
+static void write_log(const char *text) {
+    assert_true(folder_make(config.out, &err));
+    write_text(path, text);
+}
+
+// Between the two, what the process prints goes to the file `terminal`; the second gives it back.
+static int saved_stdout, saved_stderr;
+static void capture(int stream) {
+    fflush(stdout);
+    saved_stdout = dup(STDOUT_FILENO);
+    saved_stderr = dup(STDERR_FILENO);
+    int fd = open(path_of("terminal"), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND, 0600),
+        none = open("/dev/null", O_WRONLY);
+    dup2(stream == STDOUT_FILENO ? fd : none, STDOUT_FILENO);
+    dup2(stream == STDERR_FILENO ? fd : none, STDERR_FILENO);
+    close(fd);
+    close(none);
+}
+
+static const char *captured(void) {
+    fflush(stdout);
+    dup2(saved_stdout, STDOUT_FILENO);
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stdout);
+    close(saved_stderr);
+    return contents(path_of("terminal"));
+}
+
+// A small run: steps first .. last of 4, a validation after step 2, 1000 tokens and 10 ms per step.
+static void run(int rank, int64_t first, int64_t last, double peak) {
+    Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
+    assert_non_null(log);
+    log_text(log, "hello %d", 5);
+    for (int64_t s = first < 1 ? 1 : first; s <= last; s++) {
+        log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
+        if (s == 2) log_val(log, s, 1.75);
+    }
+    log_close(log);
+}
+
+static const char expected[] =
+    "{\"step\":1,\"loss\":3,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":1000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":2,\"loss\":1.5,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":2000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":2,\"val_loss\":1.75}\n"
+    "{\"step\":3,\"loss\":1,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":3000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":4,\"loss\":0.75,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":4000,\"ms\":10.000,\"tokens_per_s\":100000.0}"
+    "\n";
+
+static void json_lines(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    captured();
+    assert_string_equal(contents(path), expected);
+}
+
+static void lines_are_there_at_once(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0);
+    captured();
+    assert_int_equal(strlen(contents(path)), strchr(expected, '\n') + 1 - expected);
+    capture(STDOUT_FILENO);
+    log_close(log);
+    captured();
+}
+
+static void other_ranks_say_nothing(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(1, 1, 4, 0);
+    assert_string_equal(captured(), "");
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void no_out_no_file(void **state) {
+    (void)state;
+    char out[sizeof config.out];
+    memcpy(out, config.out, sizeof out);
+    config.out[0] = '\0';
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    assert_non_null(strstr(captured(), "step 4/4"));
+    memcpy(config.out, out, sizeof out);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void not_finite_is_null(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, NAN, INFINITY, 0.25, 10, 1000, 1000, 1);
+    log_val(log, 1, -INFINITY);
+    log_step(log, 2, 2, 1, 0.25, 10, 2000, 1000, 1);
+    log_close(log);
+    const char *text = captured();
+    assert_non_null(strstr(text, "update skipped (1 so far)"));
+    assert_null(strstr(strstr(text, "step 2/4"), "update skipped ("));
+    text = contents(path);
+    assert_non_null(
+        strstr(text, "{\"step\":1,\"loss\":null,\"grad_norm\":null,\"lr\":0.25,\"tokens\":1000,\"skipped\":1,"));
+    assert_non_null(strstr(text, "{\"step\":1,\"val_loss\":null}\n"));
+    assert_null(strstr(strstr(text, "\"step\":2"), "skipped"));
+}
+
+static void floats_survive(void **state) {
+    (void)state;
+    const float loss = 3.14159274f, lr = 6.0e-4f;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, loss, 1e-30f, lr, 10, 9007199254740993, 1000, 0);
+    log_close(log);
+    captured();
+    float loss_read = 0, norm_read = 0, lr_read = 0;
+    assert_int_equal(
+        sscanf(contents(path), "{\"step\":1,\"loss\":%g,\"grad_norm\":%g,\"lr\":%g", &loss_read, &norm_read, &lr_read),
+        3);
+    assert_true(loss_read == loss && norm_read == 1e-30f && lr_read == lr);
+}
+
+static void resumed_run_continues(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0); // killed after step 4, with a checkpoint of step 2
+    run(0, 3, 4, 0);
+    captured();
+    assert_string_equal(contents(path), expected);
+    char temporary[640];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    assert_int_equal(access(temporary, F_OK), -1);
+}
+
+static void fresh_run_empties(void **state) {
+    (void)state;
+    for (int64_t first = 0; first <= 1; first++) {
+        write_log("{\"step\":1,\"loss\":9}\n{\"step\":0,\"val_loss\":9}\n");
+        capture(STDOUT_FILENO);
+        run(0, first, 4, 0);
+        captured();
+        assert_string_equal(contents(path), expected);
+    }
+}
+
+static void damaged_lines_are_dropped(void **state) {
+    (void)state;
+    write_log("{\"step\":1,\"loss\":3}\n"
+              "\n"
+              "{\"step\":\"2\",\"loss\":3}\n"
+              "{\"loss\":3}\n"
+              "[1]\n"
+              "\xff\xfe\n"
+              "{\"step\":2,\"loss\":2}\n"
+              "{\"step\":7,\"loss\":2}\n"
+              "{\"step\":2,\"val_loss\":2}\n"
+              "{\"step\":2,\"val");
+    capture(STDOUT_FILENO);
+    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
+    captured();
+    assert_string_equal(contents(path),
+                        "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n");
+    // A last line without its end is not whole, even where it parses.
+    write_log("{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2}");
+    log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
+    assert_string_equal(contents(path), "{\"step\":1,\"loss\":3}\n");
+}
+
+static void resume_without_a_log(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 3, 4, 0);
+    captured();
+    assert_string_equal(contents(path), strstr(expected, "{\"step\":3"));
+}
+
+static void unwritable_folder_is_an_error(void **state) {
+    (void)state;
+    write_log("");
+    config.out[0] = '\0';
+    snprintf(config.out, sizeof config.out, "%s/below", path); // below a file
+    assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "log.jsonl"));
+    fresh_config(NULL);
+}
+
+static void full_disk_does_not_stop_the_run(void **state) {
+    (void)state;
+    write_log("");
+    unlink(path);
+    if (symlink("/dev/full", path) != 0) skip();
+    capture(STDERR_FILENO);
+    run(0, 1, 4, 0);
+    const char *text = captured();
+    const char *warning = strstr(text, "cannot be written");
+    assert_non_null(warning);
+    assert_null(strstr(warning + 1, "cannot be written")); // said once
+}
+
+static void terminal_line(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    const char *text = captured();
+    assert_non_null(strstr(text, "hello 5\n"));
+    assert_non_null(strstr(text, "step 1/4 | loss 3.000000 | norm  0.5000 | lr 2.50e-01 | 10.0 ms | 100,000 tok/s | "
+                                 "0:00:00 left\n"));
+    assert_non_null(strstr(text, "val loss 1.750000 after 2 steps\n"));
+    assert_non_null(strstr(text, "done: 4 of 4 steps, loss 0.750000, val loss 1.750000, 0:00:00 of training\n"));
+    assert_null(strstr(text, "peak"));
+    assert_null(strchr(text, '\033')); // no colours in a file
+}
+
+static void share_of_peak(void **state) {
+    (void)state;
+    double flops = log_flops_per_token(&config, 1000);
+    assert_true(flops == 6.0 * 1000 + 6.0 * 2 * 64 * 128);
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, flops * 100000 * 4); // 100000 tokens/s are a quarter of it
+    assert_non_null(strstr(captured(), "| 25.0% of peak |"));
+    const double unknown[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        capture(STDOUT_FILENO);
+        run(0, 1, 4, unknown[i]);
+        assert_null(strstr(captured(), "peak"));
+    }
+}
+
+static void rate_and_time_left(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 10001, 1, 0, 1000, &err);
+    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // warm-up: forgotten by the second step
+    for (int64_t s = 2; s <= 5; s++) log_step(log, s, 1, 1, 1, 500, s * 1000, 1000, 0);
+    log_close(log);
+    const char *text = captured();
+    assert_non_null(strstr(text, "step     5/10001 |"));
+    assert_non_null(strstr(strstr(text, "    5/10001"), "| 2,000 tok/s | 1:23:18 left"));
+    assert_non_null(strstr(text, "stopped: 5 of 10001 steps"));
+}
+
+static void quiet_leaves_the_last_line(void **state) {
+    (void)state;
+    config.quiet = true;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    const char *text = captured();
+    assert_true(strncmp(text, "done: 4 of 4 steps", 18) == 0);
+    assert_true(strchr(text, '\n')[1] == '\0');
+    assert_string_equal(contents(path), expected);
+}
+
+static void json_mode(void **state) {
+    (void)state;
+    config.json = true;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    assert_string_equal(captured(), expected);
+    capture(STDERR_FILENO);
+    run(0, 1, 4, 0);
+    assert_string_equal(captured(), "hello 5\n");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_config, remove_out)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(json_lines),
+        TEST(lines_are_there_at_once),
+        TEST(other_ranks_say_nothing),
+        TEST(no_out_no_file),
+        TEST(not_finite_is_null),
+        TEST(floats_survive),
+        TEST(resumed_run_continues),
+        TEST(fresh_run_empties),
+        TEST(damaged_lines_are_dropped),
+        TEST(resume_without_a_log),
+        TEST(unwritable_folder_is_an_error),
+        TEST(full_disk_does_not_stop_the_run),
+        TEST(terminal_line),
+        TEST(share_of_peak),
+        TEST(rate_and_time_left),
+        TEST(quiet_leaves_the_last_line),
+        TEST(json_mode),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Tests of prepare_bytes: the tokens it writes, what it leaves out, what it holds out, what it says of bad input.
+set -uo pipefail
+program=$PWD/${BUILD:-build}/prepare_bytes
+folder=$(mktemp -d "${TMPDIR:-/tmp}/coat_test_prepare_bytes_XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+failures=0
+
+check() { # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@"; then echo "ok - $name"; else
+        echo "not ok - $name"
+        failures=$((failures + 1))
+    fi
+}
+
+# The tokens of a file as decimal numbers, one per line; the header's words.
+tokens() { od -An -v -t u2 -w2 -j 1024 "$1" | tr -d ' '; }
+header() { od -An -t d4 -N 12 "$1" | tr -s ' '; }
+texts() { # the documents of a file, the end of text written as @
+    tokens "$1" | awk '{ if ($1 == 256) printf "@"; else printf "%c", $1 }'
+}
+refused() { # CODE WORDS ARGUMENTS...
+    local code=$1 words=$2 status=0
+    shift 2
+    "$program" "$@" >out 2>err || status=$?
+    [ $status -eq "$code" ] && grep -q -- "$words" err && [ "$(wc -l <err)" -eq 1 ] && return
+    echo "status $status: $(cat err)"
+    return 1
+}
+
+# Many small files in folders, one twice, and what does not belong.
+mkdir -p in/a/b in/.hidden
+for i in $(seq 1 40); do printf 'file %s: %0*d\n' "$i" $((i % 7 + 20)) "$i" >"in/a/$i.txt"; done
+mv in/a/3?.txt in/a/b
+cp in/a/7.txt in/again.h
+printf 'a\0b' >in/binary
+: >in/empty
+echo secret >in/.hidden/x
+echo secret >in/.secret
+head -c 1100000 /dev/zero | tr '\0' x >in/large.txt
+ln -s .. in/a/loop
+ln -s nowhere in/a/dangling
+
+folder_of_files() {
+    "$program" --out new/folders/t --val-fraction 0.2 in >out || return 1
+    grep -q "from 40 files" out && grep -q "1 equal, 1 binary, 1 large" out || return 1
+    [ "$(header new/folders/t_train.bin)" = " 20240520 1 $(tokens new/folders/t_train.bin | wc -l)" ] || return 1
+    # every file once and whole, in one of the two
+    { texts new/folders/t_train.bin; texts new/folders/t_val.bin; } | tr @ '\n' | sed '/^$/d' | sort >got
+    cat in/a/*.txt in/a/b/*.txt | sort >expected
+    cmp got expected || return 1
+    [ "$(tokens new/folders/t_train.bin | grep -c '^256$')" -ge 30 ] && [ "$(tokens new/folders/t_val.bin | grep -c '^256$')" -ge 3 ]
+}
+check "a folder: each text once and whole, some held out" folder_of_files
+
+same_whatever_the_order() {
+    mkdir other && cp in/a/b/* in/a/*.txt other
+    for file in other/*; do mv "$file" "other/x$((RANDOM))_$(basename "$file")"; done
+    "$program" --out t2 --val-fraction 0.2 other >out || return 1
+    cmp new/folders/t_train.bin t2_train.bin && cmp new/folders/t_val.bin t2_val.bin
+}
+check "the output depends on the contents alone" same_whatever_the_order
+
+one_file() {
+    seq 1 2000 >one.txt
+    printf '\303\251\377' >>one.txt
+    "$program" --out one --val-fraction 0.1 one.txt >out || return 1
+    [ "$(tokens one_train.bin | head -1) $(tokens one_val.bin | head -1)" = "256 256" ] || return 1
+    # both parts together are the text, divided at a line's end
+    { tokens one_train.bin | tail -n +2; tokens one_val.bin | tail -n +2; } >got
+    od -An -v -t u1 -w1 one.txt | tr -d ' ' >expected
+    cmp got expected || return 1
+    [ "$(tokens one_train.bin | tail -1)" = 10 ] && [ "$(tokens one_val.bin | wc -l)" -lt 1000 ]
+}
+check "a single file: its end is held out" one_file
+
+limit() {
+    "$program" --out few --max-bytes 500 --val-fraction 0 in >out || return 1
+    [ ! -e few_val.bin ] && [ "$(tokens few_train.bin | grep -vc '^256$')" -le 500 ] && grep -q "beyond --max-bytes" out
+}
+check "--max-bytes limits the training text, --val-fraction 0 holds nothing out" limit
+
+headers() {
+    "$program" --headers --max-bytes 100000 --out h1 >out 2>err && "$program" --headers --max-bytes 100000 --out h2 >out 2>err
+    if ! [ -d /usr/include ]; then return 0; fi
+    cmp h1_train.bin h2_train.bin && cmp h1_val.bin h2_val.bin && [ "$(tokens h1_train.bin | wc -l)" -gt 50000 ]
+}
+check "--headers finds text" headers
+
+check "no leftovers under temporary names" test -z "$(find . -name '*.tmp*')"
+check "no --out" refused 1 "--out is missing" in
+check "no text" refused 1 "no text" --out x
+check "an unknown flag" refused 1 "unknown flag --bogus" --out x --bogus in
+check "a bad number" refused 1 "number from 0 to 0.9, not 2" --out x --val-fraction 2 in
+check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
+check "a flag without its value" refused 1 "--out needs a path" in --out
+check "a missing file" refused 2 "absent.txt" --out x absent.txt
+check "a binary file that is named" refused 2 "in/binary is not a readable text file" --out x in/binary
+mkdir nothing
+check "a folder without text" refused 2 "no text found" --out x nothing
+check "a folder that cannot be made" refused 2 "one.txt" --out one.txt/x in
+exit $((failures > 0))
