@@ -87,7 +87,7 @@ static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format
 }
 
 static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
-    int32_t *host = (int32_t *)xmalloc((size_t)rows * sizeof *host);
+    int32_t *host = (int32_t *)xcalloc((size_t)rows, sizeof *host);
     for (int64_t i = 0; i < rows; i++) // every fourth is one of three values: long runs of equal tokens
         host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
     Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);

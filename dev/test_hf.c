@@ -1,43 +1,22 @@
 // Tests of reading other programs' models (coat/hf.h, coat/llmc_weights.h, checkpoint_load_weights()): the shapes
 // they say, the values they hold in whatever type, order and number of files, and everything that must be refused.
-#include "dev/test_folder.h"
+#include "dev/checkpoint_run.h"
 
-#include <math.h>
-
-#include "coat/checkpoint.h"
 #include "coat/hf.h"
 #include "coat/llmc_weights.h"
-#include "dev/fake_device.h"
 
 #define VOCAB 130 // padded to 256
 #define POSITIONS 12
 #define CHANNELS 8
 
-typedef struct {
-    Config config;
-    Arena arena;
-    Exec exec;
-    Ops ops;
-} Run;
-
-static Run *run_new(PrecisionKind precision) {
-    Run *run = (Run *)xcalloc(1, sizeof *run);
+static Run *run_with(PrecisionKind precision) {
     Error err;
-    config_defaults(&run->config);
-    recipe_apply(&run->config.recipe, RECIPE_COAT);
+    Run *run = run_open(RECIPE_COAT, 2);
     run->config.recipe.precision = precision;
     assert_true(gpt2_shape(&run->config.shape, 2, 2, CHANNELS, 0, VOCAB, POSITIONS, "test", &err));
-    run->config.micro_batch = 1;
     run->config.seq_len = 8;
-    fake_open(&run->exec, &run->ops);
-    arena_plan(&run->arena, &run->config, 1, DEVICE_CPU);
-    if (!arena_allocate(&run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    run_allocate(run);
     return run;
-}
-
-static void run_close(Run *run) {
-    run->ops.release(&run->exec, run->arena.base);
-    free(run);
 }
 
 // ---------------------------------------------------------------- shapes
@@ -148,7 +127,7 @@ typedef struct {
 
 static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1};
 
-static void write_values(SafeWriter *writer, const Run *run, const Making *making) {
+static void write_values(SafeWriter *writer, const Making *making) {
     Error err;
     uint64_t hash;
     for (int i = 0; i < writer->count; i++) {
@@ -166,7 +145,6 @@ static void write_values(SafeWriter *writer, const Run *run, const Making *makin
             }
         }
     }
-    (void)run;
     if (!safewriter_end(writer, &hash, &err)) fail_msg("%s", err.text);
 }
 
@@ -192,7 +170,7 @@ static void make_weights(const char *path, const Run *run, Making making) {
     }
     unlink(path);
     if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
-    write_values(&writer, run, &making);
+    write_values(&writer, &making);
     safewriter_close(&writer);
 }
 
@@ -242,7 +220,7 @@ static void test_import(void **state) {
     static const Dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     static const PrecisionKind precisions[] = {PRECISION_RECIPE, PRECISION_FP32};
     for (int p = 0; p < 2; p++) {
-        Run *run = run_new(precisions[p]);
+        Run *run = run_with(precisions[p]);
         for (int d = 0; d < 3; d++) {
             char name[32], file[64];
             snprintf(name, sizeof name, "import-%d-%d", p, d);
@@ -262,7 +240,7 @@ static void test_import(void **state) {
 // Masters hold what BF16 cannot.
 static void test_masters(void **state) {
     (void)state;
-    Run *run = run_new(PRECISION_RECIPE);
+    Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);
     Making making = plain;
     making.id_poisoned = LNFB;
@@ -279,7 +257,7 @@ static void test_masters(void **state) {
 
 static void test_shards(void **state) {
     (void)state;
-    Run *run = run_new(PRECISION_RECIPE);
+    Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("shards", run);
     for (int part = 0; part < 3; part++) {
         char name[64];
@@ -316,7 +294,7 @@ static void test_shards(void **state) {
 
 static void test_bad_weights(void **state) {
     (void)state;
-    Run *run = run_new(PRECISION_RECIPE);
+    Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("bad", run);
     char file[TEST_PATH];
     snprintf(file, sizeof file, "%s", path_of("bad/model.safetensors"));
@@ -382,7 +360,7 @@ static void make_llmc(const char *path, const Run *run, int version, int padded,
 
 static void test_llmc(void **state) {
     (void)state;
-    Run *run = run_new(PRECISION_RECIPE);
+    Run *run = run_with(PRECISION_RECIPE);
     ModelShape shape;
     Error err;
     const char *path = path_of("gpt2.bin");
@@ -409,7 +387,7 @@ static void test_bad_llmc_headers(void **state) {
     } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},      {2, 0, "positions"},      {3, -5, "vocabulary"},
                {4, INT32_MAX, "layers"}, {5, 0, "heads"},          {5, 3, "divided"},        {6, INT32_MIN, "channels"},
                {6, 2000, "cut short"},   {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"}, {4, 1024, "cut short"}};
-    Run *run = run_new(PRECISION_RECIPE);
+    Run *run = run_with(PRECISION_RECIPE);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ModelShape shape;
         Error err;

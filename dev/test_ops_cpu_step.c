@@ -202,7 +202,8 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 }
                 double expected = old - 0.01 * (g / (fabs(g) + 1e-8) + (list[k].decay ? 0.1 : 0) * old);
                 double tolerance = storage.moments == FMT_FP32 ? 3e-7 : 2e-4;
-                if (storage.master == FMT_NONE && storage.value == FMT_BF16) tolerance = 4e-3; // half a unit of BF16
+                if (storage.master == FMT_NONE && storage.value == FMT_BF16)
+                    tolerance = 8e-3; // rounded stochastically to a unit of BF16
                 if (fabs(g) > 1e-6) assert_true(fabs(full_value(&list[k], i) - expected) <= tolerance);
                 if (storage.master != FMT_NONE)
                     assert_int_equal(((const uint16_t *)list[k].weight.value.data)[i],

@@ -11,11 +11,11 @@ out=${OUT:-runs/demo}
 data=data/tokens/headers
 
 cpu_model=(--layers 4 --heads 4 --channels 192 --seq-len 256 --micro-batch 16)
-cpu_training=(--steps "${STEPS:-200}" --lr 2e-3 --warmup 30 --val-every 50 --val-batches 8)
+cpu_training=(--steps "${STEPS:-400}" --lr 2e-3 --warmup 40 --val-every 50 --val-batches 8)
 gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)
 gpu_training=(--steps "${STEPS:-400}" --lr 1e-3 --warmup 40 --val-every 100 --val-batches 20)
 training=(--schedule cosine --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --seed 42)
-sample=(--prompt '#include <' --sample-tokens 400 --temperature 0.8)
+sample=(--prompt '#include <' --sample-every 0 --sample-tokens 400 --temperature 0.8)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -14,10 +14,6 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-static void store_block(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, const real *values) {
-    for (int64_t i = 0; i < rows; i++) row_store(cpu, t, row + i, 0, t.cols, values + i * t.cols);
-}
-
 // Turns the scores of queries [begin, begin + rows) into probabilities, zero above the diagonal.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t begin, int64_t rows, int64_t keys, real scale,
                          real *sums, real *lse) {
@@ -31,21 +27,33 @@ static void softmax_tile(const Cpu *cpu, real *scores, int64_t begin, int64_t ro
     }
 }
 
+// A matrix of real in scratch memory.
+static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
+    Tensor t = {0};
+    t.data = data;
+    t.rows = rows;
+    t.cols = t.stride = cols;
+    t.format = FMT_FP32;
+    return t;
+}
+
 static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tensor q, Tensor k, Tensor v, real scale) {
-    int64_t T = q.rows, D = q.cols, ldq, ldk, ldv;
-    const real *keys = block_load(cpu, k, 0, T, 0, D, scratch_take(&slot, T * D), &ldk);
-    const real *values = block_load(cpu, v, 0, T, 0, D, scratch_take(&slot, T * D), &ldv);
+    int64_t T = q.rows, D = q.cols;
     real *scores = scratch_take(&slot, CPU_QUERY_ROWS * T), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
-    real *q_buffer = scratch_take(&slot, CPU_QUERY_ROWS * D), *out = scratch_take(&slot, CPU_QUERY_ROWS * D);
+    real *out = scratch_take(&slot, CPU_QUERY_ROWS * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = begin + rows;
-        const real *queries = block_load(cpu, q, begin, rows, 0, D, q_buffer, &ldq);
-        gemm_block(false, true, rows, seen, D, queries, ldq, keys, ldk, 0, scores, seen);
+        Tensor queries = tensor_rows(q, begin, rows), p = scratch_matrix(scores, rows, seen);
+        Tensor sum = scratch_matrix(out, rows, D);
+        product_on_thread(cpu, slot,
+                          (Product){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
         softmax_tile(cpu, scores, begin, rows, seen, scale, sums, lse);
-        gemm_block(false, false, rows, D, seen, scores, seen, values, ldv, 0, out, D);
-        for (int64_t i = 0; i < rows; i++)
+        product_on_thread(cpu, slot,
+                          (Product){.a = {p, true}, .b = {v, false}, .c = sum, .m = rows, .n = D, .k = seen});
+        for (int64_t i = 0; i < rows; i++) {
             for (int64_t d = 0; d < D; d++) out[i * D + d] /= sums[i];
-        store_block(cpu, o, begin, rows, out);
+            row_store(cpu, o, begin + i, 0, D, out + i * D);
+        }
     }
 }
 
@@ -65,44 +73,73 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
     }
 }
 
-// What backward keeps for one key/value head: its keys and values and the sums of their gradients, (T, D).
+// Keys and values of one head and the sums of their gradients, (T, D).
 typedef struct {
-    const real *k, *v;
-    real *dk, *dv;
-    int64_t ldk, ldv;
+    Tensor k, v;   // as stored
+    Tensor dk, dv; // real, in the thread's slot
     real scale;
 } KeyValueHead;
 
-// Adds what one query head contributes to dk and dv, and writes its dq. With P the probabilities,
-// dV = P^T dO, dP = dO V^T, dS = P (dP - rowsum(dO O)) scale, dQ = dS K, dK = dS^T Q.
+// Makes the probabilities of a tile of queries from their scores, and the scores' gradient from that of the
+// probabilities: P = exp(S scale - lse), dS = P (dP - rowsum(dO O)) scale. The zeros above the diagonal stay.
+static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, real scale) {
+    for (int64_t i = 0; i < p.rows; i++) {
+        real *row = (real *)row_address(p, i);
+        int64_t visible = begin + i + 1;
+        cpu->kernels->exponentials(row, row, scale, lse[begin + i], visible);
+        memset(row + visible, 0, (size_t)(p.cols - visible) * sizeof(real));
+    }
+}
+
+static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin, real scale,
+                            real *buffer) {
+    int64_t D = o.cols;
+    for (int64_t i = 0; i < p.rows; i++) {
+        real delta = cpu->kernels->sum_of_products(row_load(cpu, d_o, i, 0, D, buffer),
+                                                   row_load(cpu, o, i, 0, D, buffer + D), D);
+        cpu->kernels->score_gradient((real *)row_address(p, i), (const real *)row_address(dp, i), delta, scale,
+                                     begin + i + 1);
+    }
+}
+
+// Adds what one query head contributes to dk and dv, and writes its dq:
+// dV = P^T dO, dP = dO V^T, dQ = dS K, dK = dS^T Q.
 static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, Tensor dq, Tensor d_o, Tensor o,
                           const real *lse, Tensor q) {
-    int64_t T = q.rows, D = q.cols, ldq, ldo, lddo;
-    real *p = scratch_take(&slot, CPU_QUERY_ROWS * T), *dp = scratch_take(&slot, CPU_QUERY_ROWS * T);
-    real *q_buffer = scratch_take(&slot, CPU_QUERY_ROWS * D), *o_buffer = scratch_take(&slot, CPU_QUERY_ROWS * D);
-    real *do_buffer = scratch_take(&slot, CPU_QUERY_ROWS * D), *out = scratch_take(&slot, CPU_QUERY_ROWS * D);
+    int64_t T = q.rows, D = q.cols;
+    real *p_data = scratch_take(&slot, CPU_QUERY_ROWS * T), *dp_data = scratch_take(&slot, CPU_QUERY_ROWS * T);
+    real *buffer = scratch_take(&slot, 2 * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = begin + rows;
-        const real *qs = block_load(cpu, q, begin, rows, 0, D, q_buffer, &ldq);
-        const real *os = block_load(cpu, o, begin, rows, 0, D, o_buffer, &ldo);
-        const real *dos = block_load(cpu, d_o, begin, rows, 0, D, do_buffer, &lddo);
-        gemm_block(false, true, rows, seen, D, qs, ldq, kv->k, kv->ldk, 0, p, seen);
-        gemm_block(false, true, rows, seen, D, dos, lddo, kv->v, kv->ldv, 0, dp, seen);
-        for (int64_t i = 0; i < rows; i++) {
-            real *row = p + i * seen;
-            int64_t visible = begin + i + 1;
-            cpu->kernels->exponentials(row, row, kv->scale, lse[begin + i], visible);
-            memset(row + visible, 0, (size_t)(seen - visible) * sizeof(real));
-        }
-        gemm_block(true, false, seen, D, rows, p, seen, dos, lddo, 1, kv->dv, D);
-        for (int64_t i = 0; i < rows; i++) {
-            real delta = cpu->kernels->sum_of_products(dos + i * lddo, os + i * ldo, D);
-            cpu->kernels->score_gradient(p + i * seen, dp + i * seen, delta, kv->scale, begin + i + 1);
-        }
-        gemm_block(false, false, rows, D, seen, p, seen, kv->k, kv->ldk, 0, out, D);
-        gemm_block(true, false, seen, D, rows, p, seen, qs, ldq, 1, kv->dk, D);
-        store_block(cpu, dq, begin, rows, out);
+        Tensor p = scratch_matrix(p_data, rows, seen), dp = scratch_matrix(dp_data, rows, seen);
+        Factor qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
+        Factor p_rows = {p, true}, p_columns = {p, false};
+        Factor qs_columns = {qs.tensor, false}, dos_columns = {dos.tensor, false};
+        Product scores = {.a = qs, .b = {kv->k, true}, .c = p, .m = rows, .n = seen, .k = D};
+        Product dprobabilities = {.a = dos, .b = {kv->v, true}, .c = dp, .m = rows, .n = seen, .k = D};
+        Product values = {.a = p_columns, .b = dos_columns, .c = kv->dv, .m = seen, .n = D, .k = rows};
+        Product keys = {.a = p_columns, .b = qs_columns, .c = kv->dk, .m = seen, .n = D, .k = rows};
+        Product queries = {.a = p_rows, .b = {kv->k, false}, .c = tensor_rows(dq, begin, rows)};
+        queries.m = rows, queries.n = D, queries.k = seen;
+        values.accumulate = keys.accumulate = true;
+        product_on_thread(cpu, slot, scores);
+        product_on_thread(cpu, slot, dprobabilities);
+        probabilities(cpu, p, lse, begin, kv->scale);
+        product_on_thread(cpu, slot, values);
+        score_gradients(cpu, p, dp, dos.tensor, tensor_rows(o, begin, rows), begin, kv->scale, buffer);
+        product_on_thread(cpu, slot, queries);
+        product_on_thread(cpu, slot, keys);
     }
+}
+
+static Tensor zeroed_matrix(Scratch *slot, int64_t rows, int64_t cols) {
+    Tensor t = scratch_matrix(scratch_take(slot, rows * cols), rows, cols);
+    memset(t.data, 0, (size_t)(rows * cols) * sizeof(real));
+    return t;
+}
+
+static void store_matrix(const Cpu *cpu, Tensor to, Tensor from) {
+    for (int64_t i = 0; i < to.rows; i++) row_store(cpu, to, i, 0, to.cols, (const real *)row_address(from, i));
 }
 
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
@@ -118,18 +155,15 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
     for (int64_t task = 0; task < tasks; task++) {
         int64_t b = task / shape.kv_heads, kv_head = task % shape.kv_heads;
         Scratch slot = scratch_slot(&scratch);
-        KeyValueHead kv = {.scale = score_scale(shape)};
-        kv.k = block_load(cpu, head_view(k, shape, b, kv_head), 0, T, 0, D, scratch_take(&slot, T * D), &kv.ldk);
-        kv.v = block_load(cpu, head_view(v, shape, b, kv_head), 0, T, 0, D, scratch_take(&slot, T * D), &kv.ldv);
-        kv.dk = scratch_take(&slot, T * D);
-        kv.dv = scratch_take(&slot, T * D);
-        memset(kv.dk, 0, (size_t)(T * D) * sizeof(real));
-        memset(kv.dv, 0, (size_t)(T * D) * sizeof(real));
+        KeyValueHead kv = {.k = head_view(k, shape, b, kv_head), .v = head_view(v, shape, b, kv_head)};
+        kv.dk = zeroed_matrix(&slot, T, D);
+        kv.dv = zeroed_matrix(&slot, T, D);
+        kv.scale = score_scale(shape);
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             backward_head(cpu, slot, &kv, head_view(dq, shape, b, head), head_view(d_o, shape, b, head),
                           head_view(o, shape, b, head), (const real *)row_address(lse, b * shape.heads + head),
                           head_view(q, shape, b, head));
-        store_block(cpu, head_view(dk, shape, b, kv_head), 0, T, kv.dk);
-        store_block(cpu, head_view(dv, shape, b, kv_head), 0, T, kv.dv);
+        store_matrix(cpu, head_view(dk, shape, b, kv_head), kv.dk);
+        store_matrix(cpu, head_view(dv, shape, b, kv_head), kv.dv);
     }
 }

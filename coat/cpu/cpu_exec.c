@@ -29,7 +29,7 @@ bool cpu_open(Exec *exec, const Config *config, Error *err) {
     cpu->kernels = cpu_kernels();
     cpu->recipe = config->recipe;
     processor_name(cpu->processor, sizeof cpu->processor);
-    gemm_open();
+    cpu->blas = blas_open() && !cpu->kernels->fast_products;
     exec->backend = cpu;
     return true;
 }
@@ -97,8 +97,8 @@ void cpu_range_pop(Exec *exec) {
 
 void cpu_describe(Exec *exec, char *text, size_t size) {
     const Cpu *cpu = cpu_of(exec);
-    snprintf(text, size, "%s, %d thread%s, %s, products by %s", cpu->processor, cpu->threads,
-             cpu->threads == 1 ? "" : "s", cpu->kernels->name, gemm_name());
+    snprintf(text, size, "%s, %d thread%s, %s%s%s", cpu->processor, cpu->threads, cpu->threads == 1 ? "" : "s",
+             cpu->kernels->name, cpu->blas ? ", OpenBLAS for " : "", cpu->blas ? blas_core() : "");
 }
 
 int64_t cpu_memory_in_use(Exec *exec) {

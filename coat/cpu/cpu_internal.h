@@ -13,6 +13,7 @@
 typedef struct {
     int threads;
     const CpuKernels *kernels;
+    bool blas;     // products by OpenBLAS instead of the kernels
     Recipe recipe; // for what descriptors do not say: how moments are rounded
     char processor[MAX_CPU_NAME];
 } Cpu;
@@ -75,12 +76,32 @@ void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks,
 
 // --- products --------------------------------------------------------------------------------------------
 
-// c (m, n) = a * b + beta * c on one thread; a is (m, k), or stored (k, m) with trans_a; b is (k, n), or stored
-// (n, k) with trans_b. Leading dimensions are strides of the stored rows.
-void gemm_block(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
-                int64_t ldb, real beta, real *c, int64_t ldc);
-void gemm_open(void);
-const char *gemm_name(void); // the library and its kernels, for the start-up report
+// A factor of a product: element (i, k), k being summed over, is in row i and column k of the tensor where k_inside,
+// else in row k and column i.
+typedef struct {
+    Tensor tensor;
+    bool k_inside;
+} Factor;
+
+// c (m, n) = sum over k of a (m, k) b (n, k), plus c where accumulate, plus bias.
+typedef struct {
+    Factor a, b;
+    Tensor c;
+    const real *bias; // (n), or NULL
+    int64_t m, n, k;
+    bool accumulate;
+    int64_t tile_m, tile_n; // chosen inside
+} Product;
+
+// On the calling thread, with a slot of cpu_product_slot() bytes; or on all threads, with the scratch they cut up.
+void product_on_thread(const Cpu *cpu, Scratch slot, Product p);
+void product_on_all(const Cpu *cpu, Scratch scratch, Product p);
+
+bool blas_open(void); // false where OpenBLAS is not linked
+const char *blas_core(void);
+// c (m, n) = (add ? c : 0) + a b on one thread; a (m, k) or stored (k, m), b (k, n) or stored (n, k).
+void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
+                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc);
 
 // A block of a tensor as a matrix of real: in place, or decoded into buffer with leading dimension `cols`.
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,

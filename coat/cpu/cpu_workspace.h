@@ -45,10 +45,10 @@ static inline size_t cpu_product_slot(void) {
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// k, v, dk, dv of a head; scores and their gradient of a tile of queries; q, o, do, dq of that tile.
+// dk, dv of a head; scores and their gradient of a tile of queries; rows of o and do; a product's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
-    return 4 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + 4 * cpu_piece(CPU_QUERY_ROWS * head_dim) +
-           cpu_piece(CPU_QUERY_ROWS);
+    return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
+           cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_product_slot();
 }
 
 // Row buffers of the element-wise operations, `columns` wide.

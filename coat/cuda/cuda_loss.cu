@@ -32,7 +32,8 @@ constexpr float NOTHING = -FLT_MAX;
 
 __device__ inline SoftmaxSum softmax_join(SoftmaxSum a, SoftmaxSum b) {
     float max = fmaxf(a.max, b.max);
-    return {max, a.sum * fast_exp(a.max - max) + b.sum * fast_exp(b.max - max)};
+    // not fused: joining b with a gives the same bits as joining a with b, so all threads agree
+    return {max, __fadd_rn(__fmul_rn(a.sum, fast_exp(a.max - max)), __fmul_rn(b.sum, fast_exp(b.max - max)))};
 }
 
 __device__ inline SoftmaxSum block_softmax(SoftmaxSum mine, SoftmaxSum *shared) {

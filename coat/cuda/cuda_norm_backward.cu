@@ -33,7 +33,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(N
     int set = 0;
     for (int64_t first = (int64_t)blockIdx.x * ROWS; first < a.rows; first += (int64_t)gridDim.x * ROWS, set ^= 1) {
         Pack<T, V> dn[ROWS], x[ROWS], g[ROWS];
-        float mean[ROWS], rstd[ROWS];
+        float mean[ROWS], rstd[ROWS], shift[ROWS]; // xhat = x * rstd + shift
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = first + r;
@@ -45,38 +45,51 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(N
                 rstd[r] = a.rstd[row];
             }
         }
+        float2 sums[ROWS] = {}; // of dn * weight, and of that times xhat
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float2 sums = {0.0f, 0.0f}; // of dn * weight, and of that times xhat
             if (first + r < a.rows && inside) {
                 float d[V], value[V];
                 unpack<V>(dn[r], d);
                 unpack<V>(x[r], value);
+                shift[r] = -mean[r] * rstd[r];
 #pragma unroll
                 for (int i = 0; i < V; i++) {
-                    const float hat = norm_hat(value[i], mean[r], rstd[r]);
+                    const float hat = fmaf(value[i], rstd[r], shift[r]);
                     const float scaled = d[i] * weight[i];
-                    sums.x += scaled;
-                    sums.y = fmaf(scaled, hat, sums.y);
+                    sums[r].x += scaled;
+                    sums[r].y = fmaf(scaled, hat, sums[r].y);
                     dweight[i] = fmaf(d[i], hat, dweight[i]);
                     dbias[i] += d[i];
                 }
             }
-            sums.x = warp_sum(sums.x);
-            sums.y = warp_sum(sums.y);
-            if (lane == 0) shared[set][warp][r] = sums;
+        }
+#pragma unroll
+        for (int mask = WARP / 2; mask > 0; mask /= 2) { // all rows at once: the exchanges overlap
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                sums[r].x += __shfl_xor_sync(ALL_LANES, sums[r].x, mask);
+                sums[r].y += __shfl_xor_sync(ALL_LANES, sums[r].y, mask);
+            }
+        }
+        if (lane == 0) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) shared[set][warp][r] = sums[r];
         }
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             uint32_t largest = 0;
             if (first + r < a.rows && inside) {
-                float2 sums = {0.0f, 0.0f};
+                float2 total = {0.0f, 0.0f};
                 for (int w = 0; w < warps; w++) {
-                    sums.x += shared[set][w][r].x;
-                    sums.y += shared[set][w][r].y;
+                    total.x += shared[set][w][r].x;
+                    total.y += shared[set][w][r].y;
                 }
-                const float mean_d = a.mean ? sums.x * per_column : 0.0f, mean_dot = sums.y * per_column;
+                // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat = x * rstd + shift put in
+                const float mean_d = a.mean ? total.x * per_column : 0.0f, mean_dot = total.y * per_column;
+                const float slope = rstd[r] * rstd[r] * mean_dot;
+                const float offset = rstd[r] * fmaf(shift[r], mean_dot, mean_d);
                 float d[V], value[V], out[V];
                 unpack<V>(dn[r], d);
                 unpack<V>(x[r], value);
@@ -87,10 +100,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(N
                     for (int i = 0; i < V; i++) out[i] = 0.0f;
                 }
 #pragma unroll
-                for (int i = 0; i < V; i++) {
-                    const float hat = norm_hat(value[i], mean[r], rstd[r]);
-                    out[i] += rstd[r] * (d[i] * weight[i] - mean_d - hat * mean_dot);
-                }
+                for (int i = 0; i < V; i++)
+                    out[i] = fmaf(d[i], rstd[r] * weight[i], out[i]) - fmaf(value[i], slope, offset);
                 const Pack<T, V> kept = packed<T, V>(out);
                 store(a.g + (first + r) * a.g_stride + column, kept);
                 if (a.amax) {

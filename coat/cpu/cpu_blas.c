@@ -1,0 +1,55 @@
+// OpenBLAS, where it is linked. It multiplies where this machine has only the portable inner loops; those for AVX2
+// are as fast as its own, and those for AVX-512 are faster than the kernels that it takes for CPUs it does not know.
+#include "cpu_internal.h"
+
+#ifdef COAT_OPENBLAS
+#include <cblas.h>
+extern char *openblas_get_corename(void);
+
+#ifdef __x86_64__
+// OpenBLAS picks its kernels by the CPU's model, and for models newer than itself (Zen 4 and 5 with version
+// 0.3.21) the AVX2 ones, at half the speed. Linked statically it reads this variable in its constructor, which
+// runs after this one; what the user has set stays.
+__attribute__((constructor(101))) static void choose_kernels(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+}
+#endif
+
+bool blas_open(void) {
+    openblas_set_num_threads(1); // the threads are ours
+    return true;
+}
+
+const char *blas_core(void) {
+    return openblas_get_corename();
+}
+
+void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
+                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc) {
+    CBLAS_TRANSPOSE ta = trans_a ? CblasTrans : CblasNoTrans, tb = trans_b ? CblasTrans : CblasNoTrans;
+#ifdef COAT_DOUBLE
+    cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, add, c, (int)ldc);
+#else
+    cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, add, c, (int)ldc);
+#endif
+}
+
+#else
+bool blas_open(void) {
+    return false;
+}
+
+const char *blas_core(void) {
+    return "none";
+}
+
+void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
+                  const real *b, int64_t ldb, bool add, real *c, int64_t ldc) {
+    (void)trans_a, (void)trans_b, (void)m, (void)n, (void)k, (void)a, (void)lda, (void)b, (void)ldb, (void)add;
+    (void)c, (void)ldc;
+    fatal(EXIT_DEVICE, "a product was given to OpenBLAS, which this program is built without");
+}
+#endif

@@ -1,0 +1,127 @@
+// The matrix products. C is cut into tiles that threads work on independently; the panels of
+// A and B that a tile needs are decoded to FP32 while they are packed, so that BF16 operands cost no memory and
+// stay in the cache. Every element of C is summed in steps of CPU_TILE_K in the same order whatever tile it is
+// in, so the cut may follow the number of threads while the result does not.
+#include "cpu_internal.h"
+
+typedef struct {
+    void (*transpose)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
+    void (*deal)(real *out, const real *x, int64_t count, int64_t depth);
+    int width;
+} Packing;
+
+// Packs elements [first, first + count) x [k, k + depth).
+static void pack(const Cpu *cpu, Packing packing, Factor f, int64_t first, int64_t count, int64_t k, int64_t depth,
+                 real *out, real *buffer) {
+    int64_t width = packing.width;
+    if (f.k_inside) {
+        for (int64_t i = 0; i < count; i += width) {
+            int64_t rows = smaller(width, count - i), ld;
+            const real *x = block_load(cpu, f.tensor, first + i, rows, k, depth, buffer, &ld);
+            packing.transpose(out + i / width * panel_stride(width, depth), x, ld, rows, depth);
+        }
+    } else {
+        for (int64_t i = 0; i < depth; i++)
+            packing.deal(out + i * width, row_load(cpu, f.tensor, k + i, first, count, buffer), count, depth);
+    }
+}
+
+// The buffers of a tile, in the thread's slot.
+typedef struct {
+    real *a, *b, *tile, *row;
+} TileBuffers;
+
+static TileBuffers tile_buffers(Scratch slot) {
+    TileBuffers t;
+    t.a = scratch_take(&slot, CPU_PACKED(CPU_TILE_M));
+    t.b = scratch_take(&slot, CPU_PACKED(CPU_TILE_N));
+    t.tile = scratch_take(&slot, CPU_TILE_M * CPU_TILE_N);
+    t.row = scratch_take(&slot, CPU_PANEL_WIDTH * CPU_TILE_K);
+    return t;
+}
+
+// A block (rows, cols) of the product, summed over all k into c; added to it where `add`.
+static void sum_block(const Cpu *cpu, TileBuffers t, const Product *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
+                      real *c, int64_t ldc, bool add) {
+    const PanelKernels *panels = cpu->kernels->panels;
+    const Packing pack_a = {panels->transpose_a, panels->deal_a, panels->rows};
+    const Packing pack_b = {panels->transpose_b, panels->deal_b, panels->columns};
+    for (int64_t k = 0; k < p->k; k += CPU_TILE_K) {
+        int64_t depth = smaller(CPU_TILE_K, p->k - k), lda, ldb;
+        if (cpu->blas) {
+            const real *a = p->a.k_inside ? block_load(cpu, p->a.tensor, i, rows, k, depth, t.a, &lda)
+                                          : block_load(cpu, p->a.tensor, k, depth, i, rows, t.a, &lda);
+            const real *b = p->b.k_inside ? block_load(cpu, p->b.tensor, j, cols, k, depth, t.b, &ldb)
+                                          : block_load(cpu, p->b.tensor, k, depth, j, cols, t.b, &ldb);
+            blas_product(!p->a.k_inside, p->b.k_inside, rows, cols, depth, a, lda, b, ldb, add || k > 0, c, ldc);
+        } else {
+            pack(cpu, pack_a, p->a, i, rows, k, depth, t.a, t.row);
+            pack(cpu, pack_b, p->b, j, cols, k, depth, t.b, t.row);
+            panels->multiply(c, ldc, t.a, t.b, rows, cols, depth, add || k > 0);
+        }
+    }
+}
+
+static void product_tile(const Cpu *cpu, Scratch slot, const Product *p, int64_t i, int64_t j) {
+    const PanelKernels *panels = cpu->kernels->panels;
+    TileBuffers t = tile_buffers(slot);
+    int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
+    // Straight into C where it holds real and whole panels fit; not when several steps would be added to what is
+    // there, which would round otherwise than elsewhere.
+    bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
+    if (p->c.format == FMT_FP32 && whole && !p->bias && (!p->accumulate || p->k <= CPU_TILE_K)) {
+        sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
+        return;
+    }
+    sum_block(cpu, t, p, i, rows, j, cols, t.tile, CPU_TILE_N, false);
+    for (int64_t row = 0; row < rows; row++) {
+        real *sum = t.tile + row * CPU_TILE_N;
+        if (p->bias) cpu->kernels->add(sum, p->bias + j, cols);
+        if (p->accumulate) cpu->kernels->add(sum, row_load(cpu, p->c, i + row, j, cols, t.row), cols);
+        row_store(cpu, p->c, i + row, j, cols, sum);
+    }
+}
+
+// The length of equal parts of n, at most `limit` and a multiple of `unit`, which divides the limit.
+static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
+    int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
+    return (length + unit - 1) / unit * unit;
+}
+
+static int64_t tile_count(const Product *p) {
+    return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
+}
+
+// Tiles as large as the cache allows, but enough of them for `threads`; near to squares, since what is packed for
+// a tile grows with its sides.
+static void choose_tiles(const Cpu *cpu, Product *p, int threads) {
+    const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
+    p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);
+    p->tile_n = part_length(p->n, CPU_TILE_N, unit_n);
+    while (threads > 1 && tile_count(p) < 4 * threads) {
+        if (p->tile_n > p->tile_m && p->tile_n > 2 * unit_n)
+            p->tile_n = part_length(p->n, p->tile_n - unit_n, unit_n);
+        else if (p->tile_m > 4 * unit_m)
+            p->tile_m = part_length(p->m, p->tile_m - unit_m, unit_m);
+        else
+            return;
+    }
+}
+
+static void product_tile_number(const Cpu *cpu, Scratch slot, const Product *p, int64_t number) {
+    int64_t columns = (p->n + p->tile_n - 1) / p->tile_n;
+    product_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
+}
+
+void product_on_thread(const Cpu *cpu, Scratch slot, Product p) {
+    choose_tiles(cpu, &p, 1);
+    for (int64_t tile = 0; tile < tile_count(&p); tile++) product_tile_number(cpu, slot, &p, tile);
+}
+
+void product_on_all(const Cpu *cpu, Scratch scratch, Product p) {
+    choose_tiles(cpu, &p, cpu->threads);
+    int64_t tiles = tile_count(&p);
+    int threads = scratch_slots(&scratch, cpu, cpu_product_slot());
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t tile = 0; tile < tiles; tile++) product_tile_number(cpu, scratch_slot(&scratch), &p, tile);
+}

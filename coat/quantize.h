@@ -1,0 +1,53 @@
+// How FP8 scales follow from maxima (COAT section 1), once for host and device, so that both make the same codes.
+//
+// A scale is the multiplier that turns a code back into a value. It is chosen from the absolute maximum, rounded
+// to the type it is stored in, and only then used: codes are cast(x * r) with r = RN(1 / scale). Maxima travel as
+// the bits of |x|, compared as unsigned integers: the order of comparison does not matter, and NaN > inf > all
+// finite values, so that nothing that is not finite is lost.
+#pragma once
+#include "formats.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SCALE_SMALLEST 1.17549435e-38f // 2^-126: a scale is never 0 or subnormal
+#define NONFINITE_BITS 0x7f800000u     // maxima from here on are inf or NaN
+
+COAT_HD static inline uint32_t magnitude_bits(float x) {
+    return float_bits(x) & 0x7fffffffu;
+}
+
+COAT_HD static inline float format_max(Format f) {
+    return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
+}
+
+// The FP32 scale of a tensor whose largest magnitude has these bits. 0 -> 1 (all codes are 0 then). A maximum that
+// is not finite gives the scale of the largest finite value: the caller raises the step's flag.
+COAT_HD static inline float scale_from_maximum(uint32_t amax, float largest) {
+    if (amax == 0) return 1.0f;
+    float scale = bits_float(amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u) / largest;
+    return scale < SCALE_SMALLEST ? SCALE_SMALLEST : scale;
+}
+
+// The same for a group, rounded to the BF16 it is stored in. Rounding down lets the largest element exceed the
+// largest code by less than 2^-8 of itself; the cast saturates it.
+COAT_HD static inline uint16_t group_scale_from_maximum(uint32_t amax, float largest) {
+    return bf16_encode(scale_from_maximum(amax, largest));
+}
+
+COAT_HD static inline float scale_reciprocal(float scale) {
+    return 1.0f / scale;
+}
+
+COAT_HD static inline uint8_t fp8_encode(Format f, float x) {
+    return f == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
+}
+
+COAT_HD static inline float fp8_decode(Format f, uint8_t code) {
+    return f == FMT_E5M2 ? e5m2_decode(code) : e4m3_decode(code);
+}
+
+#ifdef __cplusplus
+}
+#endif

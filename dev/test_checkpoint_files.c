@@ -1,0 +1,190 @@
+// Tests of checkpoints as files (coat/checkpoint.h): the newest whole one is found, damage is noticed and named,
+// and neither a failing save nor the removal of old ones loses anything.
+#include "dev/checkpoint_run.h"
+
+static char found[TEST_PATH];
+
+static bool find(const char *out, int64_t step, Error *err) {
+    return checkpoint_find(path_of(out), step, found, sizeof found, err);
+}
+
+static void test_find(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    assert_true(find("nothing", -1, &err));
+    assert_string_equal(found, "");
+    assert_false(find("nothing", 5, &err));
+    assert_says(&err, "no checkpoint of step 5");
+    for (int step = 8; step <= 12; step += 2) {
+        RunState rs = fill(run, (uint64_t)step);
+        rs.step = step;
+        save(run, "find", &rs);
+    }
+    assert_int_equal(mkdir(path_of("find/step-99999999"), 0777), 0);
+    assert_int_equal(mkdir(path_of("find/.step-00000050.tmp"), 0777), 0);
+    write_text(path_of("find/step-00000060"), "not a folder");
+    int kept = quiet_begin();
+    bool good = find("find", -1, &err);
+    char *said = quiet_end(kept);
+    assert_true(good);
+    assert_string_equal(found, path_of("find/step-00000012"));
+    assert_non_null(strstr(said, "step-99999999"));
+    free(said);
+    assert_true(find("find", 8, &err));
+    assert_string_equal(found, path_of("find/step-00000008"));
+    assert_false(find("find", 9, &err));
+    assert_says(&err, "no checkpoint of step 9");
+    char tiny[8];
+    assert_false(checkpoint_find(path_of("find"), 8, tiny, sizeof tiny, &err));
+    run_close(run);
+}
+
+// Damages one file in turn: by number it is an error, otherwise the one before is found, and a line says why.
+static void test_damage(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    rs.step = 10;
+    save(run, "damage", &rs);
+    RunState newer = fill(run, 2);
+    save(run, "damage", &newer);
+    for (size_t i = 0; i < FILES; i++) {
+        for (int kind = 0; kind < 4; kind++) {
+            size_t size;
+            char path[TEST_PATH * 2];
+            snprintf(path, sizeof path, "%s", in(path_of("damage/step-00000020"), files[i]));
+            char *data = read_file(path, &size);
+            if (kind == 0) write_file(path, data, size - 1);
+            if (kind == 1) flip_byte(path, size / 2);
+            if (kind == 2) flip_byte(path, size - 2);
+            if (kind == 3) assert_int_equal(unlink(path), 0);
+            int kept = quiet_begin();
+            bool good = find("damage", -1, &err);
+            char *said = quiet_end(kept);
+            assert_true(good);
+            assert_string_equal(found, path_of("damage/step-00000010"));
+            assert_non_null(strstr(said, "step-00000020"));
+            assert_non_null(strstr(said, files[i]));
+            free(said);
+            assert_false(find("damage", 20, &err));
+            assert_int_equal(err.code, EXIT_DATA);
+            assert_says(&err, files[i]);
+            // loading it all the same: never a crash, and never without an error where the file is read
+            if (strcmp(files[i], "generation_config.json") != 0)
+                assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
+            write_file(path, data, size);
+            free(data);
+        }
+    }
+    assert_true(find("damage", 20, &err)); // repaired
+    run_close(run);
+}
+
+static void test_replace_and_prune(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1), got;
+    save(run, "prune", &rs);
+    rs = fill(run, 2);
+    rs.tokens = 5;
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // the same step again
+    if (!checkpoint_load(folder, &run->arena, &run->exec, &got, &err)) fail_msg("%s", err.text);
+    assert_int_equal(got.tokens, 5);
+    for (int step = 21; step <= 24; step++) {
+        rs.step = step;
+        save(run, "prune", &rs);
+    }
+    assert_int_equal(unlink(path_of("prune/step-00000024/state.json")), 0); // damaged: neither counted nor deleted
+    assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
+    write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
+    write_text(path_of("prune/notes.txt"), "mine");
+    checkpoint_prune(path_of("prune"), 0);
+    assert_true(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/.step-00000030.tmp")));
+    checkpoint_prune_except(path_of("prune"), 2, 10);
+    assert_true(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/step-00000021")));
+    checkpoint_prune(path_of("prune"), 1);
+    assert_false(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/step-00000022")));
+    assert_true(path_is_folder(path_of("prune/step-00000023")));
+    assert_true(path_is_folder(path_of("prune/step-00000024")));
+    assert_true(path_is_file(path_of("prune/notes.txt")));
+    run_close(run);
+}
+
+// A save that fails leaves no trace and no harm.
+static void test_failing_saves(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
+    size_t size, size_after;
+    char *before = read_file(in(folder, "manifest.json"), &size);
+    rs = fill(run, 2);
+    assert_false(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "no-tokenizer.json");
+    char *after = read_file(in(folder, "manifest.json"), &size_after);
+    assert_int_equal(size, size_after);
+    assert_memory_equal(before, after, size);
+    assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
+    assert_true(find("fails", 20, &err));
+    // out is a file, lies under a file, or a file has the checkpoint's name
+    write_text(path_of("file"), "x");
+    assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "/file");
+    assert_false(checkpoint_save(path_of("file/sub"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "/file");
+    assert_int_equal(mkdir(path_of("taken"), 0777), 0);
+    write_text(path_of("taken/step-00000020"), "keep me");
+    assert_false(checkpoint_save(path_of("taken"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "step-00000020");
+    assert_true(path_is_file(path_of("taken/step-00000020")));
+    assert_false(path_is_folder(path_of("taken/.step-00000020.tmp")));
+    free(before);
+    free(after);
+    run_close(run);
+}
+
+static void test_tokenizer_files(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    assert_int_equal(mkdir(path_of("gpt2"), 0777), 0);
+    write_text(path_of("gpt2/encoder.json"), "{\"a\": 0}");
+    write_text(path_of("gpt2/vocab.bpe"), "#version: 0.2\n");
+    write_text(path_of("gpt2_tokenizer.bin"), "binary");
+    static const struct {
+        const char *given, *copy, *original;
+    } cases[] = {{"gpt2/encoder.json", "vocab.json", "gpt2/encoder.json"},
+                 {"gpt2/encoder.json", "merges.txt", "gpt2/vocab.bpe"},
+                 {"gpt2", "vocab.json", "gpt2/encoder.json"},
+                 {"gpt2", "merges.txt", "gpt2/vocab.bpe"},
+                 {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *folder = path_of("tokenizers/step-00000020");
+        if (!checkpoint_save(path_of("tokenizers"), &run->arena, &run->exec, &rs, path_of(cases[i].given), &err))
+            fail_msg("%s", err.text);
+        assert_same_files(in(folder, cases[i].copy), path_of(cases[i].original));
+        assert_true(find("tokenizers", 20, &err));
+    }
+    flip_byte(path_of("tokenizers/step-00000020/gpt2_tokenizer.bin"), 2);
+    assert_false(find("tokenizers", 20, &err));
+    assert_says(&err, "gpt2_tokenizer.bin");
+    run_close(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_damage),
+                                       cmocka_unit_test(test_replace_and_prune), cmocka_unit_test(test_failing_saves),
+                                       cmocka_unit_test(test_tokenizer_files)};
+    return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,564 @@
+// Tests of the 8-bit optimizer states (COAT section 2): the group quantiser against its definition in double, and the
+// cases of groups that must hold.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "coat/cpu/cpu_moments.h"
+#include "coat/moments.h"
+
+enum { GROUP = 128 };
+
+static const MomentStore first_coat = {true, false, false, 0, 0}, second_coat = {true, true, false, 0, 0};
+static const MomentStore first_fp8 = {false, false, false, 0, 0}, second_fp8 = {false, true, false, 0, 0};
+
+// One group as it is stored.
+typedef struct {
+    uint8_t codes[GROUP], k;
+    float a;
+} Stored;
+
+static Tensor tensor_of(Stored *s, int n, Format format) {
+    Tensor t = {s->codes, &s->a, &s->k, NULL, 1, n, n, format, SCALE_EXPAND, GROUP, false};
+    return t;
+}
+
+static bool store(Stored *s, const float *x, int n, Format format, const MomentStore *how) {
+    memset(s, 0xa5, sizeof *s);
+    return moments_store(tensor_of(s, n, format), 0, n, x, how, 0);
+}
+
+static void load(const Stored *s, float *x, int n, Format format) {
+    Stored copy = *s;
+    moments_load(tensor_of(&copy, n, format), 0, n, x);
+}
+
+// exp(spread * normal), with random signs if `sign`.
+static void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
+    for (int i = 0; i < n; i++) {
+        double value = exp(spread * (double)rng_normal(11, stream, (uint64_t)i));
+        x[i] = (float)(sign && rng_hash(12, stream, (uint64_t)i) & 1 ? -value : value);
+    }
+}
+
+static double relative_error(const float *x, const float *y, int n) {
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] == 0.0f) continue;
+        sum += fabs((double)y[i] - (double)x[i]) / fabs((double)x[i]);
+        count++;
+    }
+    return count ? sum / count : 0;
+}
+
+// --- the definition, in double -------------------------------------------------------------------------------------
+
+static double code_value(int code, Format format) {
+    return format == FMT_E4M3 ? (double)e4m3_decode((uint8_t)code) : (double)e5m2_decode((uint8_t)code);
+}
+
+static int largest_code(Format format) {
+    return format == FMT_E4M3 ? 0x7e : 0x7b;
+}
+
+// 16 k without rounding down.
+static double exponent_exact(const float *x, int n, Format format) {
+    double a = 0, b = INFINITY, largest = code_value(largest_code(format), format), smallest = code_value(1, format);
+    for (int i = 0; i < n; i++) {
+        double magnitude = fabs((double)x[i]);
+        if (magnitude > a) a = magnitude;
+        if (magnitude > 0 && magnitude < b) b = magnitude;
+    }
+    return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
+}
+
+// Codes are the nearest to F (|x| / a)^k, except where that lies within 1e-4 of the middle between two.
+static void check_code(const Stored *s, float x, int code, Format format, bool second) {
+    int magnitude = code & 0x7f;
+    if (x == 0.0f) {
+        assert_int_equal(code, 0);
+        return;
+    }
+    assert_int_equal(code >> 7, !second && x < 0);
+    double largest = code_value(largest_code(format), format), k = s->k / 16.0;
+    double position = largest * exp2(k * (log2(fabs((double)x)) - log2((double)s->a)));
+    double slack = 1e-4 * position;
+    if (magnitude > (second ? 1 : 0))
+        assert_true(position >= (code_value(magnitude - 1, format) + code_value(magnitude, format)) / 2 - slack);
+    if (magnitude < largest_code(format))
+        assert_true(position <= (code_value(magnitude, format) + code_value(magnitude + 1, format)) / 2 + slack);
+    if (magnitude == 0) return;
+    // and decode to a (code / F)^(1/k)
+    float decoded = moment_decode((uint8_t)code, moment_group(s->a, s->k, format), format);
+    double exact = exp2(log2((double)s->a) + log2(code_value(magnitude, format) / largest) / k);
+    double error = fabs(fabs((double)decoded) - exact);
+    if (error > 5e-5 * exact + 0x1p-149) fail_msg("code %02x decodes to %g, not %g", code, (double)decoded, exact);
+    assert_true(decoded != 0.0f && (decoded < 0) == (code >> 7));
+}
+
+static void check_group(const float *x, int n, Format format, const MomentStore *how) {
+    Stored s;
+    float y[GROUP];
+    assert_true(store(&s, x, n, format, how));
+    load(&s, y, n, format);
+    float a = 0;
+    for (int i = 0; i < n; i++) a = fmaxf(a, fabsf(x[i]));
+    assert_true(s.a == a);
+    double exact = exponent_exact(x, n, format);
+    if (a == 0.0f || !how->expand)
+        assert_int_equal(s.k, 16);
+    else if (exact >= 256 || isinf(exact))
+        assert_int_equal(s.k, 255);
+    else
+        assert_in_range(s.k, fmax(1, floor(exact - 0.01)), fmax(1, floor(exact + 0.01)));
+    MomentGroup group = moment_group(s.a, s.k, format);
+    for (int i = 0; i < n; i++) {
+        check_code(&s, x[i], s.codes[i], format, how->second);
+        // the loops, for whichever instruction set, give what the header's functions give
+        assert_int_equal(s.codes[i], moment_encode(x[i], group, format, how->second));
+        assert_int_equal(float_bits(y[i]), float_bits(moment_decode(s.codes[i], group, format)));
+        if (fabsf(x[i]) == a) assert_true(y[i] == x[i]);
+    }
+}
+
+static void check_all_ways(const float *x, int n) {
+    float squares[GROUP];
+    for (int i = 0; i < n; i++) squares[i] = fabsf(x[i]);
+    check_group(x, n, FMT_E4M3, &first_coat);
+    check_group(x, n, FMT_E5M2, &first_coat);
+    check_group(x, n, FMT_E4M3, &first_fp8);
+    check_group(squares, n, FMT_E4M3, &second_coat);
+    check_group(squares, n, FMT_E5M2, &second_coat);
+    check_group(squares, n, FMT_E4M3, &second_fp8);
+    check_group(squares, n, FMT_E5M2, &second_fp8);
+}
+
+// --- tests ---------------------------------------------------------------------------------------------------------
+
+static void logarithm_and_exponential(void **state) {
+    (void)state;
+    for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);
+    for (uint64_t i = 0; i < 1 << 20; i++) {
+        float x = bits_float(1 + (uint32_t)(rng_hash(1, 1, i) % 0x7f7fffffu));
+        double exact = log2((double)x);
+        if (fabs((double)moment_log2(x) - exact) > 1.2e-7 * (0.5 + fabs(exact))) fail_msg("log2(%g)", (double)x);
+        assert_true(moment_log2(bits_float(float_bits(x) - 1)) <= moment_log2(x) + 4e-6f);
+        float y = -126.0f * rng_uniform(1, 2, i);
+        if (fabs((double)moment_exp2(y) / exp2((double)y) - 1) > 2e-7) fail_msg("exp2(%g)", (double)y);
+    }
+    for (int n = -126; n <= 0; n++) assert_true(moment_exp2((float)n) == ldexpf(1.0f, n));
+    assert_true(moment_exp2(-126.5f) == 0.0f && moment_exp2(-1e30f) == 0.0f && moment_exp2(-INFINITY) == 0.0f);
+}
+
+// The exponents of stored states depend on these bits: another compiler or device must give the same.
+static void logarithm_and_exponents_keep_their_bits(void **state) {
+    (void)state;
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < 1 << 20; i++) {
+        uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
+        uint64_t k = (uint64_t)moment_exponent(x, y, FMT_E4M3) << 8 | moment_exponent(x, y, FMT_E5M2);
+        sum = rng_mix(sum ^ ((uint64_t)float_bits(moment_log2(bits_float(x))) << 16 | k));
+    }
+    if (sum != 0x2c3d0cb227e19774ULL) fail_msg("the bits' hash is %016llx", (unsigned long long)sum);
+}
+
+// code_nearest() and code_below() against the casts of formats.h and the values of codes.
+static void positive_codes(void **state) {
+    (void)state;
+    static const Format formats[] = {FMT_E4M3, FMT_E5M2};
+    for (int f = 0; f < 2; f++) {
+        Format format = formats[f];
+        float largest = moment_largest(format);
+        for (int c = 0; c <= largest_code(format); c++) {
+            float x = (float)code_value(c, format);
+            assert_true(code_magnitude((uint8_t)c, format) == x);
+            assert_int_equal(code_below(x, format), c);
+            if (c) assert_int_equal(code_below(nextafterf(x, 0), format), c - 1);
+        }
+        for (uint64_t i = 0; i < 1 << 20; i++) {
+            float y = i % 2 ? largest * rng_uniform(2, 1, i) : largest * exp2f(-40 * rng_uniform(2, 2, i));
+            uint8_t cast = format == FMT_E4M3 ? e4m3_encode(y) : e5m2_encode(y);
+            assert_int_equal(code_nearest(y, format), cast);
+            int below = code_below(y, format);
+            assert_true(code_value(below, format) <= (double)y);
+            assert_true(below == largest_code(format) || (double)y < code_value(below + 1, format));
+        }
+    }
+}
+
+static void random_groups_follow_the_definition(void **state) {
+    (void)state;
+    static const double spreads[] = {0, 0.001, 0.1, 0.5, 1, 2, 4, 8, 12};
+    float x[GROUP];
+    for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++) {
+        for (uint64_t g = 0; g < 100; g++) {
+            lognormal(x, GROUP, spreads[s], true, g);
+            float scale = exp2f(60 * rng_uniform(13, s, g) - 30);
+            for (int i = 0; i < GROUP; i++) x[i] *= scale;
+            check_all_ways(x, GROUP);
+        }
+    }
+}
+
+static void zero_group(void **state) {
+    (void)state;
+    float x[GROUP] = {0}, y[GROUP];
+    x[5] = -0.0f;
+    Stored s;
+    const MomentStore *ways[] = {&first_coat, &second_coat, &first_fp8, &second_fp8};
+    for (int w = 0; w < 4; w++) {
+        assert_true(store(&s, x, GROUP, FMT_E4M3, ways[w]));
+        assert_true(s.a == 0.0f && s.k == 16);
+        load(&s, y, GROUP, FMT_E4M3);
+        for (int i = 0; i < GROUP; i++) assert_true(s.codes[i] == 0 && float_bits(y[i]) == 0);
+    }
+}
+
+static void constant_and_single_values_are_exact(void **state) {
+    (void)state;
+    static const float values[] = {1.0f, 0.1f, 3e-30f, 1e-42f, 3e38f, 1e-20f};
+    float x[GROUP], y[GROUP];
+    Stored s;
+    for (int v = 0; v < 6; v++) {
+        for (int i = 0; i < GROUP; i++) x[i] = i % 3 ? values[v] : -values[v];
+        assert_true(store(&s, x, GROUP, FMT_E4M3, &first_coat));
+        assert_int_equal(s.k, 255);
+        load(&s, y, GROUP, FMT_E4M3);
+        assert_memory_equal(x, y, sizeof x);
+        static const int places[] = {0, 1, 64, GROUP - 1};
+        for (int p = 0; p < 8; p++) {
+            memset(x, 0, sizeof x);
+            x[places[p / 2]] = p % 2 ? -values[v] : values[v];
+            assert_true(store(&s, x, GROUP, FMT_E5M2, &first_coat));
+            assert_int_equal(s.k, 255);
+            load(&s, y, GROUP, FMT_E5M2);
+            assert_memory_equal(x, y, sizeof x);
+        }
+    }
+}
+
+// Zeros take no part: the error of the others stays as without them.
+static void zeros_sprinkled_in(void **state) {
+    (void)state;
+    float x[GROUP], y[GROUP];
+    Stored s;
+    double sum = 0;
+    for (uint64_t g = 0; g < 200; g++) {
+        lognormal(x, GROUP, 1, true, g);
+        for (int i = 0; i < GROUP; i++)
+            if (rng_hash(14, g, (uint64_t)i) % 3 == 0) x[i] = i % 2 ? 0.0f : -0.0f;
+        check_all_ways(x, GROUP);
+        store(&s, x, GROUP, FMT_E4M3, &first_coat);
+        load(&s, y, GROUP, FMT_E4M3);
+        for (int i = 0; i < GROUP; i++)
+            if (x[i] == 0.0f) assert_true(float_bits(y[i]) == 0);
+        sum += relative_error(x, y, GROUP) / 200;
+    }
+    assert_true(sum > 0.005 && sum < 0.02);
+}
+
+static double mean_error(double spread, const MomentStore *how, int times) {
+    enum { GROUPS = 500 };
+    double sum = 0;
+    for (uint64_t g = 0; g < GROUPS; g++) {
+        float x[GROUP], y[GROUP];
+        Stored s;
+        lognormal(x, GROUP, spread, true, 1000 + g);
+        memcpy(y, x, sizeof x);
+        for (int i = 0; i < times; i++) {
+            store(&s, y, GROUP, FMT_E4M3, how);
+            load(&s, y, GROUP, FMT_E4M3);
+        }
+        sum += relative_error(x, y, GROUP) / GROUPS;
+    }
+    return 100 * sum;
+}
+
+static void error_of_lognormal_groups(void **state) {
+    (void)state;
+    static const struct {
+        double spread, expanded, plain; // mean relative error in percent
+    } rows[] = {{0.1, 0.14, 2.3}, {1, 1.07, 2.23}, {2, 2.13, 2.32}, {4, 4.35, 31.9}};
+    for (int i = 0; i < 4; i++) {
+        double expanded = mean_error(rows[i].spread, &first_coat, 1), plain = mean_error(rows[i].spread, &first_fp8, 1);
+        print_message("# spread %.1f: expanded %.2f %%, plain %.2f %%\n", rows[i].spread, expanded, plain);
+        assert_true(fabs(expanded / rows[i].expanded - 1) < 0.04);
+        assert_true(fabs(plain / rows[i].plain - 1) < 0.04);
+    }
+}
+
+// What was decoded keeps its codes. Only where rounding down made k small enough for the smallest element to land on
+// the third code or above may the first repetition raise k, once.
+static void requantising_changes_nothing(void **state) {
+    (void)state;
+    static const double spreads[] = {0.1, 0.5, 1, 2, 4};
+    for (int d = 0; d < 5; d++) {
+        int moved = 0;
+        for (uint64_t g = 0; g < 400; g++) {
+            float x[GROUP], y[GROUP];
+            Stored once, twice, many;
+            lognormal(x, GROUP, spreads[d], true, 3000 + g);
+            store(&once, x, GROUP, FMT_E4M3, &first_coat);
+            load(&once, y, GROUP, FMT_E4M3);
+            store(&twice, y, GROUP, FMT_E4M3, &first_coat);
+            if (memcmp(&once, &twice, sizeof once) != 0) {
+                assert_true(twice.k > once.k && twice.a == once.a);
+                moved++;
+            }
+            load(&twice, y, GROUP, FMT_E4M3);
+            for (int i = 0; i < 98; i++) {
+                store(&many, y, GROUP, FMT_E4M3, &first_coat);
+                load(&many, y, GROUP, FMT_E4M3);
+            }
+            assert_memory_equal(&many, &twice, sizeof many);
+        }
+        double one = mean_error(spreads[d], &first_coat, 1), hundred = mean_error(spreads[d], &first_coat, 100);
+        print_message("# spread %.1f: error %.3f %%, after 100 times %.3f %%; %d of 400 groups moved once\n",
+                      spreads[d], one, hundred, moved);
+        assert_true(hundred < 1.1 * one);
+    }
+}
+
+static void wide_ranges(void **state) {
+    (void)state;
+    float x[GROUP], y[GROUP];
+    Stored s;
+    for (int bits = 16; bits <= 60; bits += 4) { // beyond 2^18 the format alone would lose the small ones
+        for (int i = 0; i < GROUP; i++) x[i] = (i % 2 ? 1.0f : -1.0f) * exp2f(-(float)bits * (float)i / (GROUP - 1));
+        check_all_ways(x, GROUP);
+        store(&s, x, GROUP, FMT_E4M3, &first_coat);
+        load(&s, y, GROUP, FMT_E4M3);
+        double step = exp2(0.5 / 2 * bits / 16.8); // half a step between the codes where they are coarsest
+        for (int i = 0; i < GROUP; i++) {
+            double ratio = (double)y[i] / (double)x[i];
+            assert_true(ratio > 0.9 / step / step && ratio < 1.1 * step * step);
+        }
+    }
+    // 2^252 in one group, and all of FP32 with its subnormals
+    for (int i = 0; i < GROUP; i++) x[i] = i % 2 ? 1e38f : -1e-38f;
+    check_all_ways(x, GROUP);
+    store(&s, x, GROUP, FMT_E4M3, &first_coat);
+    assert_int_equal(s.k, 1);
+    load(&s, y, GROUP, FMT_E4M3);
+    for (int i = 0; i < GROUP; i++) assert_true(i % 2 ? y[i] == 1e38f : y[i] < -1e-39f && y[i] > -1e-37f);
+    for (int i = 0; i < GROUP; i++) x[i] = ldexpf(1.0f + (float)i / GROUP, 127 - i * 276 / (GROUP - 1));
+    check_all_ways(x, GROUP);
+    for (int i = 0; i < GROUP; i++) x[i] = bits_float(1 + (uint32_t)(rng_hash(15, 0, (uint64_t)i) % 0x7fffffu));
+    check_all_ways(x, GROUP); // subnormal numbers only
+}
+
+static void tail_groups(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 127};
+    float x[GROUP];
+    for (int i = 0; i < 4; i++) {
+        for (uint64_t g = 0; g < 20; g++) {
+            lognormal(x, GROUP, 2, true, g);
+            check_all_ways(x, sizes[i]);
+            Stored s;
+            store(&s, x, sizes[i], FMT_E4M3, &first_coat);
+            for (int j = sizes[i]; j < GROUP; j++) assert_int_equal(s.codes[j], 0xa5); // nothing beyond the end
+        }
+    }
+}
+
+// A tensor of several groups with a shorter one at the end is its groups.
+static void tensors_are_their_groups(void **state) {
+    (void)state;
+    enum { COUNT = 5 * GROUP + 77 };
+    float x[COUNT], y[COUNT], z[GROUP], a[6];
+    uint8_t codes[COUNT], k[6];
+    Tensor t = {codes, a, k, NULL, 1, COUNT, COUNT, FMT_E4M3, SCALE_EXPAND, GROUP, false};
+    lognormal(x, COUNT, 3, true, 5);
+    assert_true(moments_store(t, 0, 2 * GROUP, x, &first_coat, 0));
+    assert_true(moments_store(t, 2 * GROUP, COUNT - 2 * GROUP, x + 2 * GROUP, &first_coat, 0));
+    moments_load(t, 0, COUNT, y);
+    for (int g = 0; g < 6; g++) {
+        Stored s;
+        int n = g < 5 ? GROUP : 77;
+        store(&s, x + g * GROUP, n, FMT_E4M3, &first_coat);
+        load(&s, z, n, FMT_E4M3);
+        assert_true(s.a == a[g] && s.k == k[g]);
+        assert_memory_equal(s.codes, codes + g * GROUP, (size_t)n);
+        assert_memory_equal(z, y + g * GROUP, (size_t)n * sizeof(float));
+    }
+}
+
+static void second_moment_is_zero_only_where_it_was(void **state) {
+    (void)state;
+    static const Format formats[] = {FMT_E4M3, FMT_E5M2};
+    float v[GROUP], y[GROUP];
+    Stored s;
+    for (int way = 0; way < 8; way++) {
+        MomentStore how = {way & 1, true, way & 2, 7, 3};
+        Format format = formats[way >> 2];
+        for (uint64_t g = 0; g < 100; g++) {
+            for (int i = 0; i < GROUP; i++)
+                v[i] = i % 5 == 0 ? 0.0f : exp2f(-(i % 7 ? 20.0f : 140.0f) * rng_uniform(16, g, (uint64_t)i));
+            assert_true(store(&s, v, GROUP, format, &how));
+            load(&s, y, GROUP, format);
+            for (int i = 0; i < GROUP; i++) {
+                assert_int_equal(s.codes[i] == 0, v[i] == 0.0f);
+                assert_true(s.codes[i] < 0x80 && (v[i] == 0.0f ? y[i] == 0.0f : y[i] > 0.0f));
+            }
+        }
+    }
+}
+
+static void not_finite_is_reported_and_stays(void **state) {
+    (void)state;
+    const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u)};
+    float x[GROUP], y[GROUP];
+    Stored s;
+    for (int b = 0; b < 5; b++) {
+        for (int way = 0; way < 8; way++) {
+            MomentStore how = {way & 1, way & 2, way & 4, 0, 0};
+            lognormal(x, GROUP, 1, false, 9);
+            x[40] = how.second ? bits_float(float_bits(bad[b]) & 0x7fffffffu) : bad[b];
+            x[41] = 0.0f;
+            assert_false(store(&s, x, GROUP, FMT_E4M3, &how));
+            assert_int_equal(float_bits(s.a), float_bits(bad[b]) & 0x7fffffffu);
+            load(&s, y, GROUP, FMT_E4M3);
+            assert_true(isnan(bad[b]) ? isnan(y[40]) : y[40] == x[40]);
+            for (int i = 0; i < GROUP; i++) assert_true(x[i] == 0.0f ? y[i] == 0.0f : !isfinite(y[i]));
+        }
+    }
+}
+
+static void more_than_2_to_31_elements(void **state) {
+    (void)state;
+    const int64_t elements = (1LL << 31) + 200, groups = (elements + GROUP - 1) / GROUP;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
+    float *a = (float *)mmap(NULL, (size_t)groups * sizeof(float), PROT_READ | PROT_WRITE, flags, -1, 0);
+    uint8_t *k = (uint8_t *)mmap(NULL, (size_t)groups, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip(); // no room for the address range
+    Tensor t = {codes, a, k, NULL, 1, elements, elements, FMT_E4M3, SCALE_EXPAND, GROUP, false};
+    float x[200], y[200];
+    lognormal(x, 200, 1, true, 3);
+    assert_true(moments_store(t, 1LL << 31, 200, x, &first_coat, 0));
+    moments_load(t, 1LL << 31, 200, y);
+    assert_true(relative_error(x, y, 200) < 0.02 && a[groups - 3] == 0.0f && a[groups - 1] > 0.0f);
+    munmap(codes, (size_t)elements);
+    munmap(a, (size_t)groups * sizeof(float));
+    munmap(k, (size_t)groups);
+}
+
+// --- stochastic rounding -------------------------------------------------------------------------------------------
+
+static void stochastic_rounding_is_unbiased(void **state) {
+    (void)state;
+    enum { STEPS = 4000 };
+    static const double spreads[] = {0.3, 1, 3};
+    for (int d = 0; d < 3; d++) {
+        float v[GROUP], y[GROUP], low[GROUP], high[GROUP];
+        double sum[GROUP] = {0};
+        Stored s;
+        lognormal(v, GROUP, spreads[d], false, 77);
+        v[3] = 0.0f;
+        for (int t = 1; t <= STEPS; t++) {
+            MomentStore how = {true, true, true, 42, t};
+            store(&s, v, GROUP, FMT_E4M3, &how);
+            load(&s, y, GROUP, FMT_E4M3);
+            for (int i = 0; i < GROUP; i++) {
+                sum[i] += (double)y[i] - (double)v[i];
+                low[i] = t == 1 ? y[i] : fminf(low[i], y[i]);
+                high[i] = t == 1 ? y[i] : fmaxf(high[i], y[i]);
+            }
+        }
+        // each mean within five of its deviations, their squares together as chance has them, and no common drift
+        double chi2 = 0, drift = 0;
+        int random = 0;
+        for (int i = 0; i < GROUP; i++) {
+            if (low[i] == high[i]) {
+                assert_true(fabs(sum[i]) <= 1e-3 * STEPS * (double)v[i]); // on a code, nearly
+                continue;
+            }
+            double step = (double)high[i] - (double)low[i], share = ((double)v[i] - (double)low[i]) / step;
+            if (share < 0.01 || share > 0.99) continue; // too few of one kind for the normal distribution
+            double z = sum[i] / (step * sqrt(STEPS * share * (1 - share)));
+            if (fabs(z) > 5) fail_msg("element %d of spread %g: %.2f deviations", i, spreads[d], z);
+            chi2 += z * z;
+            drift += z;
+            random++;
+        }
+        assert_true(random > 100);
+        assert_true(fabs(chi2 - random) < 5 * sqrt(2.0 * random));
+        assert_true(fabs(drift) < 4 * sqrt((double)random));
+    }
+}
+
+static void stochastic_rounding_depends_on_seed_step_and_index(void **state) {
+    (void)state;
+    float v[GROUP];
+    Stored s, other;
+    lognormal(v, GROUP, 1, false, 78);
+    MomentStore how = {true, true, true, 42, 5};
+    store(&s, v, GROUP, FMT_E4M3, &how);
+    store(&other, v, GROUP, FMT_E4M3, &how);
+    assert_memory_equal(&s, &other, sizeof s);
+    MomentStore seed = how, step = how;
+    seed.seed++;
+    step.t++;
+    store(&other, v, GROUP, FMT_E4M3, &seed);
+    assert_memory_not_equal(s.codes, other.codes, GROUP);
+    store(&other, v, GROUP, FMT_E4M3, &step);
+    assert_memory_not_equal(s.codes, other.codes, GROUP);
+    moments_store(tensor_of(&other, GROUP, FMT_E4M3), 0, GROUP, v, &how, 1);
+    assert_memory_not_equal(s.codes, other.codes, GROUP);
+    MomentGroup group = moment_group(s.a, s.k, FMT_E4M3);
+    for (int i = 0; i < GROUP; i++)
+        assert_int_equal(s.codes[i],
+                         moment_encode_stochastic(v[i], group, FMT_E4M3, moment_uniform(42, 5, (uint64_t)i)));
+}
+
+static void stochastic_bf16(void **state) {
+    (void)state;
+    static const float values[] = {0.0f, 1.0f, 1.001f, -0.7531f, 3.14159f, 1e-39f, -2.9e38f, 0.1f};
+    for (int i = 0; i < 8; i++) {
+        float x = values[i];
+        double sum = 0, low = (double)bf16_decode((uint16_t)(float_bits(x) >> 16));
+        double high = (double)bf16_decode((uint16_t)((float_bits(x) >> 16) + 1));
+        enum { DRAWS = 100000 };
+        for (int t = 0; t < DRAWS; t++) {
+            double y = (double)bf16_decode(bf16_encode_stochastic(x, 9, t, 1234));
+            assert_true(y == low || y == high);
+            sum += y;
+        }
+        double share = ((double)x - low) / (high - low), deviation = sqrt(share * (1 - share) / DRAWS);
+        assert_true(fabs(sum / DRAWS - (double)x) <= 4.5 * deviation * fabs(high - low) + 1e-9 * fabs((double)x));
+    }
+    assert_true(isnan(bf16_decode(bf16_encode_stochastic(bits_float(0x7f800001u), 1, 1, 1))));
+    assert_true(bf16_decode(bf16_encode_stochastic(-INFINITY, 1, 1, 1)) == -INFINITY);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logarithm_and_exponential),
+        cmocka_unit_test(logarithm_and_exponents_keep_their_bits),
+        cmocka_unit_test(positive_codes),
+        cmocka_unit_test(random_groups_follow_the_definition),
+        cmocka_unit_test(zero_group),
+        cmocka_unit_test(constant_and_single_values_are_exact),
+        cmocka_unit_test(zeros_sprinkled_in),
+        cmocka_unit_test(error_of_lognormal_groups),
+        cmocka_unit_test(requantising_changes_nothing),
+        cmocka_unit_test(wide_ranges),
+        cmocka_unit_test(tail_groups),
+        cmocka_unit_test(tensors_are_their_groups),
+        cmocka_unit_test(second_moment_is_zero_only_where_it_was),
+        cmocka_unit_test(not_finite_is_reported_and_stays),
+        cmocka_unit_test(more_than_2_to_31_elements),
+        cmocka_unit_test(stochastic_rounding_is_unbiased),
+        cmocka_unit_test(stochastic_rounding_depends_on_seed_step_and_index),
+        cmocka_unit_test(stochastic_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
