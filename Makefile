@@ -74,15 +74,16 @@ ifneq ($(filter-out run test test-long format check-format clean help,$(GOALS)),
 include scripts/find.mk
 endif
 
+WARNINGS := -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation $(if $(WERROR),-Werror)
 ifneq ($(SANITIZE),)
 OPTIMISE ?= -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+WARNINGS += -Wno-maybe-uninitialized # the inserted checks hide assignments from the compiler
 else
 OPTIMISE ?= -O3
 endif
 # Results must not depend on what a compiler contracts: a fused multiply-add is written where it is meant, on the
 # host (fmaf) as on the device.
-FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation \
-	$(if $(WERROR),-Werror)
+FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp $(WARNINGS)
 HOST_FLAGS := $(FLAGS) $(HOST_INCLUDES) $(HOST_DEFINES)
 C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed

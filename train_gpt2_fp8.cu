@@ -55,9 +55,15 @@ static Tensor saved(const Model *m, TensorId id, int layer) {
     return t;
 }
 
-static Tensor param(const Model *m, TensorId id, int layer) { return arena_tensor(&m->arena, id, VALUE, layer); }
-static Tensor grad(const Model *m, TensorId id, int layer) { return arena_tensor(&m->arena, id, GRAD, layer); }
-static Weight weight(const Model *m, TensorId id, int layer) { return arena_weight(&m->arena, id, layer); }
+static Tensor param(const Model *m, TensorId id, int layer) {
+    return arena_tensor(&m->arena, id, VALUE, layer);
+}
+static Tensor grad(const Model *m, TensorId id, int layer) {
+    return arena_tensor(&m->arena, id, GRAD, layer);
+}
+static Weight weight(const Model *m, TensorId id, int layer) {
+    return arena_weight(&m->arena, id, layer);
+}
 
 static Tensor no_tensor(void) {
     Tensor t;
@@ -156,8 +162,8 @@ static void model_forward(Model *m) {
         y = act(m, Y, l);
         y_bias = param(m, FCPROJB, l);
     }
-    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0),
-                               act(m, RESID_FINAL, 0), r, y, y_bias);
+    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), act(m, RESID_FINAL, 0),
+                               r, y, y_bias);
 }
 
 // The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
@@ -175,8 +181,8 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);
         ops->linear_forward(ex, logits, n, head, no_tensor());
         ops->loss_forward_backward(ex, logits, tensor_rows(act(m, LOSSES, 0), begin, count),
-                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, backward,
-                                   m->state);
+                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale,
+                                   backward, m->state);
         if (!backward) continue;
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), logits, head);
         ops->linear_backward_weight(ex, grad(m, WTE, 0), logits, n, accumulate || begin > 0);
@@ -247,8 +253,12 @@ static void model_backward(Model *m, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // One optimizer step
 
-static void state_upload(Model *m) { m->ops->upload(&m->exec, m->state, &m->host, sizeof m->host); }
-static void state_download(Model *m) { m->ops->download(&m->exec, &m->host, m->state, sizeof m->host); }
+static void state_upload(Model *m) {
+    m->ops->upload(&m->exec, m->state, &m->host, sizeof m->host);
+}
+static void state_download(Model *m) {
+    m->ops->download(&m->exec, &m->host, m->state, sizeof m->host);
+}
 
 static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets) {
     m->B = B;
@@ -392,7 +402,8 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
         batch_upload(m, 1, padded, window, NULL);
         model_forward(m);
-        m->ops->linear_forward(&m->exec, row, tensor_rows(act(m, NF, 0), length - 1, 1), weight(m, WTE, 0), no_tensor());
+        m->ops->linear_forward(&m->exec, row, tensor_rows(act(m, NF, 0), length - 1, 1), weight(m, WTE, 0),
+                               no_tensor());
         m->ops->download(&m->exec, raw, row.data, bytes);
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, row.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
@@ -400,8 +411,10 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
     for (int i = 0; i < count + more; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
-        if (tokenizer) fwrite(text, 1, length, stdout);
-        else printf("%d ", ids[i]);
+        if (tokenizer)
+            fwrite(text, 1, length, stdout);
+        else
+            printf("%d ", ids[i]);
     }
     printf("\n");
     fflush(stdout);
@@ -462,9 +475,10 @@ static bool validate(Run *run, Error *err) {
 // A sample, from the prompt or from the end-of-text token.
 static bool show_sample(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    int32_t ids[4096] = {c->shape.vocab - 1};
+    // a vocabulary without an end-of-text token has one id fewer than the model: begin with its last
+    int32_t ids[4096] = {run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : -1};
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
     int count = 1;
-    if (run->tokenizer) ids[0] = tokenizer_end_of_text(run->tokenizer);
     if (c->prompt[0]) {
         if (!run->tokenizer)
             return error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
@@ -483,12 +497,14 @@ static bool save(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
     if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
-    checkpoint_prune(c->out, c->keep);
+    checkpoint_prune_except(c->out, c->keep, c->keep_every);
     log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
     return true;
 }
 
-static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
 
 // The training loop.
 static bool train(Run *run, Error *err) {
@@ -580,16 +596,17 @@ static void report(Run *run) {
     FILE *out = c->json ? stderr : stdout;
     m->ops->describe(&run->model.exec, text, sizeof text);
     fprintf(out, "device      %s\n", text);
-    fprintf(out, "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
-            s->layers, s->heads, s->channels, s->positions, s->vocab, s->vocab_padded,
-            (double)model_parameters(s) / 1e6);
+    fprintf(
+        out,
+        "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
+        s->layers, s->heads, s->channels, s->positions, s->vocab, s->vocab_padded, (double)model_parameters(s) / 1e6);
     fprintf(out, "recipe      %s%s\n", recipe_name(c->recipe.kind),
             c->recipe.precision == PRECISION_FP32 ? ", everything in FP32" : "");
     if (run->train) fprintf(out, "train       %s\n", data_describe(run->train, text, sizeof text));
     if (run->val) fprintf(out, "validation  %s\n", data_describe(run->val, text, sizeof text));
     if (run->train)
-        fprintf(out, "batch       %d x %d tokens, %lld micro-batches per step, %lld steps\n", c->micro_batch, c->seq_len,
-                (long long)config_accumulation(c, m->exec.ranks), (long long)run->steps);
+        fprintf(out, "batch       %d x %d tokens, %lld micro-batches per step, %lld steps\n", c->micro_batch,
+                c->seq_len, (long long)config_accumulation(c, m->exec.ranks), (long long)run->steps);
     arena_report(&m->arena, out);
     int64_t in_use = m->ops->memory_in_use(&run->model.exec);
     if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
@@ -628,6 +645,7 @@ int main(int argc, char **argv) {
     if (ok && !exit_now) {
         if (config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
         if (ok) ok = config_check(&config, config.plan ? config.gpus : 1, &err);
+        if (ok) fputs(config.notes, stderr);
         if (ok && config.plan) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {

@@ -68,8 +68,10 @@ static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, 
     void *host = xmalloc((size_t)n * format_bytes(format));
     for (int64_t i = 0; i < n; i++) {
         float x = spread * rng_normal(77, stream, (uint64_t)i);
-        if (format == FMT_BF16) ((uint16_t *)host)[i] = bf16_encode(x);
-        else ((float *)host)[i] = x;
+        if (format == FMT_BF16)
+            ((uint16_t *)host)[i] = bf16_encode(x);
+        else
+            ((float *)host)[i] = x;
     }
     Pair p = pair_of_bytes(b, rows, cols, format, host);
     free(host);
@@ -105,7 +107,7 @@ static double *pair_values(Backends *b, Pair p, int side) {
     double *out = (double *)xmalloc(n * sizeof *out);
     b->exec[side].ops->download(&b->exec[side], raw, p.t[side].data, bytes);
     for (size_t i = 0; i < n; i++)
-        out[i] = p.t[side].format == FMT_BF16 ? (double)bf16_decode(((uint16_t *)raw)[i])
+        out[i] = p.t[side].format == FMT_BF16  ? (double)bf16_decode(((uint16_t *)raw)[i])
                  : p.t[side].format == FMT_U16 ? (double)((uint16_t *)raw)[i]
                                                : (double)((float *)raw)[i];
     free(raw);
@@ -123,7 +125,6 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(cpu);
     free(gpu);
 }
-
 
 #define ON_BOTH(b) for (int s = 0; s < 2; s++)
 #define CALL(b, op, ...) (b)->exec[s].ops->op(&(b)->exec[s], __VA_ARGS__)
@@ -152,9 +153,11 @@ static void compare_norm(Backends *b, OpShape o) {
     Pair r = pair_random(b, M, C, o.format, 1.0f, 1), y = pair_random(b, M, C, o.format, 0.5f, 2);
     Pair yb = pair_random(b, 1, C, o.format, 0.5f, 3), w = pair_random(b, 1, C, o.format, 1.0f, 4);
     Pair bias = pair_random(b, 1, C, o.format, 1.0f, 5), dn = pair_random(b, M, C, o.format, 1.0f, 6);
-    Pair x = pair_poisoned(b, M, C, o.format), n = pair_poisoned(b, M, C, o.format), n2 = pair_poisoned(b, M, C, o.format);
+    Pair x = pair_poisoned(b, M, C, o.format), n = pair_poisoned(b, M, C, o.format),
+         n2 = pair_poisoned(b, M, C, o.format);
     Pair mean = pair_poisoned(b, M, 1, FMT_FP32), rstd = pair_poisoned(b, M, 1, FMT_FP32);
-    Pair dw = pair_poisoned(b, 1, C, FMT_FP32), db = pair_poisoned(b, 1, C, FMT_FP32), g = pair_poisoned(b, M, C, o.format);
+    Pair dw = pair_poisoned(b, 1, C, FMT_FP32), db = pair_poisoned(b, 1, C, FMT_FP32),
+         g = pair_poisoned(b, M, C, o.format);
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, residual_norm_forward, n.t[s], norm, x.t[s], r.t[s], y.t[s], yb.t[s]);
@@ -185,7 +188,8 @@ static void compare_gelu(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, F = 4 * (int64_t)o.C;
     Pair y = pair_random(b, M, F, o.format, 1.5f, 11), bias = pair_random(b, 1, F, o.format, 0.5f, 12);
     Pair dg = pair_random(b, M, F, o.format, 1.0f, 13), h = pair_poisoned(b, M, F, o.format);
-    Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format), db = pair_poisoned(b, 1, F, FMT_FP32);
+    Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
+         db = pair_poisoned(b, 1, F, FMT_FP32);
     ON_BOTH(b) {
         CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s]);
         CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], no_tensor());
@@ -210,7 +214,8 @@ static void compare_linear(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, K = o.C, N = 3 * (int64_t)o.C;
     Pair x = pair_random(b, M, K, o.format, 1.0f, 21), w = pair_random(b, N, K, o.format, 0.05f, 22);
     Pair bias = pair_random(b, 1, N, o.format, 0.5f, 23), dy = pair_random(b, M, N, o.format, 1.0f, 24);
-    Pair y = pair_poisoned(b, M, N, o.format), y2 = pair_poisoned(b, M, N, o.format), dx = pair_poisoned(b, M, K, o.format);
+    Pair y = pair_poisoned(b, M, N, o.format), y2 = pair_poisoned(b, M, N, o.format),
+         dx = pair_poisoned(b, M, K, o.format);
     Pair dw = pair_poisoned(b, N, K, o.format), dwf = pair_poisoned(b, N, K, FMT_FP32);
     ON_BOTH(b) {
         Weight weight_;
@@ -241,7 +246,8 @@ static void compare_attention(Backends *b, OpShape o) {
     Pair dqkv = pair_poisoned(b, M, 3 * C, o.format);
     ON_BOTH(b) {
         Tensor q = tensor_cols(qkv.t[s], 0, C), k = tensor_cols(qkv.t[s], C, C), v = tensor_cols(qkv.t[s], 2 * C, C);
-        Tensor dq = tensor_cols(dqkv.t[s], 0, C), dk = tensor_cols(dqkv.t[s], C, C), dv = tensor_cols(dqkv.t[s], 2 * C, C);
+        Tensor dq = tensor_cols(dqkv.t[s], 0, C), dk = tensor_cols(dqkv.t[s], C, C),
+               dv = tensor_cols(dqkv.t[s], 2 * C, C);
         CALL(b, attention_forward, out.t[s], lse.t[s], q, k, v, shape);
         CALL(b, attention_backward, dq, dk, dv, d_o.t[s], out.t[s], lse.t[s], q, k, v, shape);
     }
@@ -263,7 +269,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], o.T, accumulate != 0);
-        CALL(b, loss_forward_backward, logits.t[s], losses.t[s], targets.t[s], (int)V, 1.0f / (float)M, true, b->state[s]);
+        CALL(b, loss_forward_backward, logits.t[s], losses.t[s], targets.t[s], (int)V, 1.0f / (float)M, true,
+             b->state[s]);
         CALL(b, loss_sum, losses.t[s], 1.0f / (float)M, b->state[s]);
     }
     pair_check(b, r, o.tight, "embedding forward", "r");
@@ -281,13 +288,14 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-static void compare_operations(void) {
+static void compare_operations(bool small_only) {
     static const OpShape shapes[] = {
-        {3, 77, 768, 12, FMT_BF16, 2e-3, 8e-3}, {1, 130, 1600, 25, FMT_BF16, 2e-3, 8e-3},
+        {3, 77, 768, 12, FMT_BF16, 2e-3, 8e-3},  {1, 130, 1600, 25, FMT_BF16, 2e-3, 8e-3},
         {2, 61, 2048, 16, FMT_BF16, 2e-3, 8e-3}, {5, 33, 72, 3, FMT_FP32, 1e-5, 1e-5},
-        {1, 19, 768, 12, FMT_FP32, 1e-5, 1e-5},
+        {1, 19, 768, 12, FMT_FP32, 1e-5, 1e-5},  {2, 37, 192, 3, FMT_BF16, 2e-3, 8e-3},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    size_t count = sizeof shapes / sizeof *shapes;
+    for (size_t i = small_only ? count - 1 : 0; i < count; i++) {
         OpShape o = shapes[i];
         Small small = {2, o.heads, o.C, 3001, o.B, o.T, o.format == FMT_BF16, 0};
         Config c = small_config(small);

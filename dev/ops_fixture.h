@@ -1,6 +1,6 @@
 // What the tests of operations share: tensors with random or poisoned contents that are remembered, and a
-// driver that runs a test in every plain format and with several numbers of threads, whose results must agree
-// bit for bit.
+// driver that runs a test in every plain format, on every instruction set of this machine and with several
+// numbers of threads, whose results must agree bit for bit.
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "coat/ops.h"
+#include "coat/cpu/cpu_internal.h"
 
 #define MAX_TENSORS 64
 
@@ -131,14 +131,37 @@ static inline uint64_t fixture_end(Fixture *f) {
     return hash;
 }
 
-// Runs the body in FP32 and BF16, each with 1, 2 and 3 threads.
+// Where a test runs: the inner loops of one instruction set, or products by the library.
+typedef struct {
+    const CpuKernels *kernels;
+    bool blas;
+} Variant;
+
+static inline int fixture_variants(Variant list[CPU_VARIANTS + 1]) {
+    const CpuKernels *kernels[CPU_VARIANTS];
+    int count = cpu_kernels_supported(kernels);
+    for (int i = 0; i < count; i++) {
+        list[i].kernels = kernels[i];
+        list[i].blas = false;
+    }
+    if (!blas_open()) return count;
+    list[count].kernels = kernels[count - 1];
+    list[count].blas = true;
+    return count + 1;
+}
+
+// Runs the body in FP32 and BF16 on every variant, each with 1, 2 and 3 threads.
 static inline void run_everywhere(void (*body)(Fixture *)) {
     const Format formats[2] = {FMT_FP32, FMT_BF16};
-    for (int i = 0; i < 2; i++) {
+    Variant variants[CPU_VARIANTS + 1];
+    int count = fixture_variants(variants);
+    for (int i = 0; i < 2 * count; i++) {
         uint64_t first = 0;
         for (int threads = 1; threads <= 3; threads++) {
             Fixture f;
-            fixture_begin(&f, formats[i], threads);
+            fixture_begin(&f, formats[i % 2], threads);
+            ((Cpu *)f.exec.backend)->kernels = variants[i / 2].kernels;
+            ((Cpu *)f.exec.backend)->blas = variants[i / 2].blas;
             body(&f);
             uint64_t hash = fixture_end(&f);
             if (threads == 1) first = hash;

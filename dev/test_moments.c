@@ -5,58 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include <cmocka.h>
 
-#include "coat/cpu/cpu_moments.h"
-#include "coat/moments.h"
-
-enum { GROUP = 128 };
+#include "moment_groups.h"
 
 static const MomentStore first_coat = {true, false, false, 0, 0}, second_coat = {true, true, false, 0, 0};
 static const MomentStore first_fp8 = {false, false, false, 0, 0}, second_fp8 = {false, true, false, 0, 0};
-
-// One group as it is stored.
-typedef struct {
-    uint8_t codes[GROUP], k;
-    float a;
-} Stored;
-
-static Tensor tensor_of(Stored *s, int n, Format format) {
-    Tensor t = {s->codes, &s->a, &s->k, NULL, 1, n, n, format, SCALE_EXPAND, GROUP, false};
-    return t;
-}
-
-static bool store(Stored *s, const float *x, int n, Format format, const MomentStore *how) {
-    memset(s, 0xa5, sizeof *s);
-    return moments_store(tensor_of(s, n, format), 0, n, x, how, 0);
-}
-
-static void load(const Stored *s, float *x, int n, Format format) {
-    Stored copy = *s;
-    moments_load(tensor_of(&copy, n, format), 0, n, x);
-}
-
-// exp(spread * normal), with random signs if `sign`.
-static void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        double value = exp(spread * (double)rng_normal(11, stream, (uint64_t)i));
-        x[i] = (float)(sign && rng_hash(12, stream, (uint64_t)i) & 1 ? -value : value);
-    }
-}
-
-static double relative_error(const float *x, const float *y, int n) {
-    double sum = 0;
-    int count = 0;
-    for (int i = 0; i < n; i++) {
-        if (x[i] == 0.0f) continue;
-        sum += fabs((double)y[i] - (double)x[i]) / fabs((double)x[i]);
-        count++;
-    }
-    return count ? sum / count : 0;
-}
 
 // --- the definition, in double -------------------------------------------------------------------------------------
 
@@ -264,68 +220,6 @@ static void zeros_sprinkled_in(void **state) {
     assert_true(sum > 0.005 && sum < 0.02);
 }
 
-static double mean_error(double spread, const MomentStore *how, int times) {
-    enum { GROUPS = 500 };
-    double sum = 0;
-    for (uint64_t g = 0; g < GROUPS; g++) {
-        float x[GROUP], y[GROUP];
-        Stored s;
-        lognormal(x, GROUP, spread, true, 1000 + g);
-        memcpy(y, x, sizeof x);
-        for (int i = 0; i < times; i++) {
-            store(&s, y, GROUP, FMT_E4M3, how);
-            load(&s, y, GROUP, FMT_E4M3);
-        }
-        sum += relative_error(x, y, GROUP) / GROUPS;
-    }
-    return 100 * sum;
-}
-
-static void error_of_lognormal_groups(void **state) {
-    (void)state;
-    static const struct {
-        double spread, expanded, plain; // mean relative error in percent
-    } rows[] = {{0.1, 0.14, 2.3}, {1, 1.07, 2.23}, {2, 2.13, 2.32}, {4, 4.35, 31.9}};
-    for (int i = 0; i < 4; i++) {
-        double expanded = mean_error(rows[i].spread, &first_coat, 1), plain = mean_error(rows[i].spread, &first_fp8, 1);
-        print_message("# spread %.1f: expanded %.2f %%, plain %.2f %%\n", rows[i].spread, expanded, plain);
-        assert_true(fabs(expanded / rows[i].expanded - 1) < 0.04);
-        assert_true(fabs(plain / rows[i].plain - 1) < 0.04);
-    }
-}
-
-// What was decoded keeps its codes. Only where rounding down made k small enough for the smallest element to land on
-// the third code or above may the first repetition raise k, once.
-static void requantising_changes_nothing(void **state) {
-    (void)state;
-    static const double spreads[] = {0.1, 0.5, 1, 2, 4};
-    for (int d = 0; d < 5; d++) {
-        int moved = 0;
-        for (uint64_t g = 0; g < 400; g++) {
-            float x[GROUP], y[GROUP];
-            Stored once, twice, many;
-            lognormal(x, GROUP, spreads[d], true, 3000 + g);
-            store(&once, x, GROUP, FMT_E4M3, &first_coat);
-            load(&once, y, GROUP, FMT_E4M3);
-            store(&twice, y, GROUP, FMT_E4M3, &first_coat);
-            if (memcmp(&once, &twice, sizeof once) != 0) {
-                assert_true(twice.k > once.k && twice.a == once.a);
-                moved++;
-            }
-            load(&twice, y, GROUP, FMT_E4M3);
-            for (int i = 0; i < 98; i++) {
-                store(&many, y, GROUP, FMT_E4M3, &first_coat);
-                load(&many, y, GROUP, FMT_E4M3);
-            }
-            assert_memory_equal(&many, &twice, sizeof many);
-        }
-        double one = mean_error(spreads[d], &first_coat, 1), hundred = mean_error(spreads[d], &first_coat, 100);
-        print_message("# spread %.1f: error %.3f %%, after 100 times %.3f %%; %d of 400 groups moved once\n",
-                      spreads[d], one, hundred, moved);
-        assert_true(hundred < 1.1 * one);
-    }
-}
-
 static void wide_ranges(void **state) {
     (void)state;
     float x[GROUP], y[GROUP];
@@ -451,94 +345,6 @@ static void more_than_2_to_31_elements(void **state) {
     munmap(k, (size_t)groups);
 }
 
-// --- stochastic rounding -------------------------------------------------------------------------------------------
-
-static void stochastic_rounding_is_unbiased(void **state) {
-    (void)state;
-    enum { STEPS = 4000 };
-    static const double spreads[] = {0.3, 1, 3};
-    for (int d = 0; d < 3; d++) {
-        float v[GROUP], y[GROUP], low[GROUP], high[GROUP];
-        double sum[GROUP] = {0};
-        Stored s;
-        lognormal(v, GROUP, spreads[d], false, 77);
-        v[3] = 0.0f;
-        for (int t = 1; t <= STEPS; t++) {
-            MomentStore how = {true, true, true, 42, t};
-            store(&s, v, GROUP, FMT_E4M3, &how);
-            load(&s, y, GROUP, FMT_E4M3);
-            for (int i = 0; i < GROUP; i++) {
-                sum[i] += (double)y[i] - (double)v[i];
-                low[i] = t == 1 ? y[i] : fminf(low[i], y[i]);
-                high[i] = t == 1 ? y[i] : fmaxf(high[i], y[i]);
-            }
-        }
-        // each mean within five of its deviations, their squares together as chance has them, and no common drift
-        double chi2 = 0, drift = 0;
-        int random = 0;
-        for (int i = 0; i < GROUP; i++) {
-            if (low[i] == high[i]) {
-                assert_true(fabs(sum[i]) <= 1e-3 * STEPS * (double)v[i]); // on a code, nearly
-                continue;
-            }
-            double step = (double)high[i] - (double)low[i], share = ((double)v[i] - (double)low[i]) / step;
-            if (share < 0.01 || share > 0.99) continue; // too few of one kind for the normal distribution
-            double z = sum[i] / (step * sqrt(STEPS * share * (1 - share)));
-            if (fabs(z) > 5) fail_msg("element %d of spread %g: %.2f deviations", i, spreads[d], z);
-            chi2 += z * z;
-            drift += z;
-            random++;
-        }
-        assert_true(random > 100);
-        assert_true(fabs(chi2 - random) < 5 * sqrt(2.0 * random));
-        assert_true(fabs(drift) < 4 * sqrt((double)random));
-    }
-}
-
-static void stochastic_rounding_depends_on_seed_step_and_index(void **state) {
-    (void)state;
-    float v[GROUP];
-    Stored s, other;
-    lognormal(v, GROUP, 1, false, 78);
-    MomentStore how = {true, true, true, 42, 5};
-    store(&s, v, GROUP, FMT_E4M3, &how);
-    store(&other, v, GROUP, FMT_E4M3, &how);
-    assert_memory_equal(&s, &other, sizeof s);
-    MomentStore seed = how, step = how;
-    seed.seed++;
-    step.t++;
-    store(&other, v, GROUP, FMT_E4M3, &seed);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    store(&other, v, GROUP, FMT_E4M3, &step);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    moments_store(tensor_of(&other, GROUP, FMT_E4M3), 0, GROUP, v, &how, 1);
-    assert_memory_not_equal(s.codes, other.codes, GROUP);
-    MomentGroup group = moment_group(s.a, s.k, FMT_E4M3);
-    for (int i = 0; i < GROUP; i++)
-        assert_int_equal(s.codes[i],
-                         moment_encode_stochastic(v[i], group, FMT_E4M3, moment_uniform(42, 5, (uint64_t)i)));
-}
-
-static void stochastic_bf16(void **state) {
-    (void)state;
-    static const float values[] = {0.0f, 1.0f, 1.001f, -0.7531f, 3.14159f, 1e-39f, -2.9e38f, 0.1f};
-    for (int i = 0; i < 8; i++) {
-        float x = values[i];
-        double sum = 0, low = (double)bf16_decode((uint16_t)(float_bits(x) >> 16));
-        double high = (double)bf16_decode((uint16_t)((float_bits(x) >> 16) + 1));
-        enum { DRAWS = 100000 };
-        for (int t = 0; t < DRAWS; t++) {
-            double y = (double)bf16_decode(bf16_encode_stochastic(x, 9, t, 1234));
-            assert_true(y == low || y == high);
-            sum += y;
-        }
-        double share = ((double)x - low) / (high - low), deviation = sqrt(share * (1 - share) / DRAWS);
-        assert_true(fabs(sum / DRAWS - (double)x) <= 4.5 * deviation * fabs(high - low) + 1e-9 * fabs((double)x));
-    }
-    assert_true(isnan(bf16_decode(bf16_encode_stochastic(bits_float(0x7f800001u), 1, 1, 1))));
-    assert_true(bf16_decode(bf16_encode_stochastic(-INFINITY, 1, 1, 1)) == -INFINITY);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logarithm_and_exponential),
@@ -548,17 +354,12 @@ int main(void) {
         cmocka_unit_test(zero_group),
         cmocka_unit_test(constant_and_single_values_are_exact),
         cmocka_unit_test(zeros_sprinkled_in),
-        cmocka_unit_test(error_of_lognormal_groups),
-        cmocka_unit_test(requantising_changes_nothing),
         cmocka_unit_test(wide_ranges),
         cmocka_unit_test(tail_groups),
         cmocka_unit_test(tensors_are_their_groups),
         cmocka_unit_test(second_moment_is_zero_only_where_it_was),
         cmocka_unit_test(not_finite_is_reported_and_stays),
         cmocka_unit_test(more_than_2_to_31_elements),
-        cmocka_unit_test(stochastic_rounding_is_unbiased),
-        cmocka_unit_test(stochastic_rounding_depends_on_seed_step_and_index),
-        cmocka_unit_test(stochastic_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

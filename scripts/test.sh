@@ -95,7 +95,7 @@ skip_suite() { # SUITE REASON
 shopt -s nullglob
 for source in dev/test_*.c; do
     name=$(basename "$source" .c)
-    if [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing"; fi
+    if [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing, or see the errors above"; fi
 done
 
 if [ -n "$unit" ]; then

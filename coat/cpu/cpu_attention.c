@@ -80,8 +80,7 @@ typedef struct {
     real scale;
 } KeyValueHead;
 
-// Makes the probabilities of a tile of queries from their scores, and the scores' gradient from that of the
-// probabilities: P = exp(S scale - lse), dS = P (dP - rowsum(dO O)) scale. The zeros above the diagonal stay.
+// Makes the probabilities of a tile of queries from their scores, P = exp(S scale - lse), zero above the diagonal.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, real scale) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
@@ -91,6 +90,7 @@ static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t beg
     }
 }
 
+// Makes the scores' gradient in place of P: dS = P (dP - rowsum(dO O)) scale.
 static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin, real scale,
                             real *buffer) {
     int64_t D = o.cols;

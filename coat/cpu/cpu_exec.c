@@ -24,9 +24,11 @@ static void processor_name(char *text, size_t size) {
 
 bool cpu_open(Exec *exec, const Config *config, Error *err) {
     (void)err;
+    const CpuKernels *variants[CPU_VARIANTS];
+    cpu_kernels_supported(variants);
     Cpu *cpu = (Cpu *)xcalloc(1, sizeof *cpu);
     cpu->threads = cpu_threads(config);
-    cpu->kernels = cpu_kernels();
+    cpu->kernels = variants[0];
     cpu->recipe = config->recipe;
     processor_name(cpu->processor, sizeof cpu->processor);
     cpu->blas = blas_open() && !cpu->kernels->fast_products;

@@ -67,12 +67,14 @@ static inline real real_sqrt(real x) {
 #pragma GCC pop_options
 #endif
 
-const CpuKernels *cpu_kernels(void) {
+int cpu_kernels_supported(const CpuKernels *list[CPU_VARIANTS]) {
+    int count = 0;
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        return &table_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &table_avx2;
+        list[count++] = &table_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &table_avx2;
 #endif
-    return &table_base;
+    list[count++] = &table_base;
+    return count;
 }

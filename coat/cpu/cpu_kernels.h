@@ -69,5 +69,6 @@ typedef struct {
     void (*adamw)(real *p, real *m, real *v, const real *g, const AdamwStep *s, real decay, int64_t n);
 } CpuKernels;
 
-// The best variant for this machine.
-const CpuKernels *cpu_kernels(void);
+// The variants that this machine can run, the best first; returns their number.
+#define CPU_VARIANTS 3
+int cpu_kernels_supported(const CpuKernels *list[CPU_VARIANTS]);

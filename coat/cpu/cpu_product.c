@@ -1,8 +1,11 @@
-// The matrix products. C is cut into tiles that threads work on independently; the panels of
-// A and B that a tile needs are decoded to FP32 while they are packed, so that BF16 operands cost no memory and
-// stay in the cache. Every element of C is summed in steps of CPU_TILE_K in the same order whatever tile it is
-// in, so the cut may follow the number of threads while the result does not.
+// The matrix products. C is cut into tiles that threads work on independently; the panels of A and B that a tile
+// needs are decoded to FP32 while they are packed, so that BF16 operands cost no memory and stay in the cache.
+// Every element of C is summed in steps of CPU_TILE_K in the same order whatever tile it is in, so the cut may
+// follow the number of threads while the result does not. (OpenBLAS sums otherwise at the edges of a block: with
+// it the cut is fixed.)
 #include "cpu_internal.h"
+
+#define BLAS_TILE_SHARE 16 // the number of threads that tiles are cut for with OpenBLAS
 
 typedef struct {
     void (*transpose)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
@@ -119,7 +122,7 @@ void product_on_thread(const Cpu *cpu, Scratch slot, Product p) {
 }
 
 void product_on_all(const Cpu *cpu, Scratch scratch, Product p) {
-    choose_tiles(cpu, &p, cpu->threads);
+    choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_SHARE : cpu->threads);
     int64_t tiles = tile_count(&p);
     int threads = scratch_slots(&scratch, cpu, cpu_product_slot());
 #pragma omp parallel for num_threads(threads) schedule(dynamic)

@@ -21,7 +21,6 @@ enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 struct Key {
     bool backward, stats;
     int64_t B, T, heads, kv_heads, head_dim;
-    int64_t sequence_heads;   // query heads of a whole sequence: the stride of lse from sequence to sequence
     int64_t stride[OPERANDS]; // elements from token to token; 0: not an operand of this graph
 };
 
@@ -40,7 +39,7 @@ static bool same_key(const Key &a, const Key &b) {
     for (int i = 0; i < OPERANDS; i++)
         if (a.stride[i] != b.stride[i]) return false;
     return a.backward == b.backward && a.stats == b.stats && a.B == b.B && a.T == b.T && a.heads == b.heads &&
-           a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.sequence_heads == b.sequence_heads;
+           a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
 // Runs a piece of frontend code that returns its status or throws; says which step failed.
@@ -69,7 +68,7 @@ static fe::graph::Tensor_attributes statistics(const Key &key) {
     return fe::graph::Tensor_attributes()
         .set_uid(LSE + 1)
         .set_dim({key.B, key.heads, key.T, 1})
-        .set_stride({key.sequence_heads * key.T, key.T, 1, 1})
+        .set_stride({key.heads * key.T, key.T, 1, 1})
         .set_data_type(fe::DataType_t::FLOAT);
 }
 
@@ -146,7 +145,6 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     key.backward = backward, key.stats = stats;
     key.B = slice.sequences, key.T = shape.T, key.head_dim = shape.head_dim;
     key.heads = (int64_t)slice.kv_heads * group, key.kv_heads = slice.kv_heads;
-    key.sequence_heads = shape.heads;
     for (int i = 0; i < OPERANDS; i++)
         if (operands[i].data) key.stride[i] = operands[i].stride;
     key.stride[LSE] = 0;

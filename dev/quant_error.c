@@ -1,0 +1,212 @@
+// The quantisation error of the optimizer's update (COAT section 5's table and Figure 2), from the FP32 moments of a
+// checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
+// u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "coat/cpu/cpu_moments.h"
+#include "coat/json.h"
+#include "coat/moments.h"
+#include "coat/safetensors.h"
+#include "codebook.h"
+#include "histogram_svg.h"
+
+enum { GROUP = 128, FORMATS = 6, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
+
+static const char *const format_names[FORMATS] = {"E4M3", "E4M3+exp", "E5M2", "E5M2+exp", "DE8", "DE8+exp"};
+
+typedef struct {
+    double correction[2], eps; // 1 / (1 - beta^t) of m and v
+    int64_t t;
+    Codebook de8[2]; // of m and v
+    double error[FORMATS][FORMATS], total;
+    double spread[2]; // sums of the groups' deviations of log|x|
+    int64_t groups[2], elements, tensors;
+    Histogram range[2], k[2];
+} Table;
+
+static void quantise(const Table *table, float *x, int n, int format, int which) {
+    bool expand = format % 2, second = which == 1;
+    if (format >= 4) {
+        codebook_round(&table->de8[which], x, n, expand, second);
+        return;
+    }
+    uint8_t codes[GROUP], k;
+    float a;
+    Tensor t = {codes, &a, &k, NULL, 1, n, n, format < 2 ? FMT_E4M3 : FMT_E5M2, SCALE_EXPAND, GROUP, false};
+    MomentStore how = {expand, second, false, 0, 0};
+    moments_store(t, 0, n, x, &how, 0);
+    moments_load(t, 0, n, x);
+}
+
+// What Figure 2 shows of a group, and how far its logarithms are spread.
+static void measure(Table *table, const float *x, int n, int which) {
+    double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] == 0.0f) continue;
+        double logarithm = log2(fabs((double)x[i]));
+        sum += logarithm;
+        squares += logarithm * logarithm;
+        low = fmin(low, logarithm);
+        high = fmax(high, logarithm);
+        count++;
+    }
+    if (count < 2) return;
+    float a = (float)exp2(high), b = (float)exp2(low);
+    histogram_add(&table->range[which], high - low);
+    histogram_add(&table->k[which], moment_exponent(float_bits(a), float_bits(b), FMT_E4M3) / 16.0);
+    double variance = squares / count - sum / count * (sum / count);
+    table->spread[which] += sqrt(fmax(variance, 0)) * log(2.0);
+    table->groups[which]++;
+}
+
+static double update_of(const Table *table, float m, float v) {
+    return (double)m * table->correction[0] / (sqrt((double)v * table->correction[1]) + table->eps);
+}
+
+static void add_group(Table *table, const float *m, const float *v, int n) {
+    float rounded[2][FORMATS][GROUP];
+    measure(table, m, n, 0);
+    measure(table, v, n, 1);
+    for (int f = 0; f < FORMATS; f++) {
+        memcpy(rounded[0][f], m, (size_t)n * sizeof(float));
+        memcpy(rounded[1][f], v, (size_t)n * sizeof(float));
+        for (int which = 0; which < 2; which++) quantise(table, rounded[which][f], n, f, which);
+    }
+    for (int i = 0; i < n; i++) {
+        double update = update_of(table, m[i], v[i]);
+        table->total += update * update;
+        for (int row = 0; row < FORMATS; row++)
+            for (int column = 0; column < FORMATS; column++) {
+                double error = update - update_of(table, rounded[0][row][i], rounded[1][column][i]);
+                table->error[row][column] += error * error;
+            }
+    }
+    table->elements += n;
+}
+
+static bool add_tensor(Table *table, const SafeFile *file, const SafeTensor *m, const SafeTensor *v, Error *err) {
+    float group_m[GROUP], group_v[GROUP];
+    for (uint64_t at = 0; at < m->bytes; at += sizeof group_m) {
+        size_t bytes = m->bytes - at < sizeof group_m ? (size_t)(m->bytes - at) : sizeof group_m;
+        if (!safetensors_read(file, m, at, group_m, bytes, err) || !safetensors_read(file, v, at, group_v, bytes, err))
+            return false;
+        add_group(table, group_m, group_v, (int)(bytes / sizeof(float)));
+    }
+    table->tensors++;
+    return true;
+}
+
+// The two-dimensional tensors apart from the positions: those that --moments coat stores in 8 bits.
+static bool read_moments(Table *table, const char *folder, Error *err) {
+    char path[PATH_ROOM], name[256];
+    SafeFile file;
+    if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err) || !safetensors_open(&file, path, err))
+        return false;
+    bool good = true;
+    for (int i = 0; good && i < file.count; i++) {
+        const SafeTensor *m = &file.tensors[i];
+        size_t length = strlen(m->name);
+        if (length < 3 || length >= sizeof name || strcmp(m->name + length - 2, ".m") != 0) continue;
+        if (m->rank != 2 || strstr(m->name, "wpe")) continue;
+        snprintf(name, sizeof name, "%.*s.v", (int)(length - 2), m->name);
+        const SafeTensor *v = safetensors_find(&file, name);
+        if (m->dtype != DTYPE_F32 || !v || v->dtype != DTYPE_F32 || v->bytes != m->bytes)
+            good = error_set(err, EXIT_DATA, "%s: '%s' is not in FP32; train with --moments fp32 to measure", path,
+                             m->name);
+        else
+            good = add_tensor(table, &file, m, v, err);
+    }
+    safetensors_close(&file);
+    if (good && table->total == 0)
+        return error_set(err, EXIT_DATA, "%s: holds no moments of matrices, or only zeros", path);
+    return good;
+}
+
+static bool read_state(Table *table, const char *folder, Error *err) {
+    char path[PATH_ROOM];
+    const json_t *state;
+    double beta1, beta2;
+    if (!path_join(path, sizeof path, folder, "state.json", err)) return false;
+    json_t *root = json_read_object(path, STATE_LIMIT, err);
+    if (!root) return false;
+    bool good = json_get_object(root, path, "step_state", &state, err) &&
+                json_get_int(state, path, "t", 1, INT64_MAX, &table->t, err) &&
+                json_get_double(state, path, "beta1", &beta1, err) &&
+                json_get_double(state, path, "beta2", &beta2, err) &&
+                json_get_double(state, path, "eps", &table->eps, err);
+    json_decref(root);
+    if (!good) return false;
+    table->correction[0] = 1 / (1 - pow(beta1, (double)table->t));
+    table->correction[1] = 1 / (1 - pow(beta2, (double)table->t));
+    return true;
+}
+
+static void prepare(Table *table) {
+    static const char *const names[] = {"m", "v"};
+    memset(table, 0, sizeof *table);
+    for (int which = 0; which < 2; which++) {
+        codebook_de8(&table->de8[which], which == 0);
+        Histogram *range = &table->range[which], *k = &table->k[which];
+        snprintf(range->title, sizeof range->title, "%s: dynamic range of a group", names[which]);
+        snprintf(range->axis, sizeof range->axis, "log2(largest / smallest)");
+        range->low = 0;
+        range->high = which ? 48 : 32;
+        range->mark = log2(448 * 512.0);
+        range->mark_text = "E4M3";
+        range->colour = "#2563a8";
+        snprintf(k->title, sizeof k->title, "%s: exponent k", names[which]);
+        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands)");
+        k->low = 0;
+        k->high = 4;
+        k->mark = 1;
+        k->mark_text = "k = 1";
+        k->colour = "#3b8f5a";
+    }
+}
+
+static void print_table(const Table *table) {
+    printf("step %" PRId64 ": %" PRId64 " elements of %" PRId64 " matrices, groups of %d\n\n", table->t,
+           table->elements, table->tensors, GROUP);
+    printf("squared error of the update in thousandths of its square; rows: format of m, columns: of v\n%-10s", "");
+    for (int f = 0; f < FORMATS; f++) printf("%10s", format_names[f]);
+    for (int row = 0; row < FORMATS; row++) {
+        printf("\n%-10s", format_names[row]);
+        for (int f = 0; f < FORMATS; f++) printf("%10.4f", 1000 * table->error[row][f] / table->total);
+    }
+    printf("\n\nE4M3 for both: plain / expanded = %.2f (the paper: 1.63)\n", table->error[0][0] / table->error[1][1]);
+    for (int which = 0; which < 2; which++) {
+        const Histogram *range = &table->range[which], *k = &table->k[which];
+        printf(
+            "%s in a group: deviation of ln %.2f; range 2^%.1f (5 %% below 2^%.1f, 5 %% above 2^%.1f), beyond E4M3's "
+            "2^%.1f in %s; k %.2f on average\n",
+            which ? "v" : "m", table->spread[which] / (double)table->groups[which], range->sum / (double)range->count,
+            histogram_quantile(range, 0.05), histogram_quantile(range, 0.95), range->mark,
+            histogram_quantile(range, 0.5) > range->mark ? "most groups" : "fewer than half",
+            k->sum / (double)k->count);
+    }
+}
+
+static bool run(int argc, char **argv, Error *err) {
+    if (argc < 2 || argc > 3 || argv[1][0] == '-')
+        return error_set(err, EXIT_USER, "usage: quant_error CHECKPOINT [PICTURE.svg]");
+    Table *table = (Table *)xmalloc(sizeof *table);
+    prepare(table);
+    bool good = read_state(table, argv[1], err) && read_moments(table, argv[1], err);
+    if (good) print_table(table);
+    if (good && argc == 3) {
+        Histogram list[4] = {table->range[0], table->range[1], table->k[0], table->k[1]};
+        good = histograms_svg(argv[2], "Optimizer states in groups of 128", list, 4, err);
+    }
+    free(table);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    Error err;
+    if (run(argc, argv, &err)) return EXIT_DONE;
+    fprintf(stderr, "error: %s\n", err.text);
+    return (int)err.code;
+}

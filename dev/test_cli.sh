@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# The program as a user meets it: what bad input says and how it exits, that nothing is overwritten by accident,
+# that a resumed run is the run it would have been, that plans and evaluations work. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=${BIN:-.}/train_gpt2_fp8_cpu
+build=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'chmod -R u+rwx "$folder"; rm -rf "$folder"' EXIT
+failures=0
+
+ok() { echo "ok - $1"; }
+bad() {
+    echo "not ok - $1"
+    shift
+    printf '    %s\n' "$@"
+    failures=1
+}
+
+# refuses NAME CODE PATTERN FLAGS...: the program ends with this code and exactly one line, which matches.
+refuses() {
+    local name=$1 code=$2 pattern=$3 status=0 text
+    shift 3
+    text=$("$program" "$@" 2>&1 >/dev/null </dev/null) || status=$?
+    text=$(grep -v '^note: ' <<<"$text")
+    if [ "$status" -eq "$code" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE "$pattern" <<<"$text"; then
+        ok "$name"
+    else
+        bad "$name" "exit $status, wanted $code; wanted /$pattern/; said:" "$text"
+    fi
+}
+
+# Tokens: the bytes of this project's own sources.
+"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+data="$folder/src_train.bin" val="$folder/src_val.bin"
+small=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
+run=("${small[@]}" --train "$data" --steps 2)
+
+header() { # MAGIC VERSION COUNT: a token file's header, little-endian int32
+    local value
+    for value in "$1" "$2" "$3"; do
+        printf "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x' $((value & 255)) $((value >> 8 & 255)) $((value >> 16 & 255)) $((value >> 24 & 255)))"
+    done
+    head -c 1012 /dev/zero
+}
+
+# --- token files
+refuses "missing token file" 2 "none.*bin" "${small[@]}" --train "$folder/none*.bin"
+: >"$folder/empty.bin"
+refuses "empty token file" 2 "empty.bin" "${small[@]}" --train "$folder/empty.bin"
+head -c 5000 "$data" >"$folder/cut.bin"
+refuses "truncated token file" 2 "cut.bin" "${small[@]}" --train "$folder/cut.bin"
+{ header 12345 1 500 && head -c 1000 /dev/zero; } >"$folder/magic.bin"
+refuses "wrong magic" 2 "magic.bin.*(magic|token file)" "${small[@]}" --train "$folder/magic.bin"
+{ header 20240520 9 500 && head -c 1000 /dev/zero; } >"$folder/version.bin"
+refuses "wrong version" 2 "version.bin.*version" "${small[@]}" --train "$folder/version.bin"
+{ header 20240520 1 2000 && head -c 4000 /dev/zero | tr '\0' '\7'; } >"$folder/beyond.bin" # token 0x0707
+refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train "$folder/beyond.bin"
+{ header 20240520 1 40 && head -c 80 /dev/zero; } >"$folder/few.bin"
+refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
+refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
+
+# --- flags
+refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
+refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
+refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
+refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
+refuses "contradiction: heads do not divide channels" 1 "\-\-heads|\-\-channels" "${run[@]}" --heads 3
+refuses "batch does not divide" 1 "\-\-batch-tokens.*(128|256)" "${run[@]}" --batch-tokens 200
+refuses "nothing to train on" 1 "\-\-train" "${small[@]}"
+refuses "longer than the model's positions" 1 "\-\-seq-len|positions" "${run[@]}" --positions 16
+refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
+
+
+# --- where it writes
+: >"$folder/file"
+refuses "out is a file" 2 "$folder/file" "${run[@]}" --out "$folder/file"
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir "$folder/locked" && chmod 555 "$folder/locked"
+    refuses "out cannot be written" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
+else
+    refuses "out cannot be written" 2 "/proc/none" "${run[@]}" --out /proc/none/run
+fi
+"$program" "${run[@]}" --out "$folder/a" >/dev/null && ok "a run into a new folder" || bad "a run into a new folder"
+before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
+refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
+[ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
+"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
+
+# --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
+long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
+"$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
+"$program" "${long[@]}" --out "$folder/parts" >/dev/null || bad "20 steps, to be cut"
+rm -r "$folder/parts/step-00000020"
+"$program" "${long[@]}" --out "$folder/parts" --resume >/dev/null 2>&1 || bad "resume"
+if diff -r "$folder/straight/step-00000020" "$folder/parts/step-00000020" >/dev/null; then
+    ok "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
+else
+    bad "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
+fi
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] && ok "and the same log" || bad "and the same log"
+OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
+diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null && ok "one thread gives the same bytes as several" || bad "one thread gives the same bytes as several"
+
+# --- damaged checkpoints
+damage() { # NAME PATTERN: `resume=20` of a damaged copy is refused, plain `resume` takes the one before
+    local name=$1 pattern=$2
+    refuses "$name: asked for by number" 2 "$pattern" "${long[@]}" --out "$folder/d" --resume=20
+    if "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
+        diff -r "$folder/straight/step-00000020" "$folder/d/step-00000020" >/dev/null; then
+        ok "$name: skipped with a line, and made again from the one before"
+    else
+        bad "$name: skipped with a line, and made again from the one before" "$(cat "$folder/said")"
+    fi
+}
+for file in model.safetensors optimizer.safetensors state.json; do
+    rm -rf "$folder/d" && cp -r "$folder/straight" "$folder/d"
+    truncate -s -7 "$folder/d/step-00000020/$file"
+    damage "$file cut short" "$file"
+    rm -rf "$folder/d" && cp -r "$folder/straight" "$folder/d"
+    size=$(stat -c %s "$folder/d/step-00000020/$file")
+    byte=$(dd if="$folder/d/step-00000020/$file" bs=1 skip=$((size / 2)) count=1 status=none | od -An -tu1)
+    printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
+    damage "$file with a flipped bit" "$file"
+done
+refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+
+# --- using a model
+loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
+trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
+logged=$(loss <"$folder/straight/log.jsonl")
+[ -n "$trained" ] && [ "${trained:0:18}" = "${logged:0:18}" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
+refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/straight/step-00000020" --prompt hello --quiet
+text=$("$program" --model "$folder/straight/step-00000020" --tokenizer bytes --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
+[[ $text == 'static '* ]] && ok "--prompt continues a text" || bad "--prompt continues a text" "$text"
+"$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
+    awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&
+    ok "--overfit-one-batch does" || bad "--overfit-one-batch does"
+
+# --- plans
+plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
+[[ $plan == '{"parameters": 1557611200, "total_bytes": '* ]] && ok "--plan=json" || bad "--plan=json" "$plan"
+refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d96 --memory-limit 1GB
+for recipe in bf16 fp8-linear coat; do
+    "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
+done
+exit $failures
