@@ -86,8 +86,9 @@ static void test_not_built(void **state) {
     refuse_run("--train x --linear fp8", 1, "--linear fp8&not built yet&--linear bf16");
     refuse_run("--train x --head fp8", 1, "--head fp8&not built yet");
     refuse_run("--train x --saved coat", 1, "--saved coat&not built yet");
-    refuse_run("--train x --moments bf16", 1, "--moments&not built yet&--moments fp32");
-    refuse_run("--train x --master none", 1, "--master none&not built yet&split16");
+    refuse_run("--train x --moments bf16 --device cuda", 1, "--moments&not built on the GPU yet&--moments fp32");
+    refuse_run("--train x --master none --device cuda", 1, "--master none&not built on the GPU yet&split16");
+    accept_run("--train x --moments coat --second-moment e5m2 --master none --device cpu", 1);
     refuse_run("--train x --autotune", 1, "--autotune&not built yet");
     refuse_run("--train x --zero 1", 2, "--zero&not built yet");
     refuse_run("--train x", 2, "more than one GPU is not built yet");

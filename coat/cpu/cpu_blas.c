@@ -1,5 +1,4 @@
-// OpenBLAS, where it is linked. It multiplies where this machine has only the portable inner loops; those for AVX2
-// are as fast as its own, and those for AVX-512 are faster than the kernels that it takes for CPUs it does not know.
+// OpenBLAS, which does the products where it is linked; without it the kernels of cpu_product_body.h do.
 #include "cpu_internal.h"
 
 #ifdef COAT_OPENBLAS

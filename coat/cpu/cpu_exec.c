@@ -31,7 +31,7 @@ bool cpu_open(Exec *exec, const Config *config, Error *err) {
     cpu->kernels = variants[0];
     cpu->recipe = config->recipe;
     processor_name(cpu->processor, sizeof cpu->processor);
-    cpu->blas = blas_open() && !cpu->kernels->fast_products;
+    cpu->blas = blas_open();
     exec->backend = cpu;
     return true;
 }

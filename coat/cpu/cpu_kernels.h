@@ -39,7 +39,6 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    bool fast_products; // as fast as a good library's
     const PanelKernels *panels;
 
     void (*decode_bf16)(real *out, const uint16_t *x, int64_t n);

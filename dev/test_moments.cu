@@ -1,0 +1,97 @@
+// The 8-bit moments on the device against the host (coat/moments.h): the logarithm and the exponents k to the last bit,
+// codes and values but for what the special-function unit rounds otherwise.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "coat/moments.h"
+
+enum { COUNT = 1 << 20, GROUP = 128, THREADS = 256 };
+
+static void check(cudaError_t status, const char *what) {
+    if (status == cudaSuccess) return;
+    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
+    exit(1);
+}
+
+// What is compared of input i.
+typedef struct {
+    float logarithm, value[2];
+    uint8_t k[2], code[2], stochastic;
+    uint16_t bf16;
+} Result;
+
+// The input and everything made of it; group g is of spread 0.1 * (1 + g % 40).
+COAT_HD static Result compute(uint64_t i) {
+    Result r;
+    uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
+    r.logarithm = moment_log2(bits_float(x));
+    r.k[0] = moment_exponent(x, y, FMT_E4M3);
+    r.k[1] = moment_exponent(x, y, FMT_E5M2);
+    // positions spread over all codes of a group with this k
+    uint8_t k = (uint8_t)(1 + i / GROUP % 255);
+    float a = bits_float((uint32_t)(64 + rng_hash(22, 1, i / GROUP) % 128) << 23 | 0x2468acu);
+    float reach = 16.0f * 17.0f / (float)k;
+    float v = a;
+    for (float left = reach * rng_uniform(22, 2, i); left > 0.0f; left -= 1.0f)
+        v *= left >= 1.0f ? 0.5f : 1.0f - 0.5f * left;
+    MomentGroup first = moment_group(a, k, FMT_E4M3), second = moment_group(a, k, FMT_E5M2);
+    r.code[0] = moment_encode(i % 2 ? v : -v, first, FMT_E4M3, false);
+    r.code[1] = moment_encode(v, second, FMT_E5M2, true);
+    r.value[0] = moment_decode((uint8_t)(i % 0x7f), first, FMT_E4M3);
+    r.value[1] = moment_decode((uint8_t)(i % 0x7c), second, FMT_E5M2);
+    r.stochastic = moment_encode_stochastic(v, first, FMT_E4M3, moment_uniform(5, 9, i));
+    r.bf16 = bf16_encode_stochastic(v, 5, 9, i);
+    return r;
+}
+
+static __global__ void compute_all(Result *results) {
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < COUNT) results[i] = compute(i);
+}
+
+static int failures;
+
+static void report(bool good, const char *name, const char *detail) {
+    printf("%s - %s (%s)\n", good ? "ok" : "not ok", name, detail);
+    failures += !good;
+}
+
+int main(void) {
+    Result *device, *results = (Result *)malloc(COUNT * sizeof *results);
+    check(cudaMalloc((void **)&device, COUNT * sizeof *device), "memory of the device");
+    compute_all<<<COUNT / THREADS, THREADS>>>(device);
+    check(cudaMemcpy(results, device, COUNT * sizeof *device, cudaMemcpyDeviceToHost), "the moments' functions");
+    int logarithms = 0, exponents = 0, codes = 0, far = 0, stochastic = 0, weights = 0;
+    double value = 0;
+    for (int i = 0; i < COUNT; i++) {
+        Result host = compute((uint64_t)i), gpu = results[i];
+        logarithms += float_bits(host.logarithm) != float_bits(gpu.logarithm);
+        exponents += host.k[0] != gpu.k[0] || host.k[1] != gpu.k[1];
+        weights += host.bf16 != gpu.bf16;
+        stochastic += host.stochastic != gpu.stochastic;
+        for (int j = 0; j < 2; j++) {
+            codes += host.code[j] != gpu.code[j];
+            far += abs(host.code[j] - gpu.code[j]) > 1;
+            double error = fabs((double)gpu.value[j] - (double)host.value[j]);
+            if (host.value[j] > 1e-36f) value = fmax(value, error / (double)host.value[j]);
+        }
+    }
+    char text[128];
+    snprintf(text, sizeof text, "%d of %d differ", logarithms, COUNT);
+    report(logarithms == 0, "moment_log2 has the host's bits", text);
+    snprintf(text, sizeof text, "%d of %d differ", exponents, COUNT);
+    report(exponents == 0, "k is the host's", text);
+    snprintf(text, sizeof text, "%d of %d differ, %d by more than one", codes, 2 * COUNT, far);
+    report(codes < COUNT / 1000 && far == 0, "codes differ only near rounding boundaries", text);
+    snprintf(text, sizeof text, "%d of %d differ", stochastic, COUNT);
+    report(stochastic < COUNT / 1000, "stochastic codes too", text);
+    snprintf(text, sizeof text, "largest relative difference %.1e", value);
+    report(value < 1e-4, "values agree", text);
+    snprintf(text, sizeof text, "%d of %d differ", weights, COUNT);
+    report(weights == 0, "stochastic BF16 has the host's bits", text);
+    cudaFree(device);
+    free(results);
+    return failures ? 1 : 0;
+}
