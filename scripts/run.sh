@@ -6,6 +6,7 @@
 #   STEPS=50 OUT=runs/short scripts/run.sh     settings come from the environment
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that started this; its settings also come by name
 
 out=${OUT:-runs/demo}
 data=data/tokens/headers

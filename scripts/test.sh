@@ -13,6 +13,7 @@
 # nothing is one test; exit status 77 without a report is one skipped test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that started this; its settings also come by name
 
 long='' unit=''
 names=()
@@ -26,7 +27,7 @@ done
 
 read -r -a make_flags <<<"${MAKE_FLAGS:-}"
 build=build bin=.
-case " ${make_flags[*]} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
+case " ${make_flags[*]} SANITIZE=${SANITIZE:-} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
 
 finish() {
     [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"

@@ -215,7 +215,6 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 
 static const CpuKernels VARIANT(table) = {
     VARIANT_NAME,
-    VECTOR_BYTES >= 32,
     &VARIANT(panels),
     VARIANT(decode_bf16),
     VARIANT(encode_bf16),
