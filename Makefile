@@ -167,9 +167,14 @@ $(eval $(call compile,double,-DCOAT_DOUBLE))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
 $(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES)))
 
-$(BUILD)/gpu/%.o: %.cu $(BUILD)/flags/gpu
-	@mkdir -p $(@D) && echo "  NVCC  $@"
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+# dev/ by itself: dev/test_x.c and dev/test_x.cu may both exist, and only the second is the GPU's.
+define compile_cuda
+$$(BUILD)/gpu/$(1)%.o: $(1)%.cu $$(BUILD)/flags/gpu
+	@mkdir -p $$(@D) && echo "  NVCC  $$@"
+	$$(Q)$$(NVCC) $$(NVCC_FLAGS) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
+endef
+$(eval $(call compile_cuda))
+$(eval $(call compile_cuda,dev/))
 
 $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"

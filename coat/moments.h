@@ -139,8 +139,9 @@ typedef struct {
     bool deep;       // the smallest codes lie more than 2^-126 below a
 } MomentGroup;
 
-// k in sixteenths from the bits of the largest |x| and of the smallest that is not zero: the smallest then takes the
-// format's second code or one just above, and what was decoded keeps its codes when it is encoded again.
+// k in sixteenths from the bits of the largest |x| and of the smallest that is not zero. The smallest then takes the
+// format's second code, where it stays: what was decoded keeps its codes when it is encoded again. (Rounding k down may
+// leave it on the third or fourth code; then the first repetition can raise k, once.)
 COAT_HD static inline uint8_t moment_exponent(uint32_t largest, uint32_t smallest, Format format) {
     float range = moment_log2(bits_float(largest)) - moment_log2(bits_float(smallest));
     float scaled = MOMENT_K_ONE * moment_target(format);

@@ -133,7 +133,7 @@ static const TableRow table[TENSOR_COUNT] = {
 #define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand
 #define MOMENT_GROUP 128       // elements per group of the 8-bit moments (COAT section 2)
 #define STATE_BYTES 256        // room for StepState
-#define LOGITS_BYTES (1 << 29) // the logits chunk is chosen to stay under this
+#define LOGITS_BYTES (1 << 30) // the logits chunk is chosen to stay under this
 
 const TensorRow *tensor_row(TensorId id) {
     return &table[id].row;

@@ -1,4 +1,4 @@
-// The quantisation error of the optimizer's update (COAT section 5's table and Figure 2), from the FP32 moments of a
+// The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
 // checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
 // u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
 #include <inttypes.h>

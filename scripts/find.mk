@@ -4,8 +4,8 @@
 HASH := \#
 
 # $(call probe,HEADERS,VALUE,FLAGS): VALUE, macros of the headers expanded, where the compiler finds the headers.
-probe = $(shell { printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'; } | $(CXX) $(3) -E -P -x c++ - 2>/dev/null \
-	| tr -d ' ' | sed -n '$$s/^probed//p')
+probe = $(shell out=$$({ printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'; } | $(CXX) $(3) -E -P -x c++ - 2>/dev/null) \
+	&& echo "$$out" | tr -d ' ' | sed -n '$$s/^probed//p')
 # $(call library,NAME): links libNAME.a where there is one, else libNAME.so.
 library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 # $(call report,NAME,FOUND,COST): a line of what `make` says first.

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits it would have had, states
+# are as small as they should be, and the error table reads a checkpoint. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=${BIN:-.}/train_gpt2_fp8_cpu
+build=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+report() { # STATUS NAME
+    if [ "$1" -eq 0 ]; then echo "ok - $2"; else
+        echo "not ok - $2"
+        failures=1
+    fi
+}
+
+"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet
+    --train "$folder/src_train.bin" --lr 2e-3 --warmup 2 --schedule constant)
+
+train() { "$program" "${run[@]}" "$@" >"$folder/said" 2>&1 </dev/null || { sed 's/^/    /' "$folder/said"; false; }; }
+
+# resumes NAME FLAGS...: 12 steps at once, and 5 and then 7 on another number of threads
+resumes() {
+    local name=$1 status=0 file
+    shift
+    train --steps 12 --threads 1 --out "$folder/$name.whole" "$@" &&
+        train --steps 5 --threads 1 --out "$folder/$name.cut" "$@" &&
+        train --steps 12 --threads 3 --out "$folder/$name.cut" --resume "$@" || status=1
+    for file in optimizer.safetensors model.safetensors; do
+        cmp "$folder/$name".{whole,cut}/step-00000012/$file || status=1
+    done
+    report $status "a resumed run has the same bits: $*"
+}
+
+resumes coat --moments coat
+resumes stochastic --moments coat --second-moment e5m2 --second-moment-rounding stochastic --master none
+resumes fp8 --moments fp8 --master split16
+resumes bf16 --moments bf16
+train --steps 12 --out "$folder/fp32"
+report $? "FP32 moments train"
+
+size() { stat -c %s "$folder/$1/step-00000012/optimizer.safetensors"; }
+# two moments of the matrices: 8 bytes per element in FP32, 2 + 10/128 in COAT; the masters of both are FP32
+matrices=$((384 * 64 + 12 * 64 * 64))
+saved=$(($(size fp32) - $(size coat.whole))) expected=$((matrices * (8 - 2) - matrices / 128 * 10))
+difference=$((saved - expected))
+[ "${difference#-}" -lt 4000 ] # the header names more tensors
+report $? "the states take 1 + 5/128 bytes per element and moment"
+
+"$program" "${run[@]}" --steps 20 --out "$folder/coat.whole" --resume --moments fp8 >"$folder/said" 2>&1
+[ $? -ne 0 ] && grep -q -- "--moments coat" "$folder/said"
+report $? "another kind of moments cannot be resumed"
+
+"$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.svg" >"$folder/table" 2>&1 &&
+    awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
+         END { exit !(plain > both && both > 0) }' "$folder/table" && grep -q '</svg>' "$folder/ranges.svg"
+report $? "the error table: expansion lowers the error of the update"
+status=0
+"$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
+report $? "the error table asks for FP32 moments"
+exit $failures
