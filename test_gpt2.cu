@@ -375,6 +375,10 @@ static void test_smaller_pass(void) {
 }
 #endif
 
+#ifndef COAT_DOUBLE
+#include "dev/model_fp8.h"
+#endif
+
 #if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
 #include "dev/compare_ops.h"
 
@@ -543,6 +547,7 @@ int main(int argc, char **argv) {
     test_bf16_against_fp32();
     test_training();
     test_smaller_pass();
+    test_fp8();
 #ifdef COAT_CUDA
     char why[1024];
     bool small = argc == 2 && strcmp(argv[1], "--small") == 0;

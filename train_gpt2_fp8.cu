@@ -334,7 +334,7 @@ static bool model_create(Model *m, const Config *config, Error *err) {
     if (!arena_allocate(&m->arena, &m->exec, err)) return false;
     m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
     m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);
-    m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
+    m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     return true;
 }
@@ -627,7 +627,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         double loss;
         int batches = validation_batches(c, run->val);
         if (!evaluate(m, run->val, batches, &loss, err)) return false;
-        printf(c->json ? "{\"step\":%lld,\"val_loss\":%.6f}\n" : "step %lld  val loss %.6f\n",
+        printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                (long long)run->done.step, loss);
     }
     if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;

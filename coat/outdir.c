@@ -38,11 +38,13 @@ bool out_prepare(const Config *config, Error *err) {
         if (!is_run_file(e->d_name) || config->resume) continue;
         char path[PATH_MAX_LENGTH + 512];
         snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        if (config->overwrite) ok = remove_entry(path, err);
-        else ok = error_set(err, EXIT_DATA,
-                            "--out %s: holds a run already (%s); continue it with --resume, replace it with "
-                            "--overwrite, or choose another folder",
-                            config->out, e->d_name);
+        if (config->overwrite)
+            ok = remove_entry(path, err);
+        else
+            ok = error_set(err, EXIT_DATA,
+                           "--out %s: holds a run already (%s); continue it with --resume, replace it with "
+                           "--overwrite, or choose another folder",
+                           config->out, e->d_name);
     }
     closedir(dir);
     return ok;

@@ -15,7 +15,8 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
             Config one = *config;
             one.micro_batch = 1;
             arena_plan(arena, &one, ranks, device);
-            ok = error_set(err, EXIT_USER, "--memory-limit: one sequence of %d tokens needs %.2f GB, the limit is %.2f GB",
+            ok = error_set(err, EXIT_USER,
+                           "--memory-limit: one sequence of %d tokens needs %.2f GB, the limit is %.2f GB",
                            config->seq_len, (double)arena->total_bytes / 1e9, (double)config->memory_limit / 1e9);
         }
     }
@@ -23,8 +24,8 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
         arena_report_json(arena, largest, out);
     } else if (ok) {
         const ModelShape *s = &config->shape;
-        fprintf(out, "model       %d layers, %d heads, %d channels: %.1f M parameters\n", s->layers, s->heads, s->channels,
-                (double)model_parameters(s) / 1e6);
+        fprintf(out, "model       %d layers, %d heads, %d channels: %.1f M parameters\n", s->layers, s->heads,
+                s->channels, (double)model_parameters(s) / 1e6);
         fprintf(out, "recipe      %s, micro-batch %d x %d tokens, %d process%s, ZeRO %d\n",
                 recipe_name(config->recipe.kind), config->micro_batch, config->seq_len, ranks, ranks > 1 ? "es" : "",
                 config->zero);

@@ -53,9 +53,12 @@ static void init_values(float *values, Tensor t, Init init, uint64_t seed, uint6
     for (int64_t row = 0; row < t.rows; row++) {
         for (int64_t col = 0; col < t.cols; col++) {
             int64_t i = row * t.cols + col;
-            if (init == INIT_ONE) values[i] = 1.0f;
-            else if (init == INIT_ZERO || row >= valid_rows) values[i] = 0.0f;
-            else values[i] = scale * rng_normal(seed, stream, (uint64_t)i);
+            if (init == INIT_ONE)
+                values[i] = 1.0f;
+            else if (init == INIT_ZERO || row >= valid_rows)
+                values[i] = 0.0f;
+            else
+                values[i] = scale * rng_normal(seed, stream, (uint64_t)i);
         }
     }
 }

@@ -130,7 +130,7 @@ refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --cha
 loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
 trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
 logged=$(loss <"$folder/straight/log.jsonl")
-[ -n "$trained" ] && [ "${trained:0:18}" = "${logged:0:18}" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
+[ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/straight/step-00000020" --prompt hello --quiet
 text=$("$program" --model "$folder/straight/step-00000020" --tokenizer bytes --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
 [[ $text == 'static '* ]] && ok "--prompt continues a text" || bad "--prompt continues a text" "$text"
