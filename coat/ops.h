@@ -144,7 +144,7 @@ typedef struct Ops {
 
     // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = QT(dy) in E5M2 with
     // its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
-    // dy.amax, where present, holds the maxima, and no pass is needed for them.
+    // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
     void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
     // dx (M, in) = dy (M, out) * w. FP8: dy E5M2 and w.codes_t.
@@ -180,6 +180,8 @@ struct Exec {
     void *backend;
     void *workspace; // device scratch of at least ops_workspace_bytes(), for use within one operation
     size_t workspace_bytes;
+    StepState *state; // of the run, in the device's memory: where a value to be quantised is not finite, nonfinite is
+                      // raised; NULL while there is none
     int rank, ranks;
 };
 
