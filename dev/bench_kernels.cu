@@ -1,43 +1,19 @@
-// The memory-bound kernels of the GPU at GPT-2's shapes: time, the bytes that must move (each input read once, each
-// output written once), GB/s, and the share of a device copy's bandwidth measured in the same run. Checked against
-// the CPU backend first. Operands rotate among sets, so that together they are larger than the L2 cache.
+// Time, bandwidth and share of the attainable bandwidth of every memory-bound operation at the shapes of GPT-2 124M
+// and 1558M. Per row: the bytes that the operation must move through device memory (each input read once, each
+// output written once), GB/s, the share of the rate of a large device copy measured in the same run, and the share
+// of the rate of a copy of as many bytes, timed in the same way: what the second has over the first is the start
+// and the end that every short transfer has. Checked against the CPU backend first. Operands rotate among sets, so
+// that together they are larger than the L2 cache.
 //
-//   bench_kernels [--quick]
+//   bench_kernels [--quick] [--alone] [--variants]
+#include "bench_variants.h"
 #include "check_kernels.h"
 
-#define SETS 3            // of operands
 #define CHUNK_TOKENS 4096 // tokens whose logits exist at a time
-
-typedef struct {
-    const char *name;
-    int B, T, C, L; // F = 4 C
-} Model;
-
 #define VOCAB 50257
 #define PADDED 50304
 
-// Everything that the operations of one model take; only what the current operation needs exists.
-typedef struct {
-    Model model;
-    int set; // the next to be used
-    Tensor r[SETS], y[SETS], x[SETS], n[SETS];
-    Tensor wide[SETS], wide_out[SETS];
-    Tensor tokens, wte, wpe, dwte, dwpe, bias, weight, mean, rstd, sums, sums2, losses;
-    StepState *state;
-    Parameter *parameters;
-    int count;
-} Operands;
-
-typedef struct {
-    Bench *bench;
-    double copy_rate; // bytes per second
-} Report;
-
 // --- operations ---------------------------------------------------------------------------------------------
-static int next_set(Operands *o) {
-    return o->set = (o->set + 1) % SETS;
-}
-
 static Norm norm_of(const Operands *o, Tensor x) {
     Norm n = {};
     n.x = x, n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
@@ -46,9 +22,9 @@ static Norm norm_of(const Operands *o, Tensor x) {
 
 #define OPERATION(name)                                                                                                \
     static void run_##name(Bench *bench, void *context) {                                                              \
-        Operands *o = (Operands *)context;                                                                             \
+        Operands *o = operands_next(context);                                                                          \
         Exec *e = &bench->exec;                                                                                        \
-        const int s = next_set(o);                                                                                     \
+        const int s = o->set;                                                                                          \
         (void)s;                                                                                                       \
         e->ops->name
 #define END                                                                                                            \
@@ -71,22 +47,8 @@ OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 #undef OPERATION
 #undef END
 
-    static void run_copy(Bench *bench, void *context) {
-    Tensor *t = (Tensor *)context;
-    CUDA_CHECK(cudaMemcpyAsync(t[0].data, t[1].data, (size_t)t[0].cols, cudaMemcpyDeviceToDevice,
-                               cuda_backend(&bench->exec)->stream),
-               "copying");
-}
-
-static void report(Report *report, Operands *o, const char *name, const char *shape, double bytes,
-                   void (*operation)(Bench *, void *)) {
-    double ms = (double)bench_median_ms(report->bench, operation, o), rate = bytes / ms * 1e3;
-    printf("%-22s %-18s %9.4f ms %9.1f MB %8.0f GB/s %5.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
-           100 * rate / report->copy_rate);
-}
-
-// --- operands -----------------------------------------------------------------------------------------------
-static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
+    // --- operands -----------------------------------------------------------------------------------------------
+    static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
     for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
 }
 
@@ -183,7 +145,7 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
 }
 
 // --- one model ----------------------------------------------------------------------------------------------
-static void bench_narrow(Report *r, Operands *o) {
+static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
     const double row = (double)M * (double)C * 2; // one activation in BF16
@@ -197,11 +159,13 @@ static void bench_narrow(Report *r, Operands *o) {
     o->dwte = bench_tensor(bench, PADDED, C, FMT_FP32, 1.0f);
     o->dwpe = bench_tensor(bench, o->model.T, C, FMT_FP32, 1.0f);
     const double positions = (double)o->model.T * (double)C, tokens = (double)distinct * (double)C;
-    report(r, o, "embed_forward", shape, row + 2 * (positions + tokens) + 4 * (double)M, run_embed_forward);
+    const double embed_bytes = row + 2 * (positions + tokens) + 4 * (double)M;
+    report(r, o, "embed_forward", shape, embed_bytes, run_embed_forward);
     report(r, o, "residual_norm_forward", shape, 4 * row + 8 * (double)M, run_residual_norm_forward);
     report(r, o, "norm_rebuild", shape, 2 * row + 8 * (double)M, run_norm_rebuild);
     report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
     report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);
+    if (with_variants) bench_variants(r, o, shape, row, embed_bytes);
     for (int i = 0; i < 4; i++) release_sets(bench, sets[i]);
     Tensor once[] = {o->wte, o->wpe, o->dwte, o->dwpe, o->tokens};
     for (Tensor t : once) bench_release(bench, t);
@@ -237,7 +201,7 @@ static void bench_wide(Report *r, Operands *o) {
     release_sets(bench, o->wide);
 }
 
-static void bench_model(Report *r, Model model) {
+static void bench_model(Report *r, Model model, bool with_variants) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)model.B * model.T;
     Operands o = {};
@@ -251,7 +215,7 @@ static void bench_model(Report *r, Model model) {
     o.state = (StepState *)bench_allocate(bench, sizeof(StepState));
     bench->exec.ops->zero(&bench->exec, o.state, sizeof(StepState));
     printf("\n%s, %d x %d tokens\n", model.name, model.B, model.T);
-    bench_narrow(r, &o);
+    bench_narrow(r, &o, with_variants);
     bench_wide(r, &o);
     bench_optimizer(r, &o, FMT_FP32);
     bench_optimizer(r, &o, FMT_U16);
@@ -262,11 +226,17 @@ static void bench_model(Report *r, Model model) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
+    Report r = {};
+    bool with_variants = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
+        else if (strcmp(argv[i], "--alone") == 0)
+            r.alone = true;
+        else if (strcmp(argv[i], "--variants") == 0)
+            with_variants = true;
         else
-            fatal(EXIT_USER, "usage: bench_kernels [--quick], not %s", argv[i]);
+            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants], not %s", argv[i]);
     }
     // workspace for the largest of all shapes, the checks' included
     ModelShape *shape = &bench.config.shape;
@@ -276,17 +246,14 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     int wrong = check_kernels(&bench);
 
-    Report r = {&bench, 0};
-    const int64_t bytes = (int64_t)1 << 30;
-    Tensor copy[2] = {bench_tensor(&bench, 1, bytes, FMT_E4M3, 1.0f), bench_tensor(&bench, 1, bytes, FMT_E4M3, 1.0f)};
-    double ms = (double)bench_median_ms(&bench, run_copy, copy);
-    r.copy_rate = 2 * (double)bytes / ms * 1e3;
-    printf("device copy %.0f GB/s, read and written\n", r.copy_rate * 1e-9);
-    bench_release(&bench, copy[0]);
-    bench_release(&bench, copy[1]);
-
+    r.bench = &bench;
+    for (Tensor &t : r.copy) t = bench_tensor(&bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
+    r.copy_rate = copy_rate(&r, 0x1p31);
+    printf("device copy %.0f GB/s, read and written; the shares are of it, and of a copy as short as the operation\n",
+           r.copy_rate * 1e-9);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
-    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i]);
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);
+    for (Tensor t : r.copy) bench_release(&bench, t);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
 }

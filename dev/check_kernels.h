@@ -358,10 +358,25 @@ static int check_kernels(Bench *bench) {
     c->gpu_state = (StepState *)bench_allocate(bench, sizeof(StepState));
 
     const CheckShape shapes[] = {
-        {3, 77, 768, FMT_BF16}, {1, 131, 1600, FMT_BF16}, {2, 61, 2048, FMT_BF16}, {1, 45, 1608, FMT_BF16},
-        {3, 33, 772, FMT_BF16}, {1, 19, 4104, FMT_BF16},  {1, 9, 8192, FMT_BF16},  {1, 7, 8200, FMT_BF16},
-        {5, 401, 64, FMT_BF16}, {3, 77, 768, FMT_FP32},   {1, 45, 1600, FMT_FP32}, {1, 21, 2056, FMT_FP32},
-        {1, 7, 4104, FMT_FP32}, {3, 33, 771, FMT_FP32},   {1, 1, 8, FMT_FP32},
+        {3, 77, 768, FMT_BF16},
+        {1, 131, 1600, FMT_BF16},
+        {2, 61, 2048, FMT_BF16},
+        {1, 45, 1608, FMT_BF16},
+        {3, 33, 772, FMT_BF16},
+        {1, 19, 4104, FMT_BF16},
+        {1, 9, 8192, FMT_BF16},
+        {1, 7, 8200, FMT_BF16},
+        {5, 401, 64, FMT_BF16},
+        {3, 77, 768, FMT_FP32},
+        {1, 45, 1600, FMT_FP32},
+        {1, 21, 2056, FMT_FP32},
+        {1, 7, 4104, FMT_FP32},
+        {3, 33, 771, FMT_FP32},
+        {1, 1, 8, FMT_FP32},
+        // so many rows that the blocks that stay take several groups each
+        {5, 1021, 1600, FMT_BF16},
+        {7, 1019, 768, FMT_BF16},
+        {3, 901, 1048, FMT_FP32},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_norm(c, shapes[i], false);

@@ -6,7 +6,6 @@
 namespace {
 
 constexpr int EMBED_THREADS = 128;
-constexpr int EMBED_WARPS = EMBED_THREADS / WARP;
 
 // --- forward ------------------------------------------------------------------------------------------------
 template <typename T> struct EmbedForward {
@@ -18,40 +17,48 @@ template <typename T> struct EmbedForward {
     int cols, T_length;
 };
 
-// A warp per row, in pieces of up to 4 vectors per thread, so that their loads overlap.
-template <typename T, int V> __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
-    constexpr int PIECE = 4;
-    const int64_t row = (int64_t)blockIdx.x * EMBED_WARPS + threadIdx.x / WARP;
-    if (row >= a.rows) return;
-    const int lane = (int)threadIdx.x % WARP;
-    const T *const token_row = a.wte + a.tokens[row] * a.wte_stride;
-    const T *const position_row = a.wpe ? a.wpe + row % a.T_length * a.wpe_stride : nullptr;
-    for (int begin = lane * V; begin < a.cols; begin += PIECE * WARP * V) {
-        Pack<T, V> token[PIECE], position[PIECE];
+// A thread takes 8 columns of a position and goes through ROWS sequences, so that the position's row is read once
+// for all of them and their tokens' rows are on their way together.
+template <typename T, int V, int ROWS>
+__global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
+    const unsigned vectors = (unsigned)(a.cols / V);
+    const unsigned index = blockIdx.x * EMBED_THREADS + threadIdx.x, position = index / vectors;
+    const int64_t column = (int64_t)(index - position * vectors) * V;
+    const int64_t first = (int64_t)blockIdx.y * ROWS * a.T_length + position;
+    if (position >= (unsigned)a.T_length) return;
+    int token[ROWS];
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) {
-            const int column = begin + k * WARP * V;
-            if (column < a.cols) {
-                token[k] = load_parameter<V>(token_row + column);
-                if (position_row) position[k] = load_parameter<V>(position_row + column);
-            }
-        }
+    for (int k = 0; k < ROWS; k++) {
+        const int64_t row = first + (int64_t)k * a.T_length;
+        token[k] = row < a.rows ? __ldg(a.tokens + row) : 0;
+    }
+    Pack<T, V> at_position = {}, embedding[ROWS];
+    if (a.wpe) at_position = load_parameter<V>(a.wpe + position * a.wpe_stride + column);
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) {
-            const int column = begin + k * WARP * V;
-            if (column < a.cols) {
-                if (position_row) {
-                    float sum[V], add[V];
-                    unpack<V>(token[k], sum);
-                    unpack<V>(position[k], add);
+    for (int k = 0; k < ROWS; k++)
+        if (first + (int64_t)k * a.T_length < a.rows)
+            embedding[k] = load_parameter<V>(a.wte + token[k] * a.wte_stride + column);
+    float add[V];
+    unpack<V>(at_position, add);
 #pragma unroll
-                    for (int i = 0; i < V; i++) sum[i] += add[i];
-                    token[k] = packed<T, V>(sum);
-                }
-                store(a.r + row * a.r_stride + column, token[k]);
-            }
+    for (int k = 0; k < ROWS; k++) {
+        const int64_t row = first + (int64_t)k * a.T_length;
+        if (row < a.rows) {
+            float sum[V];
+            unpack<V>(embedding[k], sum);
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[i] += add[i];
+            store(a.r + row * a.r_stride + column, packed<T, V>(sum));
         }
     }
+}
+
+template <typename T, int V, int ROWS> void embed_forward_run(const CudaBackend *backend, const EmbedForward<T> &a) {
+    const int64_t sequences = ceil_div(a.rows, a.T_length), threads = (int64_t)a.T_length * (a.cols / V);
+    if (threads > INT32_MAX) fatal(EXIT_DEVICE, "embed_forward: %d positions of %d channels", a.T_length, a.cols);
+    const dim3 grid((unsigned)ceil_div(threads, EMBED_THREADS), (unsigned)ceil_div(sequences, ROWS));
+    embed_forward_kernel<T, V, ROWS><<<grid, EMBED_THREADS, 0, backend->stream>>>(a);
+    LAUNCH_CHECK("embed_forward_kernel");
 }
 
 // --- gradient of the positions ------------------------------------------------------------------------------
@@ -59,18 +66,19 @@ template <typename T> struct PositionGradient {
     float *dwpe;
     const T *g;
     int64_t dwpe_stride, g_stride;
-    int64_t rows; // of g
+    int64_t rows;      // of g
+    int64_t positions; // of dwpe, T_length or more
     int cols, T_length;
     bool accumulate;
 };
 
-// A block takes a position and up to 128 vectors of its columns; the sequences are added in their order.
+// A thread takes 8 columns of a position; the sequences are added in their order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
     constexpr int BATCH = 8; // rows loaded before the first is added
-    const int64_t position = blockIdx.x;
-    const int64_t column = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * V;
-    if (column >= a.cols) return;
+    const int64_t vectors = a.cols / V, index = (int64_t)blockIdx.x * EMBED_THREADS + threadIdx.x;
+    const int64_t position = index / vectors, column = index % vectors * V;
+    if (position >= a.positions) return;
     float sum[V] = {};
     for (int64_t first = position; position < a.T_length && first < a.rows; first += (int64_t)BATCH * a.T_length) {
         Pack<T, V> g[BATCH];
@@ -115,17 +123,18 @@ template <typename T> struct TokenGradient {
     int rows, cols;
 };
 
-template <int V> __device__ inline void add_to(float *out, const float sum[V]) {
-    float before[V];
-    unpack<V>(load<V>(out), before);
+template <int V> __device__ inline void add_to(float *out, Pack<float, V> before, const float sum[V]) {
+    float total[V];
+    unpack<V>(before, total);
 #pragma unroll
-    for (int i = 0; i < V; i++) before[i] += sum[i];
-    store(out, packed<float, V>(before));
+    for (int i = 0; i < V; i++) total[i] += sum[i];
+    store(out, packed<float, V>(total));
 }
 
-// A block takes a chunk and up to 128 vectors of its columns.
+// A block takes a chunk and up to 128 vectors of its columns. What a batch of rows needs is loaded together, the
+// sums so far of the tokens whose runs end in it included: different runs have different tokens.
 template <typename T, int V>
-__global__ __launch_bounds__(EMBED_THREADS) void token_gradient_kernel(TokenGradient<T> a) {
+__global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
     static_assert(CHUNK % BATCH == 0, "a chunk is whole batches");
     const int64_t chunk = blockIdx.x;
@@ -135,27 +144,33 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_kernel(TokenGrad
     bool from_before = begin > 0 && a.tokens[begin - 1] == a.tokens[begin]; // the current run started earlier
     float sum[V] = {};
     for (int first = begin; first < end; first += BATCH) {
-        Pack<T, V> g[BATCH];
+        int token[BATCH + 1]; // -1 behind the last row
 #pragma unroll
-        for (int k = 0; k < BATCH; k++)
-            if (first + k < end) g[k] = load_streaming<V>(a.g + a.order[first + k] * a.g_stride + column);
+        for (int k = 0; k <= BATCH; k++) token[k] = first + k < a.rows ? a.tokens[first + k] : -1;
+        Pack<T, V> g[BATCH];
+        Pack<float, V> before[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (first + k >= end) continue;
+            g[k] = load_streaming<V>(a.g + a.order[first + k] * a.g_stride + column);
+            if (token[k + 1] != token[k]) before[k] = load<V>(a.dwte + token[k] * a.dwte_stride + column);
+        }
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             const int at = first + k;
-            if (at >= end) break;
+            if (at >= end) continue;
             float value[V];
             unpack<V>(g[k], value);
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] += value[i];
-            const int token = a.tokens[at];
-            const bool goes_on = at + 1 < a.rows && a.tokens[at + 1] == token;
+            const bool goes_on = token[k + 1] == token[k];
             if (goes_on && at + 1 < end) continue;
             if (from_before)
                 store(a.head + chunk * a.cols + column, packed<float, V>(sum));
             else if (goes_on)
                 store(a.tail + chunk * a.cols + column, packed<float, V>(sum));
             else
-                add_to<V>(a.dwte + token * a.dwte_stride + column, sum);
+                add_to<V>(a.dwte + token[k] * a.dwte_stride + column, before[k], sum);
             from_before = false;
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] = 0.0f;
@@ -163,9 +178,10 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_kernel(TokenGrad
     }
 }
 
-// The chunk in which a crossing run starts adds up its parts.
+// The chunk in which a crossing run starts adds up its parts, in batches that are loaded together.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(TokenGradient<T> a) {
+    constexpr int BATCH = 8;
     const int64_t chunk = blockIdx.x;
     const int64_t column = ((int64_t)blockIdx.y * EMBED_THREADS + threadIdx.x) * V;
     const int begin = (int)chunk * CHUNK, next = begin + CHUNK;
@@ -173,15 +189,31 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     const int token = a.tokens[next - 1];
     if (a.tokens[next] != token) return;                                               // no run leaves this chunk
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return; // it started earlier
+    float *const out = a.dwte + token * a.dwte_stride + column;
+    const Pack<float, V> before = load<V>(out);
     float sum[V];
     unpack<V>(load<V>(a.tail + chunk * a.cols + column), sum);
-    for (int64_t other = chunk + 1; other * CHUNK < a.rows && a.tokens[other * CHUNK] == token; other++) {
-        float part[V];
-        unpack<V>(load<V>(a.head + other * a.cols + column), part);
+    bool goes_on = true;
+    for (int64_t other = chunk + 1; goes_on; other += BATCH) {
+        int first_token[BATCH];
+        Pack<float, V> part[BATCH];
 #pragma unroll
-        for (int i = 0; i < V; i++) sum[i] += part[i];
+        for (int k = 0; k < BATCH; k++) {
+            const bool exists = (other + k) * CHUNK < a.rows;
+            first_token[k] = exists ? a.tokens[(other + k) * CHUNK] : -1;
+            if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column); // used only if it was written
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            goes_on = goes_on && first_token[k] == token;
+            if (!goes_on) continue;
+            float value[V];
+            unpack<V>(part[k], value);
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[i] += value[i];
+        }
     }
-    add_to<V>(a.dwte + token * a.dwte_stride + column, sum);
+    add_to<V>(out, before, sum);
 }
 
 __global__ void row_numbers_kernel(int32_t *numbers, int count) {
@@ -259,9 +291,7 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
                                       r.rows,
                                       (int)r.cols,
                                       T};
-        embed_forward_kernel<Type, V>
-            <<<grid_of(ceil_div(r.rows, EMBED_WARPS)), EMBED_THREADS, 0, cuda_backend(exec)->stream>>>(a);
-        LAUNCH_CHECK("embed_forward_kernel");
+        embed_forward_run<Type, V, 8>(cuda_backend(exec), a);
     });
 }
 
@@ -287,9 +317,9 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
             token_gradient<Type, V>(exec, a, (const int32_t *)tokens.data, (int)dwte.rows);
         }
         if (dwpe.data) {
-            const PositionGradient<Type> a = {
-                (float *)dwpe.data, (const Type *)g.data, dwpe.stride, g.stride, g.rows, (int)g.cols, T, accumulate};
-            const dim3 grid((unsigned)dwpe.rows, (unsigned)ceil_div(g.cols, EMBED_THREADS * V));
+            const PositionGradient<Type> a = {(float *)dwpe.data, (const Type *)g.data, dwpe.stride, g.stride,  g.rows,
+                                              dwpe.rows,          (int)g.cols,          T,           accumulate};
+            const dim3 grid = grid_of(ceil_div(dwpe.rows * (g.cols / V), EMBED_THREADS));
             position_gradient_kernel<Type, V><<<grid, EMBED_THREADS, 0, cuda_backend(exec)->stream>>>(a);
             LAUNCH_CHECK("position_gradient_kernel");
         }

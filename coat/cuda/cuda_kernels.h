@@ -66,6 +66,43 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]); // stays one access
 }
 
+// --- copies to shared memory --------------------------------------------------------------------------------
+// Asynchronous copies of V values, 16 bytes aligned. A thread that reads only what it copied itself needs no
+// barrier, just the wait.
+template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
+    static_assert(Pack<T, V>::word_bytes == 16, "whole 16-byte words");
+    const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+#pragma unroll
+    for (int i = 0; i < Pack<T, V>::words; i++)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 16 * i), "l"((const char *)address + 16 * i)
+                     : "memory");
+}
+
+// Closes a group of copies, which may be empty.
+__device__ static inline void copies_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most PENDING groups, the latest, are still under way.
+template <int PENDING> __device__ static inline void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// --- kernels that overlap -----------------------------------------------------------------------------------
+// The second stage of a reduction is launched while the first still runs, on devices that can: its blocks come up
+// as the first stage's leave, and wait before they read.
+__device__ static inline void second_stage_allow(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ static inline void first_stage_wait(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // --- to and from FP32 ---------------------------------------------------------------------------------------
 template <int V> __device__ static inline void unpack(Pack<float, V> pack, float out[V]) {
 #pragma unroll
@@ -138,6 +175,24 @@ __device__ static inline float warp_max(float x) {
     return x;
 }
 
+// Sums of N values over a warp, N a power of two: lane i gets that of value[i % N]. In each exchange a lane hands
+// over the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
+template <int N> __device__ static inline float warp_sums(float value[N]) {
+    const int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2) {
+        const bool upper = lane & half;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float kept = upper ? value[i + half] : value[i], sent = upper ? value[i] : value[i + half];
+            value[i] = kept + __shfl_xor_sync(ALL_LANES, sent, half);
+        }
+    }
+#pragma unroll
+    for (int mask = N; mask < WARP; mask *= 2) value[0] += __shfl_xor_sync(ALL_LANES, value[0], mask);
+    return value[0];
+}
+
 // Sum over a block of WARPS warps, in every thread. `shared` has room for WARPS values and may be used again
 // after the next barrier.
 template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *shared) {
@@ -189,7 +244,7 @@ template <typename F> static void for_layout(const char *operation, Format forma
 // the end. A block is 8 rows of 32 threads; blockIdx.x is the tile of columns, and the blocks of one tile share
 // its rows in turn. `Op` says what happens to each vector:
 //   begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum)
-// with Op::unroll vectors loaded before the first is used, and Op::sums whether `sum` is wanted: the partial
+// with Op::unroll vectors on their way at any time, and Op::sums whether `sum` is wanted: the partial
 // sums of the blocks are then written to partials (gridDim.y, cols).
 constexpr int COLUMN_WARPS = 8;
 constexpr int COLUMN_BLOCKS_PER_SM = 4;
@@ -198,20 +253,25 @@ template <typename Op, int V>
 __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void columns_kernel(Op op, int64_t rows,
                                                                                            int64_t cols,
                                                                                            float *partials) {
+    if constexpr (Op::sums) second_stage_allow();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t column = ((int64_t)blockIdx.x * WARP + lane) * V;
     float sum[V] = {};
     if (column < cols) {
-        op.begin(column);
         const int64_t step = (int64_t)gridDim.y * COLUMN_WARPS;
-        for (int64_t row = (int64_t)blockIdx.y * COLUMN_WARPS + warp; row < rows; row += Op::unroll * step) {
-            typename Op::Loaded loaded[Op::unroll];
+        int64_t row = (int64_t)blockIdx.y * COLUMN_WARPS + warp;
+        typename Op::Loaded loaded[Op::unroll];
 #pragma unroll
-            for (int u = 0; u < Op::unroll; u++)
-                if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
+        for (int u = 0; u < Op::unroll; u++)
+            if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
+        op.begin(column);
+        for (; row < rows; row += Op::unroll * step) {
 #pragma unroll
-            for (int u = 0; u < Op::unroll; u++)
-                if (row + u * step < rows) op.apply(row + u * step, column, loaded[u], sum);
+            for (int u = 0; u < Op::unroll; u++) {
+                const int64_t here = row + u * step, next = here + Op::unroll * step;
+                if (here < rows) op.apply(here, column, loaded[u], sum);
+                if (next < rows) loaded[u] = op.load(next, column);
+            }
         }
     }
     if constexpr (Op::sums) {

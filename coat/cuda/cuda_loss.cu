@@ -71,14 +71,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
 
     __device__ void fetch(const T *row, int index) const {
-        if constexpr (STAGED) {
-            const uint32_t to = (uint32_t)__cvta_generic_to_shared(staged + index);
-            const char *from = (const char *)(row + index * V);
-#pragma unroll
-            for (int i = 0; i < Pack<T, V>::words; i++)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 16 * i), "l"(from + 16 * i)
-                             : "memory");
-        }
+        if constexpr (STAGED) copy_async<V>(staged + index, row + index * V);
     }
     __device__ void wait() const {
         if constexpr (STAGED) asm volatile("cp.async.wait_all;" ::: "memory");

@@ -13,6 +13,33 @@ template <int V, typename T> __device__ inline void load_parameter_or_zero(const
     }
 }
 
+// The new residual stream, as it is stored.
+template <typename T, int V>
+__device__ inline Pack<T, V> residual_sum(Pack<T, V> r, Pack<T, V> y, const float bias[V]) {
+    float value[V], add[V];
+    unpack<V>(r, value);
+    unpack<V>(y, add);
+#pragma unroll
+    for (int i = 0; i < V; i++) value[i] = value[i] + add[i] + bias[i];
+    return packed<T, V>(value);
+}
+
+template <typename T, int V> __device__ inline float pack_sum(Pack<T, V> pack) {
+    float value[V], sum = 0.0f;
+    unpack<V>(pack, value);
+#pragma unroll
+    for (int i = 0; i < V; i++) sum += value[i];
+    return sum;
+}
+
+template <typename T, int V> __device__ inline float pack_squares(Pack<T, V> pack, float mean) {
+    float value[V], squares = 0.0f;
+    unpack<V>(pack, value);
+#pragma unroll
+    for (int i = 0; i < V; i++) squares = fmaf(value[i] - mean, value[i] - mean, squares);
+    return squares;
+}
+
 template <typename T> struct NormForward {
     T *n, *x, *r_out;       // NULL: not to be written
     const T *r_in, *y;      // y NULL: nothing to add
@@ -27,41 +54,35 @@ template <typename T> struct NormForward {
 
 // --- forward ------------------------------------------------------------------------------------------------
 constexpr int NORM_THREADS = 128;
-constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
 
-// WARPS warps (1, or the block) hold a row in registers, VECTORS vectors of 8 per thread, so that it is read
-// once for the sum, the mean, the variance around the mean, and the result.
-template <typename T, int WARPS, int VECTORS>
+// Narrow rows: a warp holds a row in registers, VECTORS vectors of 8 per thread, so that it is read once for the
+// sum, the mean, the variance around the mean, and the result.
+template <typename T, int VECTORS>
 __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForward<T> a) {
-    constexpr int V = 8, LANES = WARPS * WARP;
-    __shared__ float shared[2][NORM_BLOCK_WARPS];
-    const int lane = (int)threadIdx.x % LANES;
-    const int64_t row = (int64_t)blockIdx.x * (NORM_THREADS / LANES) + threadIdx.x / LANES;
-    if (row >= a.rows) return; // whole warps, or the whole block
+    constexpr int V = 8;
+    const int lane = (int)threadIdx.x % WARP;
+    const int64_t row = (int64_t)blockIdx.x * (NORM_THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= a.rows) return;
 
     Pack<T, V> r[VECTORS], y[VECTORS];
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
-        const int column = (k * LANES + lane) * V;
+        const int column = (k * WARP + lane) * V;
         if (column < a.cols) r[k] = load_streaming<V>(a.r_in + row * a.r_in_stride + column);
     }
     if (a.y) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            const int column = (k * LANES + lane) * V;
+            const int column = (k * WARP + lane) * V;
             if (column < a.cols) y[k] = load_streaming<V>(a.y + row * a.y_stride + column);
         }
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            const int column = (k * LANES + lane) * V;
+            const int column = (k * WARP + lane) * V;
             if (column < a.cols) {
-                float value[V], add[V], bias[V];
-                unpack<V>(r[k], value);
-                unpack<V>(y[k], add);
+                float bias[V];
                 load_parameter_or_zero<V>(a.y_bias ? a.y_bias + column : nullptr, bias);
-#pragma unroll
-                for (int i = 0; i < V; i++) value[i] = value[i] + add[i] + bias[i];
-                r[k] = packed<T, V>(value);
+                r[k] = residual_sum(r[k], y[k], bias);
             }
         }
     }
@@ -69,31 +90,22 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
-        const int column = (k * LANES + lane) * V;
+        const int column = (k * WARP + lane) * V;
         if (column < a.cols) {
             if (a.r_out) store(a.r_out + row * a.r_out_stride + column, r[k]);
             if (a.x) store(a.x + row * a.x_stride + column, r[k]);
-            float value[V];
-            unpack<V>(r[k], value);
-#pragma unroll
-            for (int i = 0; i < V; i++) sum += value[i];
+            sum += pack_sum(r[k]);
         }
     }
-    const float mean = a.mean ? block_sum<WARPS>(sum, shared[0]) / (float)a.cols : 0.0f;
+    const float mean = a.mean ? warp_sum(sum) / (float)a.cols : 0.0f;
     float squares = 0.0f;
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        if ((k * LANES + lane) * V < a.cols) {
-            float value[V];
-            unpack<V>(r[k], value);
-#pragma unroll
-            for (int i = 0; i < V; i++) squares = fmaf(value[i] - mean, value[i] - mean, squares);
-        }
-    }
-    const float rstd = 1.0f / sqrtf(block_sum<WARPS>(squares, shared[1]) / (float)a.cols + a.eps);
+    for (int k = 0; k < VECTORS; k++)
+        if ((k * WARP + lane) * V < a.cols) squares += pack_squares(r[k], mean);
+    const float rstd = 1.0f / sqrtf(warp_sum(squares) / (float)a.cols + a.eps);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
-        const int column = (k * LANES + lane) * V;
+        const int column = (k * WARP + lane) * V;
         if (a.n && column < a.cols) {
             float value[V], weight[V], bias[V];
             unpack<V>(r[k], value);
@@ -107,6 +119,88 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(NormForwa
     if (lane == 0) {
         if (a.mean) a.mean[row] = mean;
         if (a.rstd) a.rstd[row] = rstd;
+    }
+}
+
+// Wide rows: a block holds a row. A group's slots are free again as soon as its sums are in registers.
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+__global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_forward_ring_kernel(NormForward<T> a) {
+    constexpr int V = 8, WARPS = THREADS / WARP;
+    extern __shared__ uint4 ring_memory[];
+    __shared__ float shared[2][WARPS][ROWS];
+    const RowRing<T, 2, ROWS, STAGES> ring = {(Pack<T, V> *)ring_memory};
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    const int column = (int)threadIdx.x * V;
+    const bool inside = column < a.cols;
+    const float columns = (float)a.cols;
+    const int64_t step = (int64_t)gridDim.x * ROWS;
+    const auto fetch = [&](int64_t first, int stage) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int64_t row = first + r;
+            if (inside && row < a.rows) {
+                ring.fetch(stage, r, 0, a.r_in + row * a.r_in_stride + column);
+                if (a.y) ring.fetch(stage, r, 1, a.y + row * a.y_stride + column);
+            }
+        }
+        copies_commit();
+    };
+    int64_t first = (int64_t)blockIdx.x * ROWS;
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) fetch(first + s * step, s);
+    Pack<T, V> y_bias = {}, weight = {}, bias = {};
+    if (inside) {
+        if (a.y_bias) y_bias = load_parameter<V>(a.y_bias + column);
+        if (a.n) weight = load_parameter<V>(a.weight + column);
+        if (a.bias) bias = load_parameter<V>(a.bias + column);
+    }
+
+    for (int stage = 0; first < a.rows; first += step, stage = stage + 1 < STAGES ? stage + 1 : 0) {
+        Pack<T, V> r[ROWS];
+        float sums[ROWS] = {}, squares[ROWS] = {}, mean[ROWS], rstd[ROWS];
+        copies_wait<STAGES - 1>();
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const int64_t row = first + k;
+            if (!inside || row >= a.rows) continue;
+            r[k] = ring.read(stage, k, 0);
+            if (a.y) {
+                float add[V];
+                unpack<V>(y_bias, add);
+                r[k] = residual_sum(r[k], ring.read(stage, k, 1), add);
+            }
+            if (a.r_out) store(a.r_out + row * a.r_out_stride + column, r[k]);
+            if (a.x) store(a.x + row * a.x_stride + column, r[k]);
+            sums[k] = pack_sum(r[k]);
+        }
+        fetch(first + STAGES * step, stage);
+
+        block_sums<ROWS>(sums, shared[0], lane, warp, warps);
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            mean[k] = a.mean ? sums[k] / columns : 0.0f;
+            if (inside && first + k < a.rows) squares[k] = pack_squares(r[k], mean[k]);
+        }
+        block_sums<ROWS>(squares, shared[1], lane, warp, warps);
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const int64_t row = first + k;
+            rstd[k] = 1.0f / sqrtf(squares[k] / columns + a.eps);
+            if (row >= a.rows) continue;
+            if (a.n && inside) {
+                float value[V], scale[V], shift[V];
+                unpack<V>(r[k], value);
+                unpack<V>(weight, scale);
+                unpack<V>(bias, shift);
+#pragma unroll
+                for (int i = 0; i < V; i++) value[i] = norm_value(value[i], mean[k], rstd[k], scale[i], shift[i]);
+                store(a.n + row * a.n_stride + column, packed<T, V>(value));
+            }
+            if (threadIdx.x == 0) {
+                if (a.mean) a.mean[row] = mean[k];
+                if (a.rstd) a.rstd[row] = rstd[k];
+            }
+        }
     }
 }
 
@@ -145,31 +239,44 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_forwar
     }
 }
 
-template <typename T, int WARPS, int VECTORS> void norm_forward_run(cudaStream_t stream, const NormForward<T> &a) {
-    const int64_t rows_per_block = NORM_BLOCK_WARPS / WARPS;
-    norm_forward_kernel<T, WARPS, VECTORS><<<grid_of(ceil_div(a.rows, rows_per_block)), NORM_THREADS, 0, stream>>>(a);
+template <typename T, int VECTORS> void norm_forward_warps(const CudaBackend *backend, const NormForward<T> &a) {
+    norm_forward_kernel<T, VECTORS>
+        <<<grid_of(ceil_div(a.rows, NORM_THREADS / WARP)), NORM_THREADS, 0, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_forward_kernel");
 }
 
-template <typename T> void norm_forward_launch(cudaStream_t stream, const NormForward<T> &a, bool wide) {
-    const int64_t vectors = wide ? ceil_div(a.cols, 8 * WARP) : INT64_MAX; // per thread, with a warp per row
-    switch (vectors) {
-    case 1: norm_forward_run<T, 1, 1>(stream, a); break;
-    case 2: norm_forward_run<T, 1, 2>(stream, a); break;
-    case 3: norm_forward_run<T, 1, 3>(stream, a); break;
-    case 4: norm_forward_run<T, 1, 4>(stream, a); break;
-    case 5: norm_forward_run<T, 1, 5>(stream, a); break;
-    case 6: norm_forward_run<T, 1, 6>(stream, a); break;
-    case 7: norm_forward_run<T, 1, 7>(stream, a); break;
-    case 8: norm_forward_run<T, 1, 8>(stream, a); break;
-    default:
-        if (vectors <= 4 * NORM_BLOCK_WARPS)
-            norm_forward_run<T, NORM_BLOCK_WARPS, 4>(stream, a);
-        else if (vectors <= 8 * NORM_BLOCK_WARPS)
-            norm_forward_run<T, NORM_BLOCK_WARPS, 8>(stream, a);
-        else
-            norm_forward_any_kernel<T><<<grid_of(a.rows), ANY_THREADS, 0, stream>>>(a);
+// False where the device has too little shared memory.
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+bool norm_forward_ring(const CudaBackend *backend, const NormForward<T> &a) {
+    const auto kernel = norm_forward_ring_kernel<T, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+    const int threads = row_threads(a.cols);
+    const size_t ring = RowRing<T, 2, ROWS, STAGES>::bytes(threads);
+    const int64_t groups = ceil_div(a.rows, ROWS), slots = resident_blocks(backend, kernel, threads, ring);
+    if (slots == 0) return false;
+    kernel<<<grid_of(groups < slots ? groups : slots), (unsigned)threads, ring, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_forward_ring_kernel");
+    return true;
+}
+
+template <typename T> bool norm_forward_wide(const CudaBackend *backend, const NormForward<T> &a) {
+    constexpr bool small = sizeof(T) == 2;
+    if (a.cols <= 2048) return norm_forward_ring < T, 256, 4, small ? 2 : 1, small ? 3 : 2 > (backend, a);
+    if (a.cols <= 4096) return norm_forward_ring < T, 512, 2, small ? 2 : 1, 2 > (backend, a);
+    if (a.cols <= 8192) return norm_forward_ring < T, 1024, 1, 1, small ? 2 : 1 > (backend, a);
+    return false;
+}
+
+template <typename T> void norm_forward_launch(const CudaBackend *backend, const NormForward<T> &a, bool wide) {
+    switch (wide ? ceil_div(a.cols, 8 * WARP) : INT64_MAX) { // vectors per thread, with a warp per row
+    case 1: norm_forward_warps<T, 1>(backend, a); return;
+    case 2: norm_forward_warps<T, 2>(backend, a); return;
+    case 3: norm_forward_warps<T, 3>(backend, a); return;
+    case 4: norm_forward_warps<T, 4>(backend, a); return;
+    default: break;
     }
-    LAUNCH_CHECK("norm_forward_kernel");
+    if (wide && norm_forward_wide<T>(backend, a)) return;
+    norm_forward_any_kernel<T><<<grid_of(a.rows), ANY_THREADS, 0, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_forward_any_kernel");
 }
 
 // --- again for the weight gradient --------------------------------------------------------------------------
@@ -236,7 +343,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
                                   r_in.rows,
                                   (int)r_in.cols,
                                   norm.eps};
-        norm_forward_launch<T>(cuda_backend(exec)->stream, a, wide);
+        norm_forward_launch<T>(cuda_backend(exec), a, wide);
     });
 }
 

@@ -13,3 +13,55 @@ __device__ static inline float norm_hat(float x, float mean, float rstd) {
 __device__ static inline float norm_value(float x, float mean, float rstd, float weight, float bias) {
     return __fadd_rn(__fmul_rn(norm_hat(x, mean, rstd), weight), bias);
 }
+
+// The persistent kernels of wide rows. A block takes ROWS rows at a time and a thread keeps its 8 columns, so that
+// parameters stay in registers. What a group of rows needs is fetched STAGES groups ahead into a ring in shared
+// memory, whose slots belong to a thread each: device memory is never left waiting for the exchanges of a group.
+template <typename T, int OPERANDS, int ROWS, int STAGES> struct RowRing {
+    Pack<T, 8> *slots; // (STAGES, ROWS, OPERANDS, blockDim.x)
+
+    __device__ Pack<T, 8> *slot(int stage, int row, int operand) const {
+        return slots + ((stage * ROWS + row) * OPERANDS + operand) * (int)blockDim.x + (int)threadIdx.x;
+    }
+    __device__ void fetch(int stage, int row, int operand, const T *address) const {
+        copy_async<8>(slot(stage, row, operand), address);
+    }
+    __device__ Pack<T, 8> read(int stage, int row, int operand) const {
+        return load<8>((const T *)slot(stage, row, operand));
+    }
+    static size_t bytes(int threads) { return sizeof(Pack<T, 8>) * STAGES * ROWS * OPERANDS * (size_t)threads; }
+};
+
+// Sums of N values over a block of `warps` warps, in every thread, in the warps' order. `shared` may be written
+// again after the next barrier.
+template <int N>
+__device__ static inline void block_sums(float value[N], float (*shared)[N], int lane, int warp, int warps) {
+    const float mine = warp_sums<N>(value);
+    if (lane < N) shared[warp][lane] = mine;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = 0.0f;
+#pragma unroll 4
+    for (int w = 0; w < warps; w++) {
+#pragma unroll
+        for (int i = 0; i < N; i++) value[i] += shared[w][i];
+    }
+}
+
+// Threads of a block that holds rows of `cols` columns, whole warps.
+static inline int row_threads(int cols) {
+    return (int)ceil_div(cols, 8 * WARP) * WARP;
+}
+
+// Blocks of `kernel` that the device holds at once, or 0 where the ring does not fit into its shared memory.
+template <typename K> static int64_t resident_blocks(const CudaBackend *backend, K kernel, int threads, size_t ring) {
+    int most = 0, per_sm = 0;
+    cudaFuncAttributes attributes;
+    const char *doing = "asking how many blocks of a norm's kernel fit";
+    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device), doing);
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel), doing);
+    if (ring + attributes.sharedSizeBytes > (size_t)most) return 0;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ring), doing);
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, ring), doing);
+    return (int64_t)per_sm * backend->sm_count;
+}

@@ -16,92 +16,92 @@ template <typename T> struct NormBackward {
     bool add;
 };
 
-// A persistent block takes ROWS rows at a time; a thread keeps its 8 columns, so that the weight stays in
-// registers and so do the sums for dweight and dbias. Per group of rows there is one exchange: two sums per row.
-template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS>
+// The sums for dweight and dbias stay in registers too. Per group of rows there is one exchange: two sums per row.
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(NormBackward<T> a) {
     constexpr int V = 8, WARPS = THREADS / WARP;
-    __shared__ float2 shared[2][WARPS][ROWS]; // two sets in turn, so that one barrier per group is enough
+    extern __shared__ uint4 ring_memory[];
+    __shared__ alignas(16) float shared[2][WARPS][2 * ROWS]; // two sets in turn: one barrier per group is enough
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
+    second_stage_allow();
+    const RowRing<T, 3, ROWS, STAGES> ring = {(Pack<T, V> *)ring_memory};
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     const int column = (int)threadIdx.x * V;
     const bool inside = column < a.cols;
     const float per_column = 1.0f / (float)a.cols;
-    float weight[V] = {}, dweight[V] = {}, dbias[V] = {};
-    if (inside) unpack<V>(load_parameter<V>(a.weight + column), weight);
-
-    int set = 0;
-    for (int64_t first = (int64_t)blockIdx.x * ROWS; first < a.rows; first += (int64_t)gridDim.x * ROWS, set ^= 1) {
-        Pack<T, V> dn[ROWS], x[ROWS], g[ROWS];
-        float mean[ROWS], rstd[ROWS], shift[ROWS]; // xhat = x * rstd + shift
+    const int64_t step = (int64_t)gridDim.x * ROWS;
+    const auto fetch = [&](int64_t first, int stage) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = first + r;
-            if (row < a.rows && inside) {
-                dn[r] = load_streaming<V>(a.dn + row * a.dn_stride + column);
-                x[r] = load_streaming<V>(a.x + row * a.x_stride + column);
-                if (a.add) g[r] = load_streaming<V>(a.g + row * a.g_stride + column);
-                mean[r] = a.mean ? a.mean[row] : 0.0f;
-                rstd[r] = a.rstd[row];
+            if (inside && row < a.rows) {
+                ring.fetch(stage, r, 0, a.dn + row * a.dn_stride + column);
+                ring.fetch(stage, r, 1, a.x + row * a.x_stride + column);
+                if (a.add) ring.fetch(stage, r, 2, a.g + row * a.g_stride + column);
             }
         }
-        float2 sums[ROWS] = {}; // of dn * weight, and of that times xhat
+        copies_commit();
+    };
+    // of the group's rows: lanes below ROWS hold the means, the next ROWS lanes the reciprocal deviations
+    const auto load_statistics = [&](int64_t first) {
+        const float *const from = lane < ROWS ? a.mean : a.rstd;
+        const int64_t row = first + lane % ROWS;
+        return from && row < a.rows ? from[row] : 0.0f;
+    };
+    int64_t first = (int64_t)blockIdx.x * ROWS;
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) fetch(first + s * step, s);
+    float statistics = load_statistics(first);
+    float weight[V] = {}, dweight[V] = {}, dbias[V] = {};
+    if (inside) unpack<V>(load_parameter<V>(a.weight + column), weight);
+
+    for (int stage = 0, set = 0; first < a.rows; first += step, set ^= 1) {
+        Pack<T, V> dn[ROWS], x[ROWS];
+        float mean[ROWS], rstd[ROWS], shift[ROWS]; // xhat = x * rstd + shift
+        float sums[2 * ROWS] = {};                 // per row of dn * weight, and of that times xhat
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            mean[r] = __shfl_sync(ALL_LANES, statistics, r);
+            rstd[r] = __shfl_sync(ALL_LANES, statistics, ROWS + r);
+            shift[r] = -mean[r] * rstd[r];
+        }
+        statistics = load_statistics(first + step);
+        copies_wait<STAGES - 1>();
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (first + r < a.rows && inside) {
+                dn[r] = ring.read(stage, r, 0);
+                x[r] = ring.read(stage, r, 1);
                 float d[V], value[V];
                 unpack<V>(dn[r], d);
                 unpack<V>(x[r], value);
-                shift[r] = -mean[r] * rstd[r];
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                     const float hat = fmaf(value[i], rstd[r], shift[r]);
                     const float scaled = d[i] * weight[i];
-                    sums[r].x += scaled;
-                    sums[r].y = fmaf(scaled, hat, sums[r].y);
+                    sums[2 * r] += scaled;
+                    sums[2 * r + 1] = fmaf(scaled, hat, sums[2 * r + 1]);
                     dweight[i] = fmaf(d[i], hat, dweight[i]);
                     dbias[i] += d[i];
                 }
             }
         }
-#pragma unroll
-        for (int mask = WARP / 2; mask > 0; mask /= 2) { // all rows at once: the exchanges overlap
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                sums[r].x += __shfl_xor_sync(ALL_LANES, sums[r].x, mask);
-                sums[r].y += __shfl_xor_sync(ALL_LANES, sums[r].y, mask);
-            }
-        }
-        if (lane == 0) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) shared[set][warp][r] = sums[r];
-        }
-        __syncthreads();
+        block_sums<2 * ROWS>(sums, shared[set], lane, warp, warps);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             uint32_t largest = 0;
             if (first + r < a.rows && inside) {
-                float2 total = {0.0f, 0.0f};
-                for (int w = 0; w < warps; w++) {
-                    total.x += shared[set][w][r].x;
-                    total.y += shared[set][w][r].y;
-                }
                 // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat = x * rstd + shift put in
-                const float mean_d = a.mean ? total.x * per_column : 0.0f, mean_dot = total.y * per_column;
-                const float slope = rstd[r] * rstd[r] * mean_dot;
-                const float offset = rstd[r] * fmaf(shift[r], mean_dot, mean_d);
-                float d[V], value[V], out[V];
+                const float mean_d = a.mean ? sums[2 * r] * per_column : 0.0f;
+                const float mean_dot = sums[2 * r + 1] * per_column;
+                const float slope = rstd[r] * mean_dot, offset = fmaf(shift[r], mean_dot, mean_d);
+                float d[V], value[V], out[V] = {};
                 unpack<V>(dn[r], d);
                 unpack<V>(x[r], value);
-                if (a.add) {
-                    unpack<V>(g[r], out);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < V; i++) out[i] = 0.0f;
-                }
+                if (a.add) unpack<V>(ring.read(stage, r, 2), out);
 #pragma unroll
                 for (int i = 0; i < V; i++)
-                    out[i] = fmaf(d[i], rstd[r] * weight[i], out[i]) - fmaf(value[i], slope, offset);
+                    out[i] = fmaf(rstd[r], fmaf(d[i], weight[i], -fmaf(value[i], slope, offset)), out[i]);
                 const Pack<T, V> kept = packed<T, V>(out);
                 store(a.g + (first + r) * a.g_stride + column, kept);
                 if (a.amax) {
@@ -115,6 +115,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(N
                 if (lane == 0) shared_max[set][warp][r] = largest;
             }
         }
+        fetch(first + STAGES * step, stage);
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
         if (a.amax) {
             __syncthreads();
             if (threadIdx.x < ROWS && first + threadIdx.x < a.rows) {
@@ -194,19 +196,38 @@ void norm_backward_any(Exec *exec, const NormBackward<T> &a, float *dweight, flo
     if (dbias) columns_run<1>(exec, NormParameterGradient<T, false>{a}, a.rows, a.cols, dbias, accumulate);
 }
 
-template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS>
-void norm_backward_run(Exec *exec, NormBackward<T> a, float *dweight, float *dbias, bool accumulate) {
+// False where the device has too little shared memory.
+template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+bool norm_backward_ring(Exec *exec, NormBackward<T> a, float *dweight, float *dbias, bool accumulate) {
     const CudaBackend *backend = cuda_backend(exec);
-    const int64_t groups = ceil_div(a.rows, ROWS), slots = (int64_t)backend->sm_count * BLOCKS_PER_SM;
+    const auto kernel = norm_backward_kernel<T, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+    const int threads = row_threads(a.cols);
+    const size_t ring = RowRing<T, 3, ROWS, STAGES>::bytes(threads);
+    const int64_t groups = ceil_div(a.rows, ROWS), slots = resident_blocks(backend, kernel, threads, ring);
     const int64_t blocks = groups < slots ? groups : slots;
-    const int threads = (int)ceil_div(a.cols, 8 * WARP) * WARP;
+    if (blocks == 0) return false;
     if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
     a.partials = (float *)exec->workspace;
-    norm_backward_kernel<T, THREADS, BLOCKS_PER_SM, ROWS>
-        <<<grid_of(blocks), (unsigned)threads, 0, backend->stream>>>(a);
+    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
     LAUNCH_CHECK("norm_backward_kernel");
     partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
+    return true;
+}
+
+template <typename T>
+bool norm_backward_wide(Exec *exec, const NormBackward<T> &a, float *dweight, float *dbias, bool accumulate) {
+    if constexpr (sizeof(T) == 2) {
+        if (a.cols <= 1024) return norm_backward_ring<T, 128, 6, 2, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 2048) return norm_backward_ring<T, 256, 3, 2, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 4096) return norm_backward_ring<T, 512, 2, 1, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 8192) return norm_backward_ring<T, 1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
+    } else {
+        if (a.cols <= 1024) return norm_backward_ring<T, 128, 4, 1, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 2048) return norm_backward_ring<T, 256, 2, 1, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 4096) return norm_backward_ring<T, 512, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
+    }
+    return false;
 }
 
 } // namespace
@@ -240,16 +261,7 @@ void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tens
         a.cols = (int)g.cols;
         a.add = add;
         float *const dw = (float *)dweight.data, *const db = (float *)dbias.data;
-        constexpr bool small = sizeof(T) == 2; // FP32 rows fill the registers sooner
-        if (!wide || a.cols > (small ? 8192 : 4096))
+        if (!wide || !norm_backward_wide<T>(exec, a, dw, db, accumulate))
             norm_backward_any<T>(exec, a, dw, db, accumulate);
-        else if (a.cols <= 1024)
-            norm_backward_run<T, 128, 4, small ? 4 : 2>(exec, a, dw, db, accumulate);
-        else if (a.cols <= 2048)
-            norm_backward_run<T, 256, 2, small ? 4 : 2>(exec, a, dw, db, accumulate);
-        else if (a.cols <= 4096)
-            norm_backward_run<T, 512, 1, small ? 4 : 2>(exec, a, dw, db, accumulate);
-        else if constexpr (small)
-            norm_backward_run<T, 1024, 1, 1>(exec, a, dw, db, accumulate);
     });
 }

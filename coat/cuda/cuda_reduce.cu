@@ -5,17 +5,29 @@
 namespace {
 
 // --- second stage of the column sums ------------------------------------------------------------------------
-constexpr int FINISH_SLICES = 16; // parts of the partials that a block sums side by side
+constexpr int FINISH_SLICES = 32; // parts of the partials that a block sums side by side
 
 // partials (count, width); columns below `cols` belong to first, the others to second.
-__global__ void partials_sum_kernel(float *first, float *second, const float *partials, int count, int64_t cols,
-                                    int64_t width, bool accumulate) {
+__global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
+                                                                           const float *partials, int count,
+                                                                           int64_t cols, int64_t width,
+                                                                           bool accumulate) {
+    constexpr int BATCH = 8; // loaded before the first is added
     __shared__ float shared[FINISH_SLICES][WARP];
     const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
     float sum = 0.0f;
+    first_stage_wait();
     if (column < width) {
-#pragma unroll 8
-        for (int i = (int)threadIdx.y; i < count; i += FINISH_SLICES) sum += partials[i * width + column];
+        for (int i = (int)threadIdx.y; i < count; i += BATCH * FINISH_SLICES) {
+            float part[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const int at = i + k * FINISH_SLICES;
+                part[k] = at < count ? partials[at * width + column] : 0.0f;
+            }
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) sum += part[k];
+        }
     }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
@@ -30,7 +42,7 @@ __global__ void partials_sum_kernel(float *first, float *second, const float *pa
 
 // --- bias gradients -----------------------------------------------------------------------------------------
 template <typename T, int V> struct ColumnSum {
-    static constexpr int unroll = sizeof(T) == 4 ? 4 : 8;
+    static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
     static constexpr bool sums = true;
     typedef Pack<T, V> Loaded;
     const T *x;
@@ -50,9 +62,19 @@ template <typename T, int V> struct ColumnSum {
 
 static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                                 int64_t width, bool accumulate) {
-    partials_sum_kernel<<<grid_of(ceil_div(width, WARP)), dim3(WARP, FINISH_SLICES), 0, cuda_backend(exec)->stream>>>(
-        first, second, partials, count, cols, width, accumulate);
-    LAUNCH_CHECK("partials_sum_kernel");
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid_of(ceil_div(width, WARP));
+    config.blockDim = dim3(WARP, FINISH_SLICES);
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(
+        cudaLaunchKernelEx(&config, partials_sum_kernel, first, second, partials, count, cols, width, accumulate),
+        "launching the kernel partials_sum_kernel");
 }
 
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {
