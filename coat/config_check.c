@@ -13,9 +13,16 @@ typedef struct {
     const char *fix;
 } NotBuilt;
 
+static bool may_use_gpu(const Config *c) {
+#ifdef COAT_CUDA
+    return c->device != DEVICE_CPU;
+#else
+    return c->device == DEVICE_CUDA;
+#endif
+}
 static bool uses_fp8_linear(const Config *c, int ranks) {
     (void)ranks;
-    return c->recipe.linear == LINEAR_FP8;
+    return c->recipe.linear == LINEAR_FP8 && may_use_gpu(c);
 }
 static bool uses_fp8_head(const Config *c, int ranks) {
     (void)ranks;
@@ -23,14 +30,7 @@ static bool uses_fp8_head(const Config *c, int ranks) {
 }
 static bool uses_coat_saved(const Config *c, int ranks) {
     (void)ranks;
-    return c->recipe.saved == SAVED_COAT;
-}
-static bool may_use_gpu(const Config *c) {
-#ifdef COAT_CUDA
-    return c->device != DEVICE_CPU;
-#else
-    return c->device == DEVICE_CUDA;
-#endif
+    return c->recipe.saved == SAVED_COAT && may_use_gpu(c);
 }
 static bool uses_small_moments(const Config *c, int ranks) {
     (void)ranks;
@@ -87,9 +87,11 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {uses_fp8_linear, true, "--linear fp8", "FP8 products are not built yet", "use --linear bf16"},
+    {uses_fp8_linear, true, "--linear fp8", "FP8 products are not built on the GPU yet",
+     "use --linear bf16 or --device cpu"},
     {uses_fp8_head, true, "--head fp8", "FP8 products are not built yet", "use --head bf16"},
-    {uses_coat_saved, true, "--saved coat", "FP8 activations are not built yet", "use --saved bf16"},
+    {uses_coat_saved, true, "--saved coat", "FP8 activations are not built on the GPU yet",
+     "use --saved bf16 or --device cpu"},
     {uses_small_moments, true, "--moments", "moments below 32 bits are not built on the GPU yet",
      "use --moments fp32 or --device cpu"},
     {uses_no_master, true, "--master none", "stochastic rounding of weights is not built on the GPU yet",
@@ -110,7 +112,8 @@ static bool check_built(const Config *c, int ranks, Error *err) {
         Config plain = preset;
         recipe_apply(&plain.recipe, RECIPE_BF16);
         if (n->used(&preset, ranks) && !n->used(&plain, ranks))
-            return error_set(err, EXIT_USER, "--recipe %s: %s; use --recipe bf16 (--plan works for every recipe)",
+            return error_set(err, EXIT_USER,
+                             "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
                              recipe_name(c->recipe.kind), n->text);
         return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
     }

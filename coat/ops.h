@@ -7,6 +7,9 @@
 //   - outputs with data == NULL are not wanted and are skipped;
 //   - an output that is the same memory as an input (equal data pointers) is already there: an operation
 //     whose work would only be that copy returns at once.
+// What is quantised is the value in FP32, as it was summed or made, or what was stored in BF16 where that comes between
+// (r_out): nothing is rounded to BF16 on the way. A norm or gelu that is made from a saved tensor reads that tensor's
+// dequantised values; made again in backward it has the same bits.
 //
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer, Vp padded
 // vocabulary. Activations are (M, columns). "plain" means FP32 or BF16 without scales. Arithmetic is FP32

@@ -320,6 +320,21 @@ static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code
     t->transposed = transposed;
 }
 
+// Maxima of rows lie with a tensor that is quantised after the operation that makes it (DRESID: each norm_backward
+// writes them anew), else with the codes, where the quantising operation itself leaves them between its passes. The
+// producer of DQKV, attention, is a library's and emits none.
+static bool codes_have_amax(TensorId id) {
+    switch (id) {
+    case N1:
+    case N2:
+    case G:
+    case OQ:
+    case DH_Q:
+    case DQKV_Q: return true;
+    default: return false;
+    }
+}
+
 static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     const TableRow *row = &table[id];
     const Recipe *r = &c->recipe;
@@ -348,7 +363,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_SCRATCH:
         make_scratch(t);
         t->saved = false;
-        t->has_amax = fp8 && (id == DRESID || id == DQKV);
+        t->has_amax = fp8 && id == DRESID;
         break;
     case RULE_LOGITS:
         make_scratch(t);
@@ -378,7 +393,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_NORM_OUT:
     case RULE_ACT_OUT:
         make_operand(t, fp8, false, FMT_E4M3);
-        t->has_amax = fp8;
+        t->has_amax = fp8 && codes_have_amax(id);
         t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
         if (!t->saved) make_scratch(t);
         break;
@@ -388,7 +403,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_operand(t, true, false, FMT_E4M3);
-        t->has_amax = true;
+        t->has_amax = codes_have_amax(id);
         t->saved = false;
         make_scratch(t);
         break;
@@ -420,6 +435,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_operand(t, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
+        t->has_amax = codes_have_amax(id);
         t->saved = false;
         make_scratch(t);
         break;

@@ -33,7 +33,7 @@ static int cpu_parts(const Config *config, WorkspacePart parts[], int max_parts)
     int64_t widest = widest_activation(&config->shape);
     size_t bytes = cpu_piece(widest) + threads * cpu_product_slot();
     bytes = larger(bytes, threads * cpu_attention_slot(config->seq_len, config->shape.head_dim));
-    bytes = larger(bytes, cpu_row_shared(widest) + threads * cpu_row_slot(widest));
+    bytes = larger(bytes, cpu_row_shared(widest) + threads * cpu_quantize_slot(widest));
     return add_part(parts, 0, max_parts, "cpu_scratch", bytes);
 }
 

@@ -1,134 +1,140 @@
-// The activation function, and what the FP8 recipes will hang on it: quantised copies of the inputs and
-// gradients of products. In plain recipes those copies are the tensors themselves.
-#include "cpu_internal.h"
-
+// The activation function, with the bias of the product before it and the FP8 copies of what it reads and makes.
 #include <string.h>
 
+#include "cpu_quantize.h"
+
+// Rows of gelu(h), and of dg gelu'(h), made in the same way in every pass.
+typedef struct {
+    Tensor h, dg;
+} GeluRows;
+
+static const real *gelu_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const GeluRows *g = (const GeluRows *)from;
+    cpu->kernels->gelu(buffers.out, row_load(cpu, g->h, row, 0, g->h.cols, buffers.x), g->h.cols);
+    return buffers.out;
+}
+
+static const real *gelu_gradient_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const GeluRows *g = (const GeluRows *)from;
+    const real *dg = row_load(cpu, g->dg, row, 0, g->dg.cols, buffers.dy);
+    cpu->kernels->gelu_gradient(buffers.out, dg, row_load(cpu, g->h, row, 0, g->h.cols, buffers.x), g->h.cols);
+    return buffers.out;
+}
+
+// One row of h = y + bias. Returns the row as it is stored, which is what gelu reads.
+static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
+                              uint32_t *maximum) {
+    int64_t F = y.cols;
+    const real *value = row_load(cpu, y, row, 0, F, buffer);
+    if (h.data == y.data && !bias) return value;
+    real *sum = h.data ? row_target(h, row, 0, buffer) : buffer;
+    if (sum != value) memcpy(sum, value, (size_t)F * sizeof(real));
+    if (bias) cpu->kernels->add(sum, bias, F);
+    if (!h.data) return sum;
+    if (h.granularity == SCALE_GROUP)
+        *maximum = larger_bits(*maximum, row_store_groups(cpu, h, row, sum));
+    else
+        row_store(cpu, h, row, 0, F, sum);
+    return row_load(cpu, h, row, 0, F, buffer);
+}
+
 void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    require_plain("gelu_forward", g);
-    require_plain("gelu_forward", h);
-    require_plain("gelu_forward", y);
+    const char *operation = "gelu_forward";
+    require_readable(operation, h);
+    require_readable(operation, y);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = y.rows, F = y.cols;
-    bool complete = h.data == y.data && !bias.data;
-    if (complete && !g.data) return;
+    if (h.data == y.data && !bias.data && !g.data) return;
+    bool codes = g.data && format_is_fp8(g.format); // written in a second pass, when their scale is known
+    if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(F));
-#pragma omp parallel num_threads(threads)
+    uint32_t saved_maximum = 0, maximum = 0;
+    Scratch rows = scratch;
+    int threads = scratch_slots(&rows, cpu, cpu_row_slot(F));
+#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
     {
-        Scratch slot = scratch_slot(&scratch);
+        Scratch slot = scratch_slot(&rows);
         real *h_buffer = scratch_take(&slot, F), *g_buffer = scratch_take(&slot, F);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < M; row++) {
-            const real *value = row_load(cpu, y, row, 0, F, h_buffer);
-            if (!complete) {
-                real *sum = h.data ? row_target(h, row, 0, h_buffer) : h_buffer;
-                if (sum != value) memcpy(sum, value, (size_t)F * sizeof(real));
-                if (added) cpu->kernels->add(sum, added, F);
-                value = sum;
-                if (h.data) {
-                    row_store(cpu, h, row, 0, F, value);
-                    value = row_load(cpu, h, row, 0, F, h_buffer); // gelu reads what is stored
-                }
-            }
+            const real *value = hidden_row(cpu, h, y, added, row, h_buffer, &saved_maximum);
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
             cpu->kernels->gelu(out, value, F);
-            row_store(cpu, g, row, 0, F, out);
+            if (codes) {
+                uint32_t bits = cpu->kernels->maximum_bits(out, F);
+                if (g.amax) g.amax[row] = bits;
+                maximum = larger_bits(maximum, bits);
+            } else {
+                row_store(cpu, g, row, 0, F, out);
+            }
         }
+    }
+    note_maximum(exec, saved_maximum);
+    if (codes) {
+        GeluRows from = {.h = h};
+        RowSource source = {gelu_row, &from, M, F};
+        write_scale(exec, g, maximum);
+        quantize_rows(exec, scratch, &source, g, (Tensor){0});
     }
 }
 
 void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
-    Tensor none = {0};
-    cpu_gelu_forward(exec, g_t, h, h, none); // h is complete: only g is made
+    if (!format_is_fp8(g_t.format)) {
+        cpu_gelu_forward(exec, g_t, h, h, (Tensor){0}); // h is complete: only g is made
+    } else if (g.data) {
+        transpose_codes(exec, g_t, g);
+    } else {
+        require_readable("gelu_rebuild", h);
+        GeluRows from = {.h = h};
+        RowSource source = {gelu_row, &from, h.rows, h.cols};
+        quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
+    }
 }
 
 void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate) {
-    require_plain("gelu_backward", dh_q);
-    require_plain("gelu_backward", dh_qt);
-    require_plain("gelu_backward", dg);
-    require_plain("gelu_backward", h);
+    const char *operation = "gelu_backward";
+    require_plain(operation, dg);
+    require_readable(operation, h);
+    bool codes = format_is_fp8(dh_q.format);
+    if (!codes) require_plain(operation, dh_q), require_plain(operation, dh_qt);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = dg.rows, F = dg.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
     int64_t stride = (int64_t)(cpu_piece(F) / sizeof(real));
+    GeluRows from = {h, dg};
     Scratch scratch = scratch_begin(exec);
     real *sums = dbias.data ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride) : NULL;
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(F));
-#pragma omp parallel num_threads(threads)
+    uint32_t maximum = 0;
+    Scratch rows = scratch;
+    int threads = scratch_slots(&rows, cpu, cpu_row_slot(F));
+#pragma omp parallel num_threads(threads) reduction(max : maximum)
     {
-        Scratch slot = scratch_slot(&scratch);
-        real *h_buffer = scratch_take(&slot, F), *dg_buffer = scratch_take(&slot, F), *buffer = scratch_take(&slot, F);
+        Scratch slot = scratch_slot(&rows);
+        const RowBuffers buffers = row_buffers(&slot, F);
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < blocks; b++) {
             real *sum = sums ? sums + b * stride : NULL;
             if (sum) memset(sum, 0, (size_t)F * sizeof(real));
             for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++) {
-                cpu->kernels->gelu_gradient(buffer, row_load(cpu, dg, row, 0, F, dg_buffer),
-                                            row_load(cpu, h, row, 0, F, h_buffer), F);
-                if (sum) cpu->kernels->add(sum, buffer, F);
-                if (dh_q.data) row_store(cpu, dh_q, row, 0, F, buffer);
-                if (dh_qt.data && dh_qt.data != dh_q.data) row_store(cpu, dh_qt, row, 0, F, buffer);
+                const real *dh = gelu_gradient_row(cpu, &from, row, buffers);
+                if (sum) cpu->kernels->add(sum, dh, F);
+                if (codes) {
+                    uint32_t bits = cpu->kernels->maximum_bits(dh, F);
+                    if (dh_q.amax) dh_q.amax[row] = bits;
+                    maximum = larger_bits(maximum, bits);
+                    continue;
+                }
+                if (dh_q.data) row_store(cpu, dh_q, row, 0, F, dh);
+                if (dh_qt.data && dh_qt.data != dh_q.data) row_store(cpu, dh_qt, row, 0, F, dh);
             }
         }
     }
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
-}
-
-// Copies x to q in q's plain format, row by row.
-static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
-    if (!q.data || q.data == x.data) return;
-    require_plain(operation, q);
-    require_plain(operation, x);
-    const Cpu *cpu = cpu_of(exec);
-    Scratch scratch = scratch_begin(exec);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
-#pragma omp parallel num_threads(threads)
-    {
-        Scratch slot = scratch_slot(&scratch);
-        real *buffer = scratch_take(&slot, x.cols);
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < x.rows; row++)
-            row_store(cpu, q, row, 0, x.cols, row_load(cpu, x, row, 0, x.cols, buffer));
+    if (codes) {
+        RowSource source = {gelu_gradient_row, &from, M, F};
+        write_scale(exec, dh_q, maximum);
+        quantize_rows(exec, scratch, &source, dh_q, dh_qt);
     }
-}
-
-void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
-    copy_plain(exec, "quantize_forward", q, x);
-}
-
-void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    if (q_t.data != q.data) copy_plain(exec, "quantize_rebuild", q_t, x);
-}
-
-// dbias (1, N) = column sums of dy (M, N).
-static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
-    const Cpu *cpu = cpu_of(exec);
-    int64_t M = dy.rows, N = dy.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
-    int64_t stride = (int64_t)(cpu_piece(N) / sizeof(real));
-    Scratch scratch = scratch_begin(exec);
-    real *sums = scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(N));
-#pragma omp parallel num_threads(threads)
-    {
-        Scratch slot = scratch_slot(&scratch);
-        real *buffer = scratch_take(&slot, N);
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < blocks; b++) {
-            real *sum = sums + b * stride;
-            memset(sum, 0, (size_t)N * sizeof(real));
-            for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++)
-                cpu->kernels->add(sum, row_load(cpu, dy, row, 0, N, buffer), N);
-        }
-    }
-    reduce_partials(cpu, dbias, sums, blocks, accumulate);
-}
-
-void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
-    require_plain("grad_quantize", dy);
-    if (dbias.data) column_sums(exec, dbias, dy, accumulate);
-    copy_plain(exec, "grad_quantize", dy_q, dy);
-    if (dy_qt.data != dy_q.data) copy_plain(exec, "grad_quantize", dy_qt, dy);
 }

@@ -28,18 +28,25 @@ static inline int64_t smaller(int64_t a, int64_t b) {
 
 // --- rows by descriptor: the one place where formats become arithmetic -----------------------------------
 
-// Ends the program unless t is absent or stored plainly: the recipes that need more are refused before.
+// Ends the program unless t is absent or stored plainly, or as something that row_load reads.
 void require_plain(const char *operation, Tensor t);
+void require_readable(const char *operation, Tensor t);
+
+static inline uint32_t larger_bits(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
 
 static inline void *row_address(Tensor t, int64_t row) {
     return (char *)t.data + (size_t)(row * t.stride) * format_bytes(t.format);
 }
 
-// The values of columns [begin, begin + count) of a row: in place where they are stored as `real`, else
-// decoded into buffer.
+// The values of columns [begin, begin + count) of a row that is not transposed: in place where they are stored as
+// `real`, else decoded into buffer, codes times their scale.
 const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer);
-// Stores them, rounding to the tensor's format. Values that are already in place stay.
+// Stores them, rounding to the tensor's plain format. Values that are already in place stay.
 void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, const real *values);
+// Stores a row of an E4M3 SCALE_GROUP tensor with its scales; returns the largest of the bits of |values|.
+uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
 // Where to compute the columns of a row that is to be stored: in place, or the buffer that row_store then takes.
 static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
@@ -83,14 +90,16 @@ typedef struct {
     bool k_inside;
 } Factor;
 
-// c (m, n) = sum over k of a (m, k) b (n, k), plus c where accumulate, plus bias.
+// c (m, n) = sum over k of a (m, k) b (n, k), plus c where accumulate, plus bias. Of FP8 factors with one scale the
+// codes are summed, and the sum multiplied by both scales.
 typedef struct {
     Factor a, b;
     Tensor c;
     const real *bias; // (n), or NULL
     int64_t m, n, k;
     bool accumulate;
-    int64_t tile_m, tile_n; // chosen inside
+    real scale; // of the sum, from FP8 factors; and tiles: chosen inside
+    int64_t tile_m, tile_n;
 } Product;
 
 // On the calling thread, with a slot of cpu_product_slot() bytes; or on all threads, with the scratch they cut up.

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "quantize.h"
+
 #define LANES 16
 
 #pragma GCC diagnostic ignored "-Wpsabi" // vectors pass between inlined functions only

@@ -42,8 +42,14 @@ typedef struct {
     const PanelKernels *panels;
 
     void (*decode_bf16)(real *out, const uint16_t *x, int64_t n);
-    void (*encode_bf16)(uint16_t *out, const real *x, int64_t n); // round to nearest even
-    void (*add)(real *acc, const real *x, int64_t n);             // acc += x
+    void (*encode_bf16)(uint16_t *out, const real *x, int64_t n);                               // round to nearest even
+    void (*decode_fp8)(real *out, const uint8_t *codes, int64_t n, float scale, Format format); // code * scale
+    void (*encode_fp8)(uint8_t *codes, const real *x, int64_t n, float r, Format format);       // cast(x * r)
+    uint32_t (*maximum_bits)(const real *x, int64_t n); // the largest of the bits of |x|, as FP32; 0 for n == 0
+    // E4M3 with a BF16 scale per group of `group`, the last perhaps shorter; encode returns the largest bits of |x|
+    void (*decode_groups)(real *out, const uint8_t *codes, const uint16_t *scales, int64_t n, int group);
+    uint32_t (*encode_groups)(uint8_t *codes, uint16_t *scales, const real *x, int64_t n, int group);
+    void (*add)(real *acc, const real *x, int64_t n); // acc += x
     real (*sum_of_products)(const real *x, const real *y, int64_t n);
     real (*maximum)(const real *x, int64_t n); // NaN is passed over; -inf for n == 0
     double (*sum_of_squares)(const real *x, int64_t n);

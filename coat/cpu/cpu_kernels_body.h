@@ -34,6 +34,8 @@ static void VARIANT(encode_bf16)(uint16_t *restrict out, const real *restrict x,
     }
 }
 
+#include "cpu_fp8_body.h"
+
 static void VARIANT(add)(real *restrict acc, const real *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) acc[i] += x[i];
 }
@@ -218,6 +220,11 @@ static const CpuKernels VARIANT(table) = {
     &VARIANT(panels),
     VARIANT(decode_bf16),
     VARIANT(encode_bf16),
+    VARIANT(decode_fp8),
+    VARIANT(encode_fp8),
+    VARIANT(maximum_bits),
+    VARIANT(decode_groups),
+    VARIANT(encode_groups),
     VARIANT(add),
     VARIANT(sum_of_products),
     VARIANT(maximum),

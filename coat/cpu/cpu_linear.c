@@ -1,30 +1,51 @@
-// The linear layers: a product forward, and two backward.
-#include "cpu_internal.h"
+// The linear layers: a product forward, and two backward. Of FP8 operands the codes are multiplied (exact in FP32),
+// and the sum by both scales.
+#include "cpu_quantize.h"
 
-static void require_plain_factors(const char *operation, Product p) {
-    require_plain(operation, p.a.tensor);
-    require_plain(operation, p.b.tensor);
-    require_plain(operation, p.c);
+// A tensor as a factor. Transposed memory is the matrix with rows and columns exchanged.
+static Factor factor(const char *operation, Tensor t, bool k_inside) {
+    if (t.transposed) {
+        int64_t rows = t.rows;
+        t.rows = t.cols;
+        t.cols = rows;
+        t.transposed = false;
+        k_inside = !k_inside;
+    }
+    require_readable(operation, t);
+    Factor f = {t, k_inside};
+    return f;
 }
 
 void cpu_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
+    const char *operation = "linear_forward";
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
-    Product p = {.a = {x, true}, .b = {w.value, true}, .c = y, .m = x.rows, .n = w.value.rows, .k = x.cols};
-    require_plain_factors("linear_forward", p);
+    Product p = {.c = y, .m = x.rows, .n = w.value.rows, .k = x.cols};
+    require_plain(operation, y);
+    p.a = factor(operation, x, true);
+    p.b = factor(operation, format_is_fp8(x.format) ? w.codes : w.value, true);
     p.bias = scratch_vector(&scratch, cpu, bias);
     product_on_all(cpu, scratch, p);
 }
 
 void cpu_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
-    Product p = {.a = {dy, true}, .b = {w.value, false}, .c = dx, .m = dy.rows, .n = w.value.cols, .k = dy.cols};
-    require_plain_factors("linear_backward_data", p);
-    product_on_all(cpu_of(exec), scratch_begin(exec), p);
+    const char *operation = "linear_backward_data";
+    const Cpu *cpu = cpu_of(exec);
+    bool fp8 = format_is_fp8(dy.format);
+    if (fp8 && !cpu->recipe.cache_transposed) transpose_codes(exec, w.codes_t, w.codes);
+    Product p = {.c = dx, .m = dy.rows, .n = w.value.cols, .k = dy.cols};
+    require_plain(operation, dx);
+    p.a = factor(operation, dy, true);
+    p.b = factor(operation, fp8 ? w.codes_t : w.value, false);
+    product_on_all(cpu, scratch_begin(exec), p);
 }
 
 void cpu_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
-    Product p = {.a = {dy, false}, .b = {x, false}, .c = dw, .m = dy.cols, .n = x.cols, .k = dy.rows};
-    require_plain_factors("linear_backward_weight", p);
+    const char *operation = "linear_backward_weight";
+    Product p = {.c = dw, .m = dy.cols, .n = x.cols, .k = dy.rows};
+    require_plain(operation, dw);
+    p.a = factor(operation, dy, false);
+    p.b = factor(operation, x, false);
     p.accumulate = accumulate;
     product_on_all(cpu_of(exec), scratch_begin(exec), p);
 }

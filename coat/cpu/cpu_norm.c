@@ -1,5 +1,5 @@
 // The residual stream and its norms.
-#include "cpu_internal.h"
+#include "cpu_quantize.h"
 
 #include <string.h>
 
@@ -29,9 +29,33 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
+// Rows of norm(x) from what was saved: made in the same way, and so with the same bits, in every pass.
+typedef struct {
+    Tensor x;
+    Norm norm;
+    const real *weight, *bias;
+} NormRows;
+
+static const real *norm_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const NormRows *n = (const NormRows *)from;
+    const real *x = row_load(cpu, n->x, row, 0, n->x.cols, buffers.x);
+    cpu->kernels->norm_apply(buffers.out, x, saved_statistics(n->norm, row), n->weight, n->bias, n->x.cols);
+    return buffers.out;
+}
+
+// Stores a row of x, the norm's saved input. Returns the maximum of what was quantised.
+static uint32_t save_row(const Cpu *cpu, Tensor x, int64_t row, const real *values) {
+    if (x.granularity == SCALE_GROUP) return row_store_groups(cpu, x, row, values);
+    row_store(cpu, x, row, 0, x.cols, values);
+    return 0;
+}
+
 void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
-    require_plain("residual_norm_forward", n);
-    require_plain("residual_norm_forward", norm.x);
+    const char *operation = "residual_norm_forward";
+    require_readable(operation, norm.x);
+    require_plain(operation, r_out);
+    require_plain(operation, r_in);
+    require_plain(operation, y);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = r_in.rows, C = r_in.cols;
     Scratch scratch = scratch_begin(exec);
@@ -39,71 +63,80 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const real *added = scratch_vector(&scratch, cpu, y_bias);
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
-#pragma omp parallel num_threads(threads)
+    bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
+    bool codes = n.data && format_is_fp8(n.format);           // written in a second pass, when their scale is known
+    if (!codes) require_plain(operation, n);
+    uint32_t saved_maximum = 0, maximum = 0;
+    Scratch rows = scratch;
+    int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
+#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
     {
-        Scratch slot = scratch_slot(&scratch);
+        Scratch slot = scratch_slot(&rows);
         real *r_buffer = scratch_take(&slot, C), *y_buffer = scratch_take(&slot, C);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < M; row++) {
             const real *r = residual_row(cpu, r_out, r_in, y, added, row, r_buffer, y_buffer);
-            if (save_x) {
-                row_store(cpu, norm.x, row, 0, C, r);
-                if (norm.from_saved || !r_out.data) r = row_load(cpu, norm.x, row, 0, C, r_buffer);
-            }
+            if (save_x) saved_maximum = larger_bits(saved_maximum, save_row(cpu, norm.x, row, r));
+            if (read_x) r = row_load(cpu, norm.x, row, 0, C, r_buffer);
             NormStatistics s = cpu->kernels->norm_statistics(r, C, norm.eps, norm.mean.data != NULL);
             if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
             if (norm.rstd.data) *(real *)row_address(norm.rstd, row) = s.rstd;
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
-            row_store(cpu, n, row, 0, C, out);
+            if (codes) {
+                uint32_t bits = cpu->kernels->maximum_bits(out, C);
+                if (n.amax) n.amax[row] = bits;
+                maximum = larger_bits(maximum, bits);
+            } else {
+                row_store(cpu, n, row, 0, C, out);
+            }
         }
+    }
+    note_maximum(exec, saved_maximum);
+    if (codes) {
+        NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
+        RowSource source = {norm_row, &from, M, C};
+        write_scale(exec, n, maximum);
+        quantize_rows(exec, scratch, &source, n, (Tensor){0});
     }
 }
 
 void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
-    require_plain("norm_rebuild", n_t);
-    require_plain("norm_rebuild", n);
-    require_plain("norm_rebuild", norm.x);
+    require_readable("norm_rebuild", n);
+    require_readable("norm_rebuild", norm.x);
     const Cpu *cpu = cpu_of(exec);
     int64_t C = n_t.cols;
     Scratch scratch = scratch_begin(exec);
     const real *weight = scratch_vector(&scratch, cpu, norm.weight), *bias = scratch_vector(&scratch, cpu, norm.bias);
+    const NormRows from = {norm.x, norm, weight, bias};
+    if (format_is_fp8(n_t.format)) {
+        RowSource source = {norm_row, &from, n_t.rows, C};
+        if (n.data)
+            transpose_codes(exec, n_t, n);
+        else
+            quantize_rows(exec, scratch, &source, (Tensor){0}, n_t);
+        return;
+    }
+    require_plain("norm_rebuild", n_t);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
 #pragma omp parallel num_threads(threads)
     {
         Scratch slot = scratch_slot(&scratch);
-        real *x_buffer = scratch_take(&slot, C), *n_buffer = scratch_take(&slot, C);
+        const RowBuffers buffers = row_buffers(&slot, C);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < n_t.rows; row++) {
-            if (n.data) {
-                row_store(cpu, n_t, row, 0, C, row_load(cpu, n, row, 0, C, n_buffer));
-                continue;
-            }
-            const real *x = row_load(cpu, norm.x, row, 0, C, x_buffer);
-            real *out = row_target(n_t, row, 0, n_buffer);
-            cpu->kernels->norm_apply(out, x, saved_statistics(norm, row), weight, bias, C);
-            row_store(cpu, n_t, row, 0, C, out);
-        }
+        for (int64_t row = 0; row < n_t.rows; row++)
+            row_store(cpu, n_t, row, 0, C,
+                      n.data ? row_load(cpu, n, row, 0, C, buffers.x) : norm_row(cpu, &from, row, buffers));
     }
-}
-
-static uint32_t row_maximum_bits(const real *x, int64_t n) {
-    uint32_t best = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits = float_bits((float)x[i]) & 0x7fffffffu;
-        best = bits > best ? bits : best;
-    }
-    return best;
 }
 
 void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                        bool accumulate) {
     require_plain("norm_backward", g);
     require_plain("norm_backward", dn);
-    require_plain("norm_backward", norm.x);
+    require_readable("norm_backward", norm.x);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = g.rows, C = g.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
     int64_t stride = (int64_t)(cpu_piece(C) / sizeof(real));
@@ -129,7 +162,7 @@ void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
                                             row_load(cpu, norm.x, row, 0, C, x_buffer), saved_statistics(norm, row),
                                             weight, C, norm.mean.data != NULL, add);
                 row_store(cpu, g, row, 0, C, sum);
-                if (g.amax) g.amax[row] = row_maximum_bits(row_load(cpu, g, row, 0, C, g_buffer), C);
+                if (g.amax) g.amax[row] = cpu->kernels->maximum_bits(row_load(cpu, g, row, 0, C, g_buffer), C);
             }
         }
     }

@@ -147,10 +147,3 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     }
     if (nonfinite) state->nonfinite = 1;
 }
-
-void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
-    (void)exec;
-    for (int i = 0; i < count; i++)
-        if (parameters[i].weight.codes.data)
-            fatal(EXIT_DEVICE, "the CPU backend's weights_quantize is not built for FP8 products");
-}

@@ -72,13 +72,14 @@ static void product_tile(const Cpu *cpu, Scratch slot, const Product *p, int64_t
     // Straight into C where it holds real and whole panels fit; not when several steps would be added to what is
     // there, which would round otherwise than elsewhere.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
-    if (p->c.format == FMT_FP32 && whole && !p->bias && (!p->accumulate || p->k <= CPU_TILE_K)) {
+    if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
         return;
     }
     sum_block(cpu, t, p, i, rows, j, cols, t.tile, CPU_TILE_N, false);
     for (int64_t row = 0; row < rows; row++) {
         real *sum = t.tile + row * CPU_TILE_N;
+        for (int64_t col = 0; p->scale != 1 && col < cols; col++) sum[col] *= p->scale;
         if (p->bias) cpu->kernels->add(sum, p->bias + j, cols);
         if (p->accumulate) cpu->kernels->add(sum, row_load(cpu, p->c, i + row, j, cols, t.row), cols);
         row_store(cpu, p->c, i + row, j, cols, sum);
@@ -116,12 +117,21 @@ static void product_tile_number(const Cpu *cpu, Scratch slot, const Product *p, 
     product_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
+// Takes a factor's scale away from it, so that its codes are read as they are.
+static real take_scale(Tensor *t) {
+    if (t->granularity != SCALE_TENSOR) return 1;
+    t->granularity = SCALE_NONE;
+    return (real)(*(const float *)t->scale);
+}
+
 void product_on_thread(const Cpu *cpu, Scratch slot, Product p) {
+    p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
     choose_tiles(cpu, &p, 1);
     for (int64_t tile = 0; tile < tile_count(&p); tile++) product_tile_number(cpu, slot, &p, tile);
 }
 
 void product_on_all(const Cpu *cpu, Scratch scratch, Product p) {
+    p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
     choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_SHARE : cpu->threads);
     int64_t tiles = tile_count(&p);
     int threads = scratch_slots(&scratch, cpu, cpu_product_slot());

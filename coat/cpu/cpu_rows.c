@@ -11,8 +11,34 @@ void require_plain(const char *operation, Tensor t) {
               format_name(t.format));
 }
 
+void require_readable(const char *operation, Tensor t) {
+    bool scaled = (t.granularity == SCALE_TENSOR || t.granularity == SCALE_GROUP) && t.scale;
+    if (t.data && !(format_is_fp8(t.format) && scaled && !t.transposed)) require_plain(operation, t);
+}
+
+static uint16_t *group_scales(Tensor t, int64_t row) {
+    return (uint16_t *)t.scale + row * ((t.cols + t.group - 1) / t.group);
+}
+
+static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
+    const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
+    if (t.granularity != SCALE_GROUP) {
+        float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
+        cpu->kernels->decode_fp8(values, codes, count, scale, t.format);
+        return;
+    }
+    const uint16_t *scales = group_scales(t, row) + begin / t.group;
+    int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0); // of a group that began before
+    if (first > 0) cpu->kernels->decode_fp8(values, codes, first, bf16_decode(*scales++), t.format);
+    cpu->kernels->decode_groups(values + first, codes + first, scales, count - first, t.group);
+}
+
 const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer) {
     if (t.format == FMT_FP32) return (const real *)row_address(t, row) + begin;
+    if (format_is_fp8(t.format)) {
+        codes_load(cpu, t, row, begin, count, buffer);
+        return buffer;
+    }
     cpu->kernels->decode_bf16(buffer, (const uint16_t *)row_address(t, row) + begin, count);
     return buffer;
 }
@@ -24,6 +50,10 @@ void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t cou
     }
     real *place = (real *)row_address(t, row) + begin;
     if (place != values) memcpy(place, values, (size_t)count * sizeof(real));
+}
+
+uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values) {
+    return cpu->kernels->encode_groups((uint8_t *)row_address(t, row), group_scales(t, row), values, t.cols, t.group);
 }
 
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,

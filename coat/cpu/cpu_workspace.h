@@ -57,6 +57,16 @@ static inline size_t cpu_row_slot(int64_t columns) {
     return CPU_ROW_BUFFERS * cpu_piece(columns);
 }
 
+// Codes of that many rows are collected before they are written transposed: one whole cache line at a time.
+#define CPU_CODE_ROWS 64
+static inline int64_t cpu_code_block(int64_t columns) {
+    return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);
+}
+
+static inline size_t cpu_quantize_slot(int64_t columns) {
+    return cpu_row_slot(columns) + cpu_piece(cpu_code_block(columns));
+}
+
 // Shared part of the element-wise operations: up to three row vectors, and two sets of partial column sums.
 static inline size_t cpu_row_shared(int64_t columns) {
     return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);

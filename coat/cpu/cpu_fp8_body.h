@@ -1,0 +1,95 @@
+// The loops over FP8 codes, part of cpu_kernels_body.h. They give what formats.h and quantize.h give, bit for bit, in a
+// form without branches that vectorises.
+#ifdef VARIANT
+
+// The value of a code: its bits moved to their places in an FP32 whose exponent is counted from another bias, or
+// where the exponent is 0 the mantissa as an integer.
+INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
+    const bool e4m3 = format == FMT_E4M3;
+    const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu;
+    uint32_t magnitude = code & 0x7fu, sign = (code & 0x80u) << 24;
+    float normal = bits_float((magnitude << (23 - mbits)) + ((127u - bias) << 23));
+    float small = (float)(int32_t)magnitude * (e4m3 ? 0x1p-9f : 0x1p-16f);
+    float value = magnitude >> mbits ? normal : small;
+    value = magnitude > largest ? (!e4m3 && magnitude == 0x7cu ? INFINITY : NAN) : value;
+    return bits_float(float_bits(value) | sign);
+}
+
+// The code nearest to x, ties to even, saturating. Below the normal codes an addition rounds: the ulp of `magic` is
+// the smallest subnormal.
+INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
+    const bool e4m3 = format == FMT_E4M3;
+    const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu, drop = 23 - mbits;
+    const uint32_t lowest = (128u - bias) << 23, magic = (151u - bias - mbits) << 23;
+    uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
+    uint32_t rounded = magnitude + ((1u << (drop - 1)) - 1u) + ((magnitude >> drop) & 1u);
+    uint32_t normal = (rounded >> drop) - ((127u - bias) << mbits);
+    uint32_t small = float_bits(bits_float(magnitude) + bits_float(magic)) - magic;
+    uint32_t code = magnitude < lowest ? small : normal;
+    code = code > largest ? largest : code;
+    code = magnitude > 0x7f800000u ? 0x7fu : code;
+    return (uint8_t)(code | (bits >> 24 & 0x80u));
+}
+
+INLINE uint32_t VARIANT(maximum_bits_of)(const real *x, int64_t n) {
+    uint32_t best = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = magnitude_bits((float)x[i]);
+        best = bits > best ? bits : best;
+    }
+    return best;
+}
+
+static uint32_t VARIANT(maximum_bits)(const real *x, int64_t n) {
+    return VARIANT(maximum_bits_of)(x, n);
+}
+
+static void VARIANT(decode_fp8)(real *restrict out, const uint8_t *restrict codes, int64_t n, float scale,
+                                Format format) {
+    if (format == FMT_E5M2)
+        for (int64_t i = 0; i < n; i++) out[i] = (real)(VARIANT(decode_one)(codes[i], FMT_E5M2) * scale);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (real)(VARIANT(decode_one)(codes[i], FMT_E4M3) * scale);
+}
+
+static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x, int64_t n, float r, Format format) {
+    if (format == FMT_E5M2)
+        for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E5M2);
+    else
+        for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
+}
+
+// One group: its scale, its codes; returns its maximum. `n` is a constant where this is inlined for whole groups.
+INLINE uint32_t VARIANT(encode_group)(uint8_t *restrict codes, uint16_t *restrict scale, const real *restrict x,
+                                      int64_t n) {
+    uint32_t largest = VARIANT(maximum_bits_of)(x, n);
+    *scale = group_scale_from_maximum(largest, E4M3_MAX);
+    float r = scale_reciprocal(bf16_decode(*scale));
+    for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
+    return largest;
+}
+
+static uint32_t VARIANT(encode_groups)(uint8_t *codes, uint16_t *scales, const real *x, int64_t n, int group) {
+    uint32_t largest = 0, bits;
+    for (int64_t i = 0; i < n; i += group, scales++) {
+        if (group == 16 && n - i >= 16)
+            bits = VARIANT(encode_group)(codes + i, scales, x + i, 16);
+        else
+            bits = VARIANT(encode_group)(codes + i, scales, x + i, n - i < group ? n - i : group);
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static void VARIANT(decode_groups)(real *restrict out, const uint8_t *restrict codes, const uint16_t *scales, int64_t n,
+                                   int group) {
+    for (int64_t i = 0; i < n; i += group, scales++) {
+        float scale = bf16_decode(*scales);
+        if (group == 16 && n - i >= 16)
+            for (int64_t j = i; j < i + 16; j++) out[j] = (real)(VARIANT(decode_one)(codes[j], FMT_E4M3) * scale);
+        else
+            for (int64_t j = i; j < n && j < i + group; j++)
+                out[j] = (real)(VARIANT(decode_one)(codes[j], FMT_E4M3) * scale);
+    }
+}
+#endif

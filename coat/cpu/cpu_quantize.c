@@ -1,0 +1,195 @@
+// FP8 copies of the inputs, gradients and weights of products (COAT sections 3 and 4).
+#include "cpu_quantize.h"
+
+#include <string.h>
+
+#include "quantize.h"
+
+RowBuffers row_buffers(Scratch *slot, int64_t cols) {
+    RowBuffers b;
+    b.x = scratch_take(slot, cols);
+    b.dy = scratch_take(slot, cols);
+    b.out = scratch_take(slot, cols);
+    return b;
+}
+
+void note_maximum(Exec *exec, uint32_t maximum) {
+    if (maximum >= NONFINITE_BITS && exec->state) exec->state->nonfinite = 1;
+}
+
+void write_scale(Exec *exec, Tensor q, uint32_t maximum) {
+    note_maximum(exec, maximum);
+    *(float *)q.scale = scale_from_maximum(maximum, format_max(q.format));
+}
+
+// out[j * out_stride + i] = in[i * in_stride + j], i < rows, j < cols.
+static void transpose_bytes(uint8_t *out, int64_t out_stride, const uint8_t *in, int64_t in_stride, int64_t rows,
+                            int64_t cols) {
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++) out[j * out_stride + i] = in[i * in_stride + j];
+}
+
+static void require_codes(Tensor t) {
+    if (t.data && (!format_is_fp8(t.format) || t.granularity != SCALE_TENSOR || !t.scale))
+        fatal(EXIT_DEVICE, "the CPU backend cannot quantise to a tensor in %s without one scale",
+              format_name(t.format));
+}
+
+void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t) {
+    require_codes(q);
+    require_codes(q_t);
+    if (!q.data && !q_t.data) return;
+    const Cpu *cpu = cpu_of(exec);
+    const Tensor codes = q.data ? q : q_t;
+    const float r = scale_reciprocal(*(const float *)codes.scale);
+    const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
+    int threads = scratch_slots(&scratch, cpu, cpu_quantize_slot(N));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        const RowBuffers buffers = row_buffers(&slot, N);
+        uint8_t *block = (uint8_t *)scratch_take(&slot, cpu_code_block(N));
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t begin = b * CPU_CODE_ROWS, rows = smaller(CPU_CODE_ROWS, M - begin);
+            uint8_t *out = q.data ? (uint8_t *)q.data + begin * q.stride : block;
+            int64_t stride = q.data ? q.stride : N;
+            for (int64_t i = 0; i < rows; i++)
+                cpu->kernels->encode_fp8(out + i * stride, source->make(cpu, source->from, begin + i, buffers), N, r,
+                                         codes.format);
+            if (q_t.data) transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, out, stride, rows, N);
+        }
+    }
+}
+
+void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
+    int64_t blocks = (q.rows + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
+#pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t begin = b * CPU_CODE_ROWS;
+        transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, (const uint8_t *)q.data + begin * q.stride, q.stride,
+                        smaller(CPU_CODE_ROWS, q.rows - begin), q.cols);
+    }
+}
+
+// --- tensors that are stored plainly -------------------------------------------------------------------------
+
+static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const Tensor *t = (const Tensor *)from;
+    return row_load(cpu, *t, row, 0, t->cols, buffers.x);
+}
+
+// The maximum of x; those of the rows go to amax, where present.
+static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax) {
+    const Cpu *cpu = cpu_of(exec);
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
+    uint32_t largest = 0;
+#pragma omp parallel num_threads(threads) reduction(max : largest)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *buffer = scratch_take(&slot, x.cols);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < x.rows; row++) {
+            uint32_t bits = cpu->kernels->maximum_bits(row_load(cpu, x, row, 0, x.cols, buffer), x.cols);
+            if (amax) amax[row] = bits;
+            largest = larger_bits(largest, bits);
+        }
+    }
+    return largest;
+}
+
+// The codes of x, with the scale that q and q_t have.
+static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
+    RowSource source = {stored_row, &x, x.rows, x.cols};
+    quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
+}
+
+// Copies x to q in q's plain format, row by row.
+static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
+    if (!q.data || q.data == x.data) return;
+    require_plain(operation, q);
+    require_plain(operation, x);
+    const Cpu *cpu = cpu_of(exec);
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *buffer = scratch_take(&slot, x.cols);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < x.rows; row++)
+            row_store(cpu, q, row, 0, x.cols, row_load(cpu, x, row, 0, x.cols, buffer));
+    }
+}
+
+// --- operations ------------------------------------------------------------------------------------------------
+
+void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
+    if (!format_is_fp8(q.format)) {
+        copy_plain(exec, "quantize_forward", q, x);
+    } else if (q.data) {
+        require_plain("quantize_forward", x);
+        write_scale(exec, q, stored_maximum(exec, x, q.amax));
+        quantize_stored(exec, q, (Tensor){0}, x);
+    }
+}
+
+void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    if (format_is_fp8(q_t.format))
+        quantize_stored(exec, (Tensor){0}, q_t, x);
+    else if (q_t.data != q.data)
+        copy_plain(exec, "quantize_rebuild", q_t, x);
+}
+
+// dbias (1, N) = column sums of dy (M, N).
+static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
+    const Cpu *cpu = cpu_of(exec);
+    int64_t M = dy.rows, N = dy.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
+    int64_t stride = (int64_t)(cpu_piece(N) / sizeof(real));
+    Scratch scratch = scratch_begin(exec);
+    real *sums = scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(N));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *buffer = scratch_take(&slot, N);
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; b++) {
+            real *sum = sums + b * stride;
+            memset(sum, 0, (size_t)N * sizeof(real));
+            for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++)
+                cpu->kernels->add(sum, row_load(cpu, dy, row, 0, N, buffer), N);
+        }
+    }
+    reduce_partials(cpu, dbias, sums, blocks, accumulate);
+}
+
+// The maximum of a gradient: from those of its rows where its producer left them.
+static uint32_t gradient_maximum(Exec *exec, Tensor dy, uint32_t *amax) {
+    if (!dy.amax) return stored_maximum(exec, dy, amax);
+    uint32_t largest = 0;
+    for (int64_t row = 0; row < dy.rows; row++) largest = larger_bits(largest, dy.amax[row]);
+    return largest;
+}
+
+void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+    require_plain("grad_quantize", dy);
+    if (dbias.data) column_sums(exec, dbias, dy, accumulate);
+    if (format_is_fp8(dy_q.format)) {
+        write_scale(exec, dy_q, gradient_maximum(exec, dy, dy_q.amax));
+        quantize_stored(exec, dy_q, dy_qt, dy);
+    } else {
+        copy_plain(exec, "grad_quantize", dy_q, dy);
+        if (dy_qt.data != dy_q.data) copy_plain(exec, "grad_quantize", dy_qt, dy);
+    }
+}
+
+void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (!w.codes.data) continue;
+        write_scale(exec, w.codes, stored_maximum(exec, w.value, NULL));
+        quantize_stored(exec, w.codes, cpu_of(exec)->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
+    }
+}

@@ -1,0 +1,33 @@
+// Quantisation to one scale per tensor by Group Scaling (COAT section 1): the maxima of the rows, from them the
+// tensor's scale, and in a second pass the codes and their transpose.
+#pragma once
+#include "cpu_internal.h"
+
+// Buffers of a thread, each a row wide: for what a row is made from, and for the row.
+typedef struct {
+    real *x, *dy, *out;
+} RowBuffers;
+
+RowBuffers row_buffers(Scratch *slot, int64_t cols);
+
+// The rows of a matrix that is to be quantised. They are not stored in FP32: `make` gives a row again in every pass,
+// with the same bits.
+typedef struct {
+    const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
+    const void *from;
+    int64_t rows, cols;
+} RowSource;
+
+// Below, `scratch` is what an operation has left of the workspace.
+
+// Raises the step's flag if a maximum of what is to be quantised is not finite.
+void note_maximum(Exec *exec, uint32_t maximum);
+
+// Writes q's scale for the maximum of what q is made from, and raises the flag where it is not finite.
+void write_scale(Exec *exec, Tensor q, uint32_t maximum);
+
+// codes = cast(row * (1 / scale)) to q and, transposed, to q_t, with the scale that they have. Either may be absent.
+void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
+
+// q_t = the transpose of q's codes, with q's scale.
+void transpose_codes(Exec *exec, Tensor q_t, Tensor q);

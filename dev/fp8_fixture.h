@@ -1,0 +1,123 @@
+// What the tests of FP8 operations share: tensors of codes, poisoned like all others, and what their codes, scales and
+// maxima must be, from coat/formats.h and coat/quantize.h alone, element by element.
+#pragma once
+#include "ops_fixture.h"
+
+#include "coat/quantize.h"
+
+// E4M3 or E5M2 with one scale, everything poisoned.
+static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = poisoned(f, format, rows, cols);
+    t.granularity = SCALE_TENSOR;
+    t.scale = poisoned(f, FMT_FP32, 1, 4).data;
+    t.amax = (uint32_t *)poisoned(f, FMT_FP32, rows, 1).data;
+    return t;
+}
+
+// Its transpose, which shares its scale, in rows that are longer than it needs.
+static inline Tensor coded_transpose(Fixture *f, Tensor of) {
+    Tensor t = of;
+    t.stride = of.rows + 5;
+    t.data = poisoned(f, of.format, of.cols, t.stride).data;
+    t.transposed = true;
+    t.amax = NULL;
+    return t;
+}
+
+static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) {
+    Tensor t = poisoned(f, FMT_E4M3, rows, cols);
+    t.granularity = SCALE_GROUP;
+    t.group = group;
+    t.scale = poisoned(f, FMT_BF16, rows, (cols + group - 1) / group).data;
+    return t;
+}
+
+static inline uint8_t code_at(Tensor t, int64_t i, int64_t j) {
+    return ((const uint8_t *)t.data)[t.transposed ? j * t.stride + i : i * t.stride + j];
+}
+
+static inline float group_scale(Tensor t, int64_t i, int64_t j) {
+    return bf16_decode(((const uint16_t *)t.scale)[i * ((t.cols + t.group - 1) / t.group) + j / t.group]);
+}
+
+// An element of a tensor in any format.
+static inline float element(Tensor t, int64_t i, int64_t j) {
+    if (!format_is_fp8(t.format)) return (float)value(t, i, j);
+    float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j) : *(const float *)t.scale;
+    return fp8_decode(t.format, code_at(t, i, j)) * scale;
+}
+
+// The values of any tensor in FP32, as a plain tensor.
+static inline Tensor decoded(Fixture *f, Tensor x) {
+    Tensor t = poisoned(f, FMT_FP32, x.rows, x.cols);
+    for (int64_t i = 0; i < x.rows; i++)
+        for (int64_t j = 0; j < x.cols; j++) set_value(t, i, j, (double)element(x, i, j));
+    return t;
+}
+
+// Fails unless q's codes, scale and maxima are those of the values x (FP32).
+static inline void assert_quantised(Tensor q, Tensor x) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < x.rows; i++) {
+        uint32_t row = 0;
+        for (int64_t j = 0; j < x.cols; j++) {
+            uint32_t bits = magnitude_bits(element(x, i, j));
+            row = bits > row ? bits : row;
+        }
+        if (q.amax) assert_int_equal(q.amax[i], row);
+        largest = row > largest ? row : largest;
+    }
+    float scale = scale_from_maximum(largest, format_max(q.format)), r = scale_reciprocal(scale);
+    assert_int_equal(float_bits(*(const float *)q.scale), float_bits(scale));
+    for (int64_t i = 0; i < x.rows; i++)
+        for (int64_t j = 0; j < x.cols; j++)
+            assert_int_equal(code_at(q, i, j), fp8_encode(q.format, element(x, i, j) * r));
+}
+
+// The same per group.
+static inline void assert_quantised_groups(Tensor q, Tensor x) {
+    for (int64_t i = 0; i < x.rows; i++)
+        for (int64_t begin = 0; begin < x.cols; begin += q.group) {
+            uint32_t largest = 0;
+            int64_t end = begin + q.group < x.cols ? begin + q.group : x.cols;
+            for (int64_t j = begin; j < end; j++) {
+                uint32_t bits = magnitude_bits(element(x, i, j));
+                largest = bits > largest ? bits : largest;
+            }
+            float scale = bf16_decode(group_scale_from_maximum(largest, E4M3_MAX)), r = scale_reciprocal(scale);
+            assert_int_equal(float_bits(group_scale(q, i, begin)), float_bits(scale));
+            for (int64_t j = begin; j < end; j++) assert_int_equal(code_at(q, i, j), e4m3_encode(element(x, i, j) * r));
+        }
+}
+
+static inline void assert_same_codes(Tensor a, Tensor b) {
+    for (int64_t i = 0; i < a.rows; i++)
+        for (int64_t j = 0; j < a.cols; j++) assert_int_equal(code_at(a, i, j), code_at(b, i, j));
+}
+
+// Random values of very different sizes, with zeros, as activations and gradients have them.
+static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, double size) {
+    Tensor t = random_tensor(f, f->format, rows, cols, size);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) set_value(t, i, j, draw(f) < -0.8 ? 0 : value(t, i, j) * exp2(12 * draw(f)));
+    return t;
+}
+
+// Gives the operations a state whose flag they may raise.
+static inline void watch(Fixture *f, StepState *state) {
+    memset(state, 0, sizeof *state);
+    f->exec.state = state;
+}
+
+static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
+    Norm norm;
+    memset(&norm, 0, sizeof norm);
+    norm.x = x;
+    norm.mean = poisoned(f, FMT_FP32, x.rows, 1);
+    norm.rstd = poisoned(f, FMT_FP32, x.rows, 1);
+    norm.weight = random_tensor(f, f->format, 1, x.cols, 1);
+    norm.bias = random_tensor(f, f->format, 1, x.cols, 1);
+    norm.eps = 1e-5f;
+    norm.from_saved = from_saved;
+    return norm;
+}

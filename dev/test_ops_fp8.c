@@ -1,0 +1,255 @@
+// Tests of the CPU backend's operations with FP8 tensors: conversions, norms and activation. What forward makes, bit for
+// bit, and what is rebuilt from it.
+#include "fp8_fixture.h"
+
+// --- rows of codes -------------------------------------------------------------------------------------------------
+
+static void assert_encodes(const CpuKernels *kernels, Format format, const real *x, int64_t n) {
+    uint8_t codes[4096];
+    kernels->encode_fp8(codes, x, n, 1.0f, format);
+    for (int64_t i = 0; i < n; i++) assert_int_equal(codes[i], fp8_encode(format, (float)x[i]));
+}
+
+static void check_codes(const CpuKernels *kernels, Format format) {
+    uint8_t codes[256];
+    real x[4096];
+    for (int i = 0; i < 256; i++) codes[i] = (uint8_t)i;
+    kernels->decode_fp8(x, codes, 256, 1.0f, format);
+    for (int i = 0; i < 256; i++) {
+        float expected = fp8_decode(format, (uint8_t)i), found = (float)x[i];
+        assert_true(isnan(expected) ? isnan(found) : float_bits(found) == float_bits(expected));
+    }
+    // every code, every middle between two of them, and their neighbours in FP32
+    for (int i = 0; i < 255; i++) {
+        float low = fp8_decode(format, (uint8_t)i), high = fp8_decode(format, (uint8_t)(i + 1));
+        const float around[3] = {low, 0.5f * (low + high), high};
+        for (int j = 0; j < 9; j++) x[j] = (real)bits_float(float_bits(around[j / 3]) + (uint32_t)(j % 3) - 1u);
+        assert_encodes(kernels, format, x, 9);
+    }
+    // every BF16 value, and bits behind it
+    for (uint32_t high = 0; high < 65536; high += 2048) {
+        for (uint32_t i = 0; i < 4096; i++)
+            x[i] = (real)bits_float((high + i / 2) << 16 | (i % 2) * (i * 2654435761u >> 16));
+        assert_encodes(kernels, format, x, 4096);
+    }
+}
+
+static void rows_of_codes(void **state) {
+    (void)state;
+    const CpuKernels *kernels[CPU_VARIANTS];
+    int count = cpu_kernels_supported(kernels);
+    for (int i = 0; i < count; i++) {
+        check_codes(kernels[i], FMT_E4M3);
+        check_codes(kernels[i], FMT_E5M2);
+    }
+}
+
+// --- norms ---------------------------------------------------------------------------------------------------------
+
+// norm(x) element by element, with the statistics that were saved, which are checked against double precision.
+static Tensor normalised(Fixture *f, Norm norm, Tensor x) {
+    Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
+    for (int64_t i = 0; i < x.rows; i++) {
+        double mean = 0, variance = 0;
+        for (int64_t j = 0; j < x.cols; j++) mean += (double)element(x, i, j) / (double)x.cols;
+        for (int64_t j = 0; j < x.cols; j++)
+            variance += ((double)element(x, i, j) - mean) * ((double)element(x, i, j) - mean) / (double)x.cols;
+        assert_value(norm.mean, i, 0, mean, 1);
+        assert_value(norm.rstd, i, 0, 1 / sqrt(variance + (double)norm.eps), 1);
+        float m = (float)value(norm.mean, i, 0), rstd = (float)value(norm.rstd, i, 0);
+        for (int64_t j = 0; j < x.cols; j++) {
+            float scaled = (element(x, i, j) - m) * rstd * element(norm.weight, 0, j);
+            set_value(n, i, j, (double)(scaled + element(norm.bias, 0, j)));
+        }
+    }
+    return n;
+}
+
+// What forward makes of r_in + y + bias, with n and x in these formats, and what is rebuilt from it.
+static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor r_in = random_tensor(f, f->format, M, C, 3), y = random_tensor(f, f->format, M, C, 1);
+    Tensor bias = random_tensor(f, f->format, 1, C, 1), r = poisoned(f, f->format, M, C);
+    Tensor x = group ? grouped(f, M, C, group) : r;
+    Tensor n = codes ? coded(f, FMT_E4M3, M, C) : poisoned(f, f->format, M, C);
+    Norm norm = make_norm(f, x, from_saved);
+    ops->residual_norm_forward(&f->exec, n, norm, r, r_in, y, bias);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < C; j++) {
+            float sum = element(r_in, i, j) + element(y, i, j) + element(bias, 0, j);
+            assert_true(element(r, i, j) == (f->format == FMT_BF16 ? bf16_decode(bf16_encode(sum)) : sum));
+        }
+    if (group) assert_quantised_groups(x, r);
+    Tensor expected = normalised(f, norm, from_saved ? x : r);
+    if (codes)
+        assert_quantised(n, expected);
+    else
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < C; j++) assert_value(n, i, j, value(expected, i, j), 0);
+    assert_int_equal(state.nonfinite, 0);
+
+    // again from what was saved: the same where the norm read that, and with the saved scale in any case
+    Tensor unsaved = n, n_t = codes ? coded_transpose(f, n) : poisoned(f, f->format, M, C);
+    float scale = codes ? *(const float *)n.scale : 0;
+    unsaved.data = NULL;
+    ops->norm_rebuild(&f->exec, n_t, unsaved, norm);
+    bool same = from_saved || !group;
+    if (codes) {
+        if (same) assert_same_codes(n_t, n);
+        assert_true(*(const float *)n.scale == scale);
+        for (int64_t i = 0; i < M && !same; i++)
+            for (int64_t j = 0; j < C; j++) {
+                float m = (float)value(norm.mean, i, 0), rstd = (float)value(norm.rstd, i, 0);
+                float v = (element(x, i, j) - m) * rstd * element(norm.weight, 0, j) + element(norm.bias, 0, j);
+                assert_int_equal(code_at(n_t, i, j), e4m3_encode(v * scale_reciprocal(scale)));
+            }
+        Tensor from_codes = coded_transpose(f, n);
+        ops->norm_rebuild(&f->exec, from_codes, n, norm);
+        assert_same_codes(from_codes, n);
+    } else if (same) {
+        assert_true(same_bits(n_t, n));
+    }
+}
+
+static void norm_formats(Fixture *f) {
+    check_norm(f, 33, 48, 16, true, true);
+    check_norm(f, 3 * 17, 100, 16, true, true);
+    check_norm(f, 5, 160, 32, true, false);
+}
+
+static void norm_formats_mixed(Fixture *f) {
+    check_norm(f, 65, 100, 0, true, true); // FP8 products, plain residual
+    check_norm(f, 7, 160, 128, false, true);
+    check_norm(f, 7, 100, 32, false, false);
+}
+
+// The gradient reads the dequantised x.
+static void norm_gradients(Fixture *f) {
+    const int64_t M = 3 * 33, C = 100;
+    Tensor r = random_tensor(f, f->format, M, C, 2), x = grouped(f, M, C, 16);
+    Norm norm = make_norm(f, x, true);
+    f->exec.ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, r, no_tensor(), no_tensor());
+    assert_quantised_groups(x, r);
+    Tensor dn = random_tensor(f, f->format, M, C, 1), g = random_tensor(f, f->format, M, C, 1), h = copy_of(f, g);
+    Tensor dw = poisoned(f, FMT_FP32, 1, C), db = poisoned(f, FMT_FP32, 1, C);
+    Tensor dw2 = poisoned(f, FMT_FP32, 1, C), db2 = poisoned(f, FMT_FP32, 1, C);
+    f->exec.ops->norm_backward(&f->exec, g, dw, db, dn, norm, true, false);
+    norm.x = decoded(f, x);
+    f->exec.ops->norm_backward(&f->exec, h, dw2, db2, dn, norm, true, false);
+    assert_true(same_bits(g, h) && same_bits(dw, dw2) && same_bits(db, db2));
+}
+
+// Parts of a row that begin and end within a group.
+static void parts_of_rows(Fixture *f) {
+    const int64_t C = 100;
+    Tensor r = random_tensor(f, f->format, 3, C, 2), x = grouped(f, 3, C, 32);
+    Norm norm = make_norm(f, x, true);
+    f->exec.ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, r, no_tensor(), no_tensor());
+    for (int64_t begin = 0; begin < C; begin += 5) {
+        real part[100];
+        row_load(cpu_of(&f->exec), x, 2, begin, (C - begin + 1) / 2, part);
+        for (int64_t j = 0; j < (C - begin + 1) / 2; j++) assert_true((float)part[j] == element(x, 2, begin + j));
+    }
+}
+
+static void norms(void **state) {
+    (void)state;
+    run_everywhere(norm_formats);
+    run_everywhere(norm_formats_mixed);
+    run_everywhere(norm_gradients);
+    run_everywhere(parts_of_rows);
+}
+
+// --- activation ----------------------------------------------------------------------------------------------------
+
+// gelu(h) and its gradient of any h, in FP32, by the plain operation on decoded values.
+static Tensor plain_gelu(Fixture *f, Tensor h) {
+    Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
+    f->exec.ops->gelu_forward(&f->exec, g, x, x, no_tensor());
+    return g;
+}
+
+static Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
+    Tensor dh = decoded(f, dg);
+    f->exec.ops->gelu_backward(&f->exec, dh, dh, no_tensor(), dh, decoded(f, h), false);
+    return dh;
+}
+
+static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
+    Tensor h = group ? grouped(f, M, F, group) : poisoned(f, f->format, M, F);
+    Tensor g = codes ? coded(f, FMT_E4M3, M, F) : poisoned(f, f->format, M, F);
+    ops->gelu_forward(&f->exec, g, h, y, bias);
+    if (group) {
+        Tensor sum = poisoned(f, FMT_FP32, M, F);
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
+        assert_quantised_groups(h, sum);
+    }
+    Tensor expected = plain_gelu(f, h);
+    if (codes) assert_quantised(g, expected);
+    for (int64_t i = 0; i < M && !codes; i++)
+        for (int64_t j = 0; j < F; j++) assert_value(g, i, j, value(expected, i, j), 0);
+
+    Tensor unsaved = g, g_t = codes ? coded_transpose(f, g) : poisoned(f, f->format, M, F);
+    unsaved.data = NULL;
+    ops->gelu_rebuild(&f->exec, g_t, unsaved, h);
+    if (codes) {
+        assert_same_codes(g_t, g);
+        Tensor from_codes = coded_transpose(f, g);
+        ops->gelu_rebuild(&f->exec, from_codes, g, h);
+        assert_same_codes(from_codes, g);
+    } else {
+        assert_true(same_bits(g_t, g));
+    }
+
+    // the gradient, in FP8 or plain
+    Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h);
+    Tensor dbias = poisoned(f, FMT_FP32, 1, F);
+    if (codes) {
+        Tensor dh_q = coded(f, FMT_E5M2, M, F), dh_qt = coded_transpose(f, dh_q);
+        ops->gelu_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+        assert_quantised(dh_q, dh);
+        assert_same_codes(dh_qt, dh_q);
+    } else {
+        ops->gelu_backward(&f->exec, dg, dg, dbias, dg, h, false);
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < F; j++) assert_value(dg, i, j, value(dh, i, j), 0);
+    }
+    for (int64_t j = 0; j < F; j++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < M; i++) {
+            sum += value(dh, i, j);
+            size += fabs(value(dh, i, j));
+        }
+        assert_value(dbias, 0, j, sum, size);
+    }
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void gelu_formats(Fixture *f) {
+    check_gelu(f, 3 * 33, 100, 16, true);
+    check_gelu(f, 17, 160, 128, true);
+}
+
+static void gelu_formats_mixed(Fixture *f) {
+    check_gelu(f, 70, 48, 0, true);
+    check_gelu(f, 70, 48, 32, false);
+}
+
+static void activations(void **state) {
+    (void)state;
+    run_everywhere(gelu_formats);
+    run_everywhere(gelu_formats_mixed);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_codes), cmocka_unit_test(norms),
+                                       cmocka_unit_test(activations)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+// Tests of the CPU backend's operations with FP8 tensors: what products read, the products, and what is not finite.
+#include "fp8_fixture.h"
+
+// --- one scale per tensor ------------------------------------------------------------------------------------------
+
+static void check_quantize(Fixture *f, Tensor x) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor q = coded(f, FMT_E4M3, x.rows, x.cols), q_t = coded_transpose(f, q);
+    ops->quantize_forward(&f->exec, q, x);
+    assert_quantised(q, x);
+    ops->quantize_rebuild(&f->exec, q_t, q, x);
+    assert_same_codes(q_t, q);
+
+    // a gradient, with maxima of its own and with those that its producer left
+    for (int given = 0; given < 2; given++) {
+        Tensor dy = x, dy_q = coded(f, FMT_E5M2, x.rows, x.cols), dy_qt = coded_transpose(f, dy_q);
+        Tensor dbias = poisoned(f, FMT_FP32, 1, x.cols);
+        if (given) {
+            dy.amax = q.amax;
+            dy_q.amax = NULL;
+        }
+        ops->grad_quantize(&f->exec, dy_q, dy_qt, dbias, dy, false);
+        assert_quantised(dy_q, x);
+        assert_same_codes(dy_qt, dy_q);
+        for (int64_t j = 0; j < x.cols; j++) {
+            double sum = 0, size = 0;
+            for (int64_t i = 0; i < x.rows; i++) {
+                sum += value(x, i, j);
+                size += fabs(value(x, i, j));
+            }
+            assert_value(dbias, 0, j, sum, size);
+        }
+    }
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void tensors_of_all_sizes(Fixture *f) {
+    check_quantize(f, uneven_tensor(f, 3 * 33, 100, 1));
+    check_quantize(f, uneven_tensor(f, 1, 1, 1e-20));
+}
+
+static void tensors_at_the_limits(Fixture *f) {
+    check_quantize(f, random_tensor(f, f->format, 17, 48, 0)); // all zero
+    Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
+    set_value(huge, 64, 159, -3e38);
+    check_quantize(f, huge);
+    check_quantize(f, tiny); // under the smallest scale
+}
+
+// The maxima that a gradient's producer left are believed, even where they are not true.
+static void maxima_are_given(Fixture *f) {
+    Tensor dy = random_tensor(f, f->format, 3, 48, 1), dy_q = coded(f, FMT_E5M2, 3, 48);
+    uint32_t amax[3] = {float_bits(1.0f), float_bits(5.0f), 0};
+    dy.amax = amax;
+    f->exec.ops->grad_quantize(&f->exec, dy_q, coded_transpose(f, dy_q), no_tensor(), dy, false);
+    assert_true(*(const float *)dy_q.scale == 5.0f / E5M2_MAX);
+}
+
+static void one_scale(void **state) {
+    (void)state;
+    run_everywhere(tensors_of_all_sizes);
+    run_everywhere(tensors_at_the_limits);
+    run_everywhere(maxima_are_given);
+}
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+// Codes that stand for whole numbers up to 15, so that the sums are exact in any order.
+static Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
+    Tensor t = coded(f, format, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));
+    *(float *)t.scale = scale;
+    return t;
+}
+
+static void transpose_into(Tensor t, Tensor of) {
+    for (int64_t i = 0; i < of.rows; i++)
+        for (int64_t j = 0; j < of.cols; j++) ((uint8_t *)t.data)[j * t.stride + i] = code_at(of, i, j);
+}
+
+static float code_value(Tensor t, int64_t i, int64_t j) {
+    return fp8_decode(t.format, code_at(t, i, j));
+}
+
+static float stored_as(Tensor t, float x) {
+    return t.format == FMT_BF16 ? bf16_decode(bf16_encode(x)) : x;
+}
+
+static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
+    const Ops *ops = f->exec.ops;
+    ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
+    Tensor x = whole_codes(f, FMT_E4M3, M, in, 0.0371f), dy = whole_codes(f, FMT_E5M2, M, out, 3.3e-7f);
+    Tensor x_t = coded_transpose(f, x), dy_t = coded_transpose(f, dy), bias = random_tensor(f, f->format, 1, out, 1);
+    Weight w = {.value = poisoned(f, f->format, out, in), .codes = whole_codes(f, FMT_E4M3, out, in, 0.00123f)};
+    w.codes_t = coded_transpose(f, w.codes);
+    transpose_into(x_t, x);
+    transpose_into(dy_t, dy);
+    if (cached) transpose_into(w.codes_t, w.codes);
+    Tensor y = poisoned(f, f->format, M, out), dx = poisoned(f, f->format, M, in);
+    Tensor dw = poisoned(f, f->format, out, in), dw_sum = random_tensor(f, FMT_FP32, out, in, 1),
+           old = copy_of(f, dw_sum);
+    ops->linear_forward(&f->exec, y, x, w, bias);
+    ops->linear_backward_data(&f->exec, dx, dy, w);
+    ops->linear_backward_weight(&f->exec, dw, dy_t, x_t, false);
+    ops->linear_backward_weight(&f->exec, dw_sum, dy_t, x_t, true);
+    const float xw = 0.0371f * 0.00123f, dyw = 3.3e-7f * 0.00123f, dyx = 3.3e-7f * 0.0371f;
+    assert_same_codes(w.codes_t, w.codes);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < out; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < in; k++) sum += code_value(x, i, k) * code_value(w.codes, j, k);
+            assert_true(element(y, i, j) == stored_as(y, sum * xw + element(bias, 0, j)));
+        }
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < in; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < out; k++) sum += code_value(dy, i, k) * code_value(w.codes, k, j);
+            assert_true(element(dx, i, j) == stored_as(dx, sum * dyw));
+        }
+    for (int64_t i = 0; i < out; i++)
+        for (int64_t j = 0; j < in; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < M; k++) sum += code_value(dy, k, i) * code_value(x, k, j);
+            assert_true(element(dw, i, j) == stored_as(dw, sum * dyx));
+            assert_true(element(dw_sum, i, j) == sum * dyx + element(old, i, j));
+        }
+}
+
+static void products_with_cache(Fixture *f) {
+    check_products(f, 3 * 17, 48, 160, true);
+}
+
+static void products_on_demand(Fixture *f) {
+    check_products(f, 131, 150, 100, false);
+}
+
+// Codes, and their transpose where it is kept, of the weights that have any.
+static void weights(Fixture *f) {
+    StepState state;
+    watch(f, &state);
+    for (int cached = 0; cached < 2; cached++) {
+        ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
+        Parameter list[2];
+        memset(list, 0, sizeof list);
+        list[0].weight.value = random_tensor(f, f->format, 1, 48, 1);
+        list[1].weight.value = uneven_tensor(f, 100, 48, 0.02);
+        list[1].weight.codes = coded(f, FMT_E4M3, 100, 48);
+        list[1].weight.codes.amax = NULL;
+        list[1].weight.codes_t = coded_transpose(f, list[1].weight.codes);
+        f->exec.ops->weights_quantize(&f->exec, list, 2);
+        assert_quantised(list[1].weight.codes, list[1].weight.value);
+        if (cached) assert_same_codes(list[1].weight.codes_t, list[1].weight.codes);
+    }
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void linear(void **state) {
+    (void)state;
+    run_everywhere(products_with_cache);
+    run_everywhere(products_on_demand);
+    run_everywhere(weights);
+}
+
+// --- what is not finite ----------------------------------------------------------------------------------------------
+
+static void spoil(Tensor t, double x) {
+    set_value(t, t.rows - 1, t.cols - 1, x);
+}
+
+static void expect_flag(Fixture *f) {
+    assert_int_equal(f->exec.state->nonfinite, 1);
+    f->exec.state->nonfinite = 0;
+}
+
+static void check_flags(Fixture *f, double bad) {
+    const Ops *ops = f->exec.ops;
+    const int64_t M = 17, C = 100;
+    StepState state;
+    watch(f, &state);
+    Tensor x = random_tensor(f, f->format, M, C, 1), r = poisoned(f, f->format, M, C),
+           dbias = poisoned(f, FMT_FP32, 1, C);
+    Tensor q = coded(f, FMT_E4M3, M, C), e5 = coded(f, FMT_E5M2, M, C), e5_t = coded_transpose(f, e5);
+    Norm norm = make_norm(f, grouped(f, M, C, 16), true);
+    Tensor h = grouped(f, M, C, 16), g = poisoned(f, f->format, M, C), good = random_tensor(f, f->format, M, C, 1);
+    spoil(x, bad);
+    // the residual stream, saved per group; a weight of the norm, in what is normalised
+    ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, x, no_tensor(), no_tensor());
+    expect_flag(f);
+    spoil(norm.weight, bad);
+    ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
+    expect_flag(f);
+    ops->gelu_forward(&f->exec, g, h, x, no_tensor());
+    expect_flag(f);
+    ops->quantize_forward(&f->exec, q, x);
+    expect_flag(f);
+    ops->grad_quantize(&f->exec, e5, e5_t, dbias, x, false);
+    expect_flag(f);
+    ops->gelu_forward(&f->exec, g, h, good, no_tensor());
+    ops->gelu_backward(&f->exec, e5, e5_t, dbias, x, h, false);
+    expect_flag(f);
+    Parameter p;
+    memset(&p, 0, sizeof p);
+    p.weight.value = x;
+    p.weight.codes = q;
+    ops->weights_quantize(&f->exec, &p, 1);
+    expect_flag(f);
+    ops->quantize_forward(&f->exec, q, good);
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void flags_of_infinity(Fixture *f) {
+    check_flags(f, INFINITY);
+}
+
+static void flags_of_nan(Fixture *f) {
+    check_flags(f, NAN);
+}
+
+static void not_finite(void **state) {
+    (void)state;
+    run_everywhere(flags_of_infinity);
+    run_everywhere(flags_of_nan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_scale), cmocka_unit_test(linear),
+                                       cmocka_unit_test(not_finite)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Training speed and memory of GPT-2 on one GPU: tokens per second after warm-up, the memory plan and what the
+# driver reports in use (1 GB = 10^9 bytes), for each recipe that is asked for.
+#
+#   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE...]        recipes: bf16 fp8-linear coat (default: bf16)
+#
+#   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
+#
+# The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
+# GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps.
+set -euo pipefail
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+train=$1
+shift
+recipes=("$@")
+[ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
+program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20}
+mkdir -p "$out"
+
+settings() { # MODEL: its batch
+    case $1 in
+    gpt2) echo "--micro-batch 64 --batch-tokens 524288" ;;
+    gpt2-xl) echo "--micro-batch 16 --batch-tokens 131072" ;;
+    *) echo "--micro-batch 16 --batch-tokens 131072" ;;
+    esac
+}
+
+printf '%-10s %-12s %12s %10s %10s %10s\n' model recipe tokens/s ms/step "plan GB" "driver GB"
+for model in ${MODELS:-gpt2 gpt2-xl}; do
+    for recipe in "${recipes[@]}"; do
+        name=$out/$model-$recipe
+        extra=()
+        [ "$recipe" != bf16 ] || extra=(--master split16)
+        # shellcheck disable=SC2046 # the settings are words
+        "$program" --device cuda --model "$model" $(settings "$model") --recipe "$recipe" "${extra[@]}" --train "$train" \
+            --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || {
+            printf '%-10s %-12s %s\n' "$model" "$recipe" "$(tail -n 1 "$name.log")"
+            continue
+        }
+        awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) '
+            FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
+                        if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
+            $1 == "total" { plan = $2 } $1 == "driver" { driver = $3 }
+            END { printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan / 1000, driver / 1000 }
+        ' "$name.jsonl" "$name.log"
+    done
+done
