@@ -553,8 +553,7 @@ int main(int argc, char **argv) {
     bool small = argc == 2 && strcmp(argv[1], "--small") == 0;
     if (gpu_present(why, sizeof why)) {
         compare_operations(small);
-        if (!small) compare_models(false);
-        compare_models(true);
+        compare_all_models(small);
     } else {
         printf("skip - the GPU's operations against the twin's: %s\n", why);
     }

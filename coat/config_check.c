@@ -20,27 +20,10 @@ static bool may_use_gpu(const Config *c) {
     return c->device == DEVICE_CUDA;
 #endif
 }
-static bool uses_fp8_linear(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.linear == LINEAR_FP8 && may_use_gpu(c);
-}
 static bool uses_fp8_head(const Config *c, int ranks) {
     (void)ranks;
     return c->recipe.head == LINEAR_FP8;
 }
-static bool uses_coat_saved(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.saved == SAVED_COAT && may_use_gpu(c);
-}
-static bool uses_small_moments(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.moments != MOMENTS_FP32 && may_use_gpu(c);
-}
-static bool uses_no_master(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.master == MASTER_NONE && may_use_gpu(c);
-}
-// With one process there is nothing to share and every stage is the same.
 static bool uses_zero(const Config *c, int ranks) {
     return c->zero > 0 && ranks > 1;
 }
@@ -50,7 +33,7 @@ static bool uses_ranks(const Config *c, int ranks) {
 }
 static bool uses_autotune(const Config *c, int ranks) {
     (void)ranks;
-    return c->autotune;
+    return c->autotune && !may_use_gpu(c);
 }
 static bool uses_other_norm(const Config *c, int ranks) {
     (void)ranks;
@@ -87,18 +70,10 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {uses_fp8_linear, true, "--linear fp8", "FP8 products are not built on the GPU yet",
-     "use --linear bf16 or --device cpu"},
     {uses_fp8_head, true, "--head fp8", "FP8 products are not built yet", "use --head bf16"},
-    {uses_coat_saved, true, "--saved coat", "FP8 activations are not built on the GPU yet",
-     "use --saved bf16 or --device cpu"},
-    {uses_small_moments, true, "--moments", "moments below 32 bits are not built on the GPU yet",
-     "use --moments fp32 or --device cpu"},
-    {uses_no_master, true, "--master none", "stochastic rounding of weights is not built on the GPU yet",
-     "use --master fp32, --master split16 or --device cpu"},
     {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
     {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
-    {uses_autotune, true, "--autotune", "timing the product algorithms is not built yet", "leave it away"},
+    {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
 };
 // clang-format on
 

@@ -139,15 +139,19 @@ typedef struct {
     bool deep;       // the smallest codes lie more than 2^-126 below a
 } MomentGroup;
 
-// k in sixteenths from the bits of the largest |x| and of the smallest that is not zero. The smallest then takes the
-// format's second code, where it stays: what was decoded keeps its codes when it is encoded again. (Rounding k down may
-// leave it on the third or fourth code; then the first repetition can raise k, once.)
-COAT_HD static inline uint8_t moment_exponent(uint32_t largest, uint32_t smallest, Format format) {
-    float range = moment_log2(bits_float(largest)) - moment_log2(bits_float(smallest));
+// k in sixteenths from log2 of the largest |x| less that of the smallest that is not zero, by moment_log2(). The smallest
+// then takes the format's second code, where it stays: what was decoded keeps its codes when it is encoded again.
+// (Rounding k down may leave it on the third or fourth code; then the first repetition can raise k, once.)
+COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_LARGEST > scaled)) return MOMENT_K_LARGEST; // constant groups too
     float k = scaled / range + 0.02f;                                  // the margin covers the rounding of logarithms
     return k < 1.0f ? 1 : (uint8_t)k;
+}
+
+// The same from the bits of the two.
+COAT_HD static inline uint8_t moment_exponent(uint32_t largest, uint32_t smallest, Format format) {
+    return moment_exponent_of(moment_log2(bits_float(largest)) - moment_log2(bits_float(smallest)), format);
 }
 
 COAT_HD static inline MomentGroup moment_group(float a, uint8_t k_16ths, Format format) {

@@ -82,47 +82,24 @@ template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES> void backward(Be
 }
 
 // --- the walk over columns ----------------------------------------------------------------------------------
-// The walk that loads a batch, uses all of it, and only then loads the next.
-template <typename Op, int V>
-__global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void columns_batch_kernel(Op op, int64_t rows,
-                                                                                                 int64_t cols,
-                                                                                                 float *partials) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int64_t column = ((int64_t)blockIdx.x * WARP + lane) * V;
-    float sum[V] = {};
-    if (column >= cols) return;
-    op.begin(column);
-    const int64_t step = (int64_t)gridDim.y * COLUMN_WARPS;
-    for (int64_t row = (int64_t)blockIdx.y * COLUMN_WARPS + warp; row < rows; row += Op::unroll * step) {
-        typename Op::Loaded loaded[Op::unroll];
-#pragma unroll
-        for (int u = 0; u < Op::unroll; u++)
-            if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
-#pragma unroll
-        for (int u = 0; u < Op::unroll; u++)
-            if (row + u * step < rows) op.apply(row + u * step, column, loaded[u], sum);
-    }
-    if (Op::sums) // of each warp: the time of the stages behind it is left out
-        store(partials + ((int64_t)blockIdx.y * COLUMN_WARPS + warp) * cols + column, packed<float, V>(sum));
-}
-
-template <typename Op, int UNROLL> struct Unrolled : Op { static constexpr int unroll = UNROLL; };
+template <typename Op, int UNROLL, bool BATCH> struct Unrolled : Op {
+    static constexpr int unroll = UNROLL;
+    static constexpr bool rolling = !BATCH;
+};
 
 // The first stage alone.
-template <int V, typename Op> void columns_first(Exec *exec, Op op, int64_t rows, int64_t cols, bool batch) {
+template <int V, typename Op> void columns_first(Exec *exec, Op op, int64_t rows, int64_t cols) {
     const int64_t tiles = ceil_div(cols, WARP * V);
     const int64_t share = (int64_t)cuda_backend(exec)->sm_count * COLUMN_BLOCKS_PER_SM / tiles;
-    (batch
-         ? columns_batch_kernel<Op, V>
-         : columns_kernel<
-               Op, V>)<<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(
-        op, rows, cols, (float *)exec->workspace);
+    columns_kernel<Op, V>
+        <<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(
+            op, rows, cols, (float *)exec->workspace);
     LAUNCH_CHECK("columns_kernel");
 }
 
 template <int UNROLL, bool BATCH> void rebuild(Bench *bench, void *context) {
     const Operands *o = operands_next(context);
-    Unrolled<NormRebuild<bf16, 8>, UNROLL> op = {};
+    Unrolled<NormRebuild<bf16, 8>, UNROLL, BATCH> op = {};
     const Tensor n = o->n[o->set];
     op.n = (bf16 *)n.data;
     op.x = (const bf16 *)o->x[o->set].data;
@@ -131,12 +108,12 @@ template <int UNROLL, bool BATCH> void rebuild(Bench *bench, void *context) {
     op.mean = (const float *)o->mean.data;
     op.rstd = (const float *)o->rstd.data;
     op.n_stride = op.x_stride = n.stride;
-    columns_first<8>(&bench->exec, op, n.rows, n.cols, BATCH);
+    columns_first<8>(&bench->exec, op, n.rows, n.cols);
 }
 
-template <int UNROLL> struct ColumnTotal {
+template <int UNROLL, bool BATCH> struct ColumnTotal {
     static constexpr int unroll = UNROLL;
-    static constexpr bool sums = true;
+    static constexpr bool sums = true, rolling = !BATCH;
     typedef Pack<bf16, 8> Loaded;
     const bf16 *x;
     int64_t stride;
@@ -155,11 +132,11 @@ template <int UNROLL> struct ColumnTotal {
 template <int UNROLL, bool BATCH, int STAGES> void total(Bench *bench, void *context) {
     const Operands *o = operands_next(context);
     const Tensor x = o->r[o->set];
-    const ColumnTotal<UNROLL> op = {(const bf16 *)x.data, x.stride};
+    const ColumnTotal<UNROLL, BATCH> op = {(const bf16 *)x.data, x.stride};
     if (STAGES == 2)
         columns_run<8>(&bench->exec, op, x.rows, x.cols, (float *)o->sums.data, true);
     else
-        columns_first<8>(&bench->exec, op, x.rows, x.cols, BATCH);
+        columns_first<8>(&bench->exec, op, x.rows, x.cols);
 }
 
 typedef struct {
@@ -169,23 +146,23 @@ typedef struct {
 } Variant;
 
 const Variant all[] = {
-    {0, 0, "embed_forward 2", embed<2>},
+    {0, 0, "embed_forward 2 *", embed<2>},
     {0, 0, "embed_forward 4", embed<4>},
-    {0, 0, "embed_forward 8 *", embed<8>},
+    {0, 0, "embed_forward 8", embed<8>},
     {0, 0, "embed_forward 16", embed<16>},
     {768, 4, "norm_fwd warp *", forward_warps<3>},
     {768, 4, "norm_fwd ring 8 2 3", forward_ring<128, 8, 2, 3>},
     {768, 4, "norm_fwd ring 8 1 4", forward_ring<128, 8, 1, 4>},
     {768, 4, "norm_fwd ring 6 4 2", forward_ring<128, 6, 4, 2>},
     {1600, 4, "norm_fwd warp", forward_warps<7>},
-    {1600, 4, "norm_fwd ring 4 2 3 *", forward_ring<256, 4, 2, 3>},
-    {1600, 4, "norm_fwd ring 4 2 2", forward_ring<256, 4, 2, 2>},
+    {1600, 4, "norm_fwd ring 4 2 3", forward_ring<256, 4, 2, 3>},
+    {1600, 4, "norm_fwd ring 4 2 2 *", forward_ring<256, 4, 2, 2>},
     {1600, 4, "norm_fwd ring 4 1 4", forward_ring<256, 4, 1, 4>},
     {1600, 4, "norm_fwd ring 3 4 2", forward_ring<256, 3, 4, 2>},
     {1600, 4, "norm_fwd ring 5 2 2", forward_ring<224, 5, 2, 2>},
-    {768, 4, "norm_bwd 6 2 3 *", backward<128, 6, 2, 3>},
+    {768, 4, "norm_bwd 6 2 3", backward<128, 6, 2, 3>},
     {768, 4, "norm_bwd 7 2 2", backward<128, 7, 2, 2>},
-    {768, 4, "norm_bwd 4 4 2", backward<128, 4, 4, 2>},
+    {768, 4, "norm_bwd 4 4 2 *", backward<128, 4, 4, 2>},
     {768, 4, "norm_bwd 8 1 4", backward<128, 8, 1, 4>},
     {1600, 4, "norm_bwd 3 2 3 *", backward<256, 3, 2, 3>},
     {1600, 4, "norm_bwd 3 2 2", backward<256, 3, 2, 2>},
@@ -195,13 +172,13 @@ const Variant all[] = {
     {1600, 4, "norm_bwd 3 1 6", backward<256, 3, 1, 6>},
     {1600, 4, "norm_bwd 2 4 2", backward<256, 2, 4, 2>},
     {0, 2, "rebuild rolling 2", rebuild<2, false>},
-    {0, 2, "rebuild rolling 4 *", rebuild<4, false>},
-    {0, 2, "rebuild batch 2", rebuild<2, true>},
+    {0, 2, "rebuild rolling 4", rebuild<4, false>},
+    {0, 2, "rebuild batch 2 *", rebuild<2, true>},
     {0, 2, "rebuild batch 4", rebuild<4, true>},
-    {0, 1, "col_sum 3", total<3, false, 2>},
-    {0, 1, "col_sum 6 *", total<6, false, 2>},
-    {0, 1, "col_sum 6, stage 1", total<6, false, 1>},
-    {0, 1, "col_sum 6 batch, st. 1", total<6, true, 1>},
+    {0, 1, "col_sum rolling 6", total<6, false, 2>},
+    {0, 1, "col_sum batch 3", total<3, true, 2>},
+    {0, 1, "col_sum batch 6 *", total<6, true, 2>},
+    {0, 1, "col_sum 6, stage 1", total<6, true, 1>},
 };
 
 } // namespace variants

@@ -310,30 +310,65 @@ static void compare_operations(bool small_only) {
     }
 }
 
-// Whole models: the same weights and batches on both, gradients after one backward and weights after ten updates.
-static void compare_models(bool bf16) {
-    Small s = {3, 4, 256, 1000, 3, 100, bf16, 0};
-    Config c = small_config(s);
+// Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the twin's
+// within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
+// codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
+// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth.
+static void compare_models(const char *recipe, Config c, double limit) {
+    bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
     c.grad_clip = 0.0f;
-    Model cpu, gpu;
+    Model cpu, gpu, full;
     create(&cpu, c);
     c.device = DEVICE_CUDA;
     create(&gpu, c);
+    cpu.ops->weights_quantize(&cpu.exec, cpu.parameters, cpu.parameter_count);
+    gpu.ops->weights_quantize(&gpu.exec, gpu.parameters, gpu.parameter_count);
     double a = run_batch(&cpu, 3, true, false, 1.0), g = run_batch(&gpu, 3, true, false, 1.0);
-    const char *worst;
-    double error = gradients_differ(&gpu, &cpu, &worst);
-    char name[160];
-    snprintf(name, sizeof name, "gpu against twin, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
-             bf16 ? "bf16" : "fp32", g, a, worst, error);
-    check(fabs(a - g) < (bf16 ? 1e-3 : 1e-5) * a && error < (bf16 ? 3e-2 : 1e-4), name);
+    const char *worst, *worst_cpu;
+    char name[200];
+    if (fp8) {
+        c.device = DEVICE_CPU;
+        c.recipe.precision = PRECISION_FP32;
+        create(&full, c);
+        run_batch(&full, 3, true, false, 1.0);
+        double error = gradients_differ(&gpu, &full, &worst), twin = gradients_differ(&cpu, &full, &worst_cpu);
+        snprintf(name, sizeof name,
+                 "gpu and twin, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe, g, a,
+                 worst, error, worst_cpu, twin);
+        check(fabs(a - g) < 1e-3 * a && error < 1.1 * twin, name);
+        model_destroy(&full);
+    } else {
+        double error = gradients_differ(&gpu, &cpu, &worst);
+        snprintf(name, sizeof name, "gpu against twin, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
+                 recipe, g, a, worst, error);
+        check(fabs(a - g) < (exact ? 1e-5 : 1e-3) * a && error < limit, name);
+    }
     for (int i = 0; i < 10; i++) {
         take_step(&cpu, 100 + (uint64_t)i % 3);
         take_step(&gpu, 100 + (uint64_t)i % 3);
     }
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
-    snprintf(name, sizeof name, "gpu against twin, ten updates %s: loss %.6f and %.6f", bf16 ? "bf16" : "fp32",
-             gpu.host.loss_sum, cpu.host.loss_sum);
-    check(d < (bf16 ? 1e-2 : 1e-3) && gpu.host.t == 10, name);
+    snprintf(name, sizeof name, "gpu against twin, ten updates %s: loss %.6f and %.6f", recipe, gpu.host.loss_sum,
+             cpu.host.loss_sum);
+    check(d < (exact ? 1e-3 : 1e-2) && gpu.host.t == 10, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
+}
+
+static void compare_all_models(bool small_only) {
+    Small s = {3, 4, 256, 1000, 4, 100, true, 0};
+    compare_models("bf16", small_config(s), 3e-2);
+    compare_models("coat", fp8_config(s, fp8_coat), 0.0);
+    if (small_only) return;
+    compare_models("fp8-linear", fp8_config(s, fp8_linear), 0.0);
+    Config c = fp8_config(s, fp8_coat);
+    c.recipe.recompute = 0;
+    c.recipe.cache_transposed = false;
+    c.recipe.norm_input = NORM_INPUT_RESIDUAL;
+    compare_models("coat, all saved, transposes on demand, norms of the residual", c, 0.0);
+    c = fp8_config(s, fp8_coat);
+    c.recipe.moments = MOMENTS_COAT;
+    compare_models("coat with coat moments", c, 0.0);
+    s.bf16 = false;
+    compare_models("fp32", small_config(s), 1e-4);
 }

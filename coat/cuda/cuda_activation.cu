@@ -27,7 +27,7 @@ __device__ inline float gelu_derivative(float x) {
 // h = y + bias where h is wanted; g = gelu(stored h).
 template <typename T, int V> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
-    static constexpr bool sums = false;
+    static constexpr bool sums = false, rolling = false;
     typedef Pack<T, V> Loaded;
     T *g, *h; // h NULL: y is h already
     const T *y, *bias;
@@ -62,7 +62,7 @@ template <typename T, int V> struct GeluForward {
 // dh = dg * gelu'(h); the bias gradient sums the values before they are rounded.
 template <typename T, int V> struct GeluBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 3;
-    static constexpr bool sums = true;
+    static constexpr bool sums = true, rolling = true;
     struct Loaded {
         Pack<T, V> dg, h;
     };

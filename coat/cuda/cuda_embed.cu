@@ -291,7 +291,7 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
                                       r.rows,
                                       (int)r.cols,
                                       T};
-        embed_forward_run<Type, V, 8>(cuda_backend(exec), a);
+        embed_forward_run<Type, V, 2>(cuda_backend(exec), a);
     });
 }
 

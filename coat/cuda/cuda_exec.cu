@@ -111,6 +111,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->l2_bytes = prop.l2CacheSize;
     backend->memory_bytes = (int64_t)prop.totalGlobalMem;
     snprintf(backend->device_name, sizeof backend->device_name, "%s", prop.name);
+    backend->recipe = config->recipe;
     backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);

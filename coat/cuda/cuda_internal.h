@@ -34,6 +34,7 @@ typedef struct CudaBackend {
     int64_t l2_bytes;
     int64_t memory_bytes; // of the whole device
     char device_name[256];
+    Recipe recipe; // for what descriptors do not say: how moments are rounded
     struct MatmulState *matmul;
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned memory for uploads

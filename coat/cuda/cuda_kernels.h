@@ -244,8 +244,9 @@ template <typename F> static void for_layout(const char *operation, Format forma
 // the end. A block is 8 rows of 32 threads; blockIdx.x is the tile of columns, and the blocks of one tile share
 // its rows in turn. `Op` says what happens to each vector:
 //   begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum)
-// with Op::unroll vectors on their way at any time, and Op::sums whether `sum` is wanted: the partial
-// sums of the blocks are then written to partials (gridDim.y, cols).
+// with Op::unroll vectors on their way: loaded together and then used, or with Op::rolling each loaded again as
+// soon as it is used, which pays where there is much arithmetic between. Op::sums says whether `sum` is wanted:
+// the partial sums of the blocks are then written to partials (gridDim.y, cols).
 constexpr int COLUMN_WARPS = 8;
 constexpr int COLUMN_BLOCKS_PER_SM = 4;
 
@@ -261,16 +262,25 @@ __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void colu
         const int64_t step = (int64_t)gridDim.y * COLUMN_WARPS;
         int64_t row = (int64_t)blockIdx.y * COLUMN_WARPS + warp;
         typename Op::Loaded loaded[Op::unroll];
+        if constexpr (!Op::rolling)
+            op.begin(column);
+        else {
 #pragma unroll
-        for (int u = 0; u < Op::unroll; u++)
-            if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
-        op.begin(column);
+            for (int u = 0; u < Op::unroll; u++)
+                if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
+            op.begin(column);
+        }
         for (; row < rows; row += Op::unroll * step) {
+            if constexpr (!Op::rolling) {
+#pragma unroll
+                for (int u = 0; u < Op::unroll; u++)
+                    if (row + u * step < rows) loaded[u] = op.load(row + u * step, column);
+            }
 #pragma unroll
             for (int u = 0; u < Op::unroll; u++) {
                 const int64_t here = row + u * step, next = here + Op::unroll * step;
                 if (here < rows) op.apply(here, column, loaded[u], sum);
-                if (next < rows) loaded[u] = op.load(next, column);
+                if (Op::rolling && next < rows) loaded[u] = op.load(next, column);
             }
         }
     }

@@ -7,6 +7,7 @@
 //
 // A plan (descriptors and algorithm) is made when a shape is first met and kept.
 #include "cuda_internal.h"
+#include "fp8_ops.h"
 #include "matmul_table.h"
 
 #include <cublasLt.h>
@@ -302,6 +303,8 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
 // dx^T (in, M) = w^T (in, out) * dy^T (out, M)
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
+    // without --cache-transposed all layers' weights share the memory of one transpose, made just before its use
+    if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Product p = product_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     product_size(&p, w.value.cols, dy.rows, w.value.rows);
     p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_backward;

@@ -260,7 +260,7 @@ bool norm_forward_ring(const CudaBackend *backend, const NormForward<T> &a) {
 
 template <typename T> bool norm_forward_wide(const CudaBackend *backend, const NormForward<T> &a) {
     constexpr bool small = sizeof(T) == 2;
-    if (a.cols <= 2048) return norm_forward_ring < T, 256, 4, small ? 2 : 1, small ? 3 : 2 > (backend, a);
+    if (a.cols <= 2048) return norm_forward_ring < T, 256, 4, small ? 2 : 1, 2 > (backend, a);
     if (a.cols <= 4096) return norm_forward_ring < T, 512, 2, small ? 2 : 1, 2 > (backend, a);
     if (a.cols <= 8192) return norm_forward_ring < T, 1024, 1, 1, small ? 2 : 1 > (backend, a);
     return false;
@@ -281,8 +281,8 @@ template <typename T> void norm_forward_launch(const CudaBackend *backend, const
 
 // --- again for the weight gradient --------------------------------------------------------------------------
 template <typename T, int V> struct NormRebuild {
-    static constexpr int unroll = sizeof(T) == 4 ? 1 : 4;
-    static constexpr bool sums = false;
+    static constexpr int unroll = sizeof(T) == 4 ? 1 : 2;
+    static constexpr bool sums = false, rolling = false;
     struct Loaded {
         Pack<T, V> x;
         float mean, rstd;

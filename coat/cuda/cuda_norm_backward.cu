@@ -171,7 +171,7 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backwa
 
 template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     static constexpr int unroll = 4;
-    static constexpr bool sums = true;
+    static constexpr bool sums = true, rolling = false;
     struct Loaded {
         float dn, hat;
     };
@@ -218,7 +218,7 @@ bool norm_backward_ring(Exec *exec, NormBackward<T> a, float *dweight, float *db
 template <typename T>
 bool norm_backward_wide(Exec *exec, const NormBackward<T> &a, float *dweight, float *dbias, bool accumulate) {
     if constexpr (sizeof(T) == 2) {
-        if (a.cols <= 1024) return norm_backward_ring<T, 128, 6, 2, 3>(exec, a, dweight, dbias, accumulate);
+        if (a.cols <= 1024) return norm_backward_ring<T, 128, 4, 4, 2>(exec, a, dweight, dbias, accumulate);
         if (a.cols <= 2048) return norm_backward_ring<T, 256, 3, 2, 3>(exec, a, dweight, dbias, accumulate);
         if (a.cols <= 4096) return norm_backward_ring<T, 512, 2, 1, 3>(exec, a, dweight, dbias, accumulate);
         if (a.cols <= 8192) return norm_backward_ring<T, 1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);

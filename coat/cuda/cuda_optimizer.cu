@@ -1,21 +1,32 @@
 // The norm of all gradients and the AdamW step (COAT section 2). Each runs over the whole list of parameters in a
 // few launches, whose tables travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
-#include "cuda_kernels.h"
+// Parameters whose moments are in 8 bits are those of fp8_moments.cu.
+#include "cuda_optimizer.h"
+#include "moments.h"
+
+int64_t flat_elements(const char *operation, Tensor t) {
+    if (t.rows > 1 && t.stride != t.cols) fatal(EXIT_DEVICE, "%s on the GPU: a parameter has gaps", operation);
+    return tensor_elements(t);
+}
+
+MasterStore master_store(const Parameter &p) {
+    const Format value = p.weight.value.format, master = p.master.format;
+    if (!p.master.data && value == FMT_FP32) return IN_VALUE;
+    if (!p.master.data && value == FMT_BF16) return IN_VALUE_BF16;
+    if (p.master.data && value == FMT_BF16 && master == FMT_FP32) return IN_FP32;
+    if (p.master.data && value == FMT_BF16 && master == FMT_U16) return IN_SPLIT16;
+    fatal(EXIT_DEVICE, "adamw_update on the GPU: a %s value with %s master weights is not built", format_name(value),
+          p.master.data ? format_name(master) : "no");
+}
 
 namespace {
 
-constexpr int OPTIMIZER_THREADS = 256;
 // Entries of one launch's table: tables stay below 4 KiB, the limit of kernel parameters on older toolkits.
 constexpr int NORM_ENTRIES = 160;
 constexpr int UPDATE_ENTRIES = 56;
 constexpr int64_t NORM_ELEMENTS = 65536;  // of a gradient, per block
 constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
-
-int64_t flat_elements(const char *operation, Tensor t) {
-    if (t.rows > 1 && t.stride != t.cols) fatal(EXIT_DEVICE, "%s on the GPU: a parameter has gaps", operation);
-    return tensor_elements(t);
-}
 
 // The entry whose blocks include `block`; first_block has count + 1 rising values.
 __device__ inline int table_find(const int *first_block, int count, int block) {
@@ -113,14 +124,6 @@ void grad_squares_launch(cudaStream_t stream, const NormTable &table) {
 }
 
 // --- AdamW --------------------------------------------------------------------------------------------------
-// What all elements of a step share, made once on the device.
-struct UpdateScalars {
-    float lr, beta1, beta2, eps, weight_decay;
-    float clip;                     // factor of the gradient
-    float correction1, correction2; // 1 / (1 - beta^t) of the moments
-    int32_t skip;
-};
-
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
     s.skip = state->nonfinite;
@@ -135,6 +138,8 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.beta2 = state->beta2;
         s.eps = state->eps;
         s.weight_decay = state->weight_decay;
+        s.seed = state->seed;
+        s.t = state->t;
         const bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
         s.clip = clip ? state->grad_clip / state->grad_norm : 1.0f;
         s.correction1 = (float)(1.0 / (1.0 - pow((double)s.beta1, (double)state->t)));
@@ -144,10 +149,11 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
 }
 
 struct UpdateEntry {
-    void *value, *master; // master NULL: the value itself is FP32
+    void *value, *master;
     const void *grad;
-    float *m, *v;
+    void *m, *v;
     int64_t elements;
+    uint64_t index; // Parameter.index
     bool decay, wide;
 };
 
@@ -159,66 +165,65 @@ struct UpdateTable {
 };
 static_assert(sizeof(UpdateTable) <= 4096, "a table is a kernel parameter");
 
-// Where the full-precision parameter lives: in the value, in FP32 beside it, or in the value's 16 bits and 16 more.
-enum MasterStore { IN_VALUE, IN_FP32, IN_SPLIT16 };
-
-template <MasterStore MASTER, typename G, int V> struct UpdateLoaded {
-    Pack<float, V> m, v;
+// S is the type of the moments, G that of the gradient.
+template <MasterStore MASTER, typename S, typename G, int V> struct UpdateLoaded {
+    static constexpr bool full = MASTER == IN_VALUE || MASTER == IN_FP32;
+    Pack<S, V> m, v;
     Pack<G, V> grad;
-    Pack<float, MASTER == IN_SPLIT16 ? 1 : V> master;
-    Pack<uint16_t, MASTER == IN_SPLIT16 ? V : 1> high, low;
+    Pack<float, full ? V : 1> master;
+    Pack<uint16_t, full ? 1 : V> high;
+    Pack<uint16_t, MASTER == IN_SPLIT16 ? V : 1> low;
 };
 
-template <MasterStore MASTER, typename G, int V>
-__device__ inline UpdateLoaded<MASTER, G, V> update_load(const UpdateEntry &e, int64_t at) {
-    UpdateLoaded<MASTER, G, V> x;
-    x.m = load_streaming<V>(e.m + at);
-    x.v = load_streaming<V>(e.v + at);
+template <MasterStore MASTER, typename S, typename G, int V>
+__device__ inline UpdateLoaded<MASTER, S, G, V> update_load(const UpdateEntry &e, int64_t at) {
+    UpdateLoaded<MASTER, S, G, V> x;
+    x.m = load_streaming<V>((const S *)e.m + at);
+    x.v = load_streaming<V>((const S *)e.v + at);
     x.grad = load_streaming<V>((const G *)e.grad + at);
-    if constexpr (MASTER == IN_SPLIT16) {
-        x.high = load_streaming<V>((const uint16_t *)e.value + at);
-        x.low = load_streaming<V>((const uint16_t *)e.master + at);
-    } else {
-        x.master = load_streaming<V>((const float *)(MASTER == IN_FP32 ? e.master : e.value) + at);
-    }
+    if constexpr (MASTER == IN_VALUE) x.master = load_streaming<V>((const float *)e.value + at);
+    if constexpr (MASTER == IN_FP32) x.master = load_streaming<V>((const float *)e.master + at);
+    if constexpr (!x.full) x.high = load_streaming<V>((const uint16_t *)e.value + at);
+    if constexpr (MASTER == IN_SPLIT16) x.low = load_streaming<V>((const uint16_t *)e.master + at);
     return x;
 }
 
-template <MasterStore MASTER, typename G, int V>
+template <MasterStore MASTER, typename S, typename G, int V>
 __device__ inline void update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
-                                    UpdateLoaded<MASTER, G, V> x) {
-    float grad[V];
+                                    const UpdateLoaded<MASTER, S, G, V> &x) {
+    float grad[V], m[V], v[V];
     unpack<V>(x.grad, grad);
+    unpack<V>(x.m, m);
+    unpack<V>(x.v, v);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     Pack<uint16_t, V> high, low;
     Pack<float, V> master;
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        const float g = grad[i] * s.clip;
-        const float m = s.beta1 * x.m.value[i] + (1.0f - s.beta1) * g;
-        const float v = s.beta2 * x.v.value[i] + (1.0f - s.beta2) * g * g;
-        x.m.value[i] = m;
-        x.v.value[i] = v;
         float p;
         if constexpr (MASTER == IN_SPLIT16)
             p = master_join(x.high.value[i], x.low.value[i]);
+        else if constexpr (MASTER == IN_VALUE_BF16)
+            p = bf16_decode(x.high.value[i]);
         else
             p = x.master.value[i];
-        const float update = m * s.correction1 / (sqrtf(v * s.correction2) + s.eps);
-        p = p - s.lr * update - decay * p;
+        p = adamw_element<true>(s, decay, grad[i], &m[i], &v[i], p);
         master.value[i] = p;
-        high.value[i] = master_bf16(p);
         low.value[i] = (uint16_t)float_bits(p);
+        if constexpr (MASTER == IN_VALUE_BF16)
+            high.value[i] = bf16_encode_stochastic(p, s.seed, s.t, e.index + (uint64_t)(at + i));
+        else
+            high.value[i] = master_bf16(p);
     }
-    store(e.m + at, x.m);
-    store(e.v + at, x.v);
+    store((S *)e.m + at, packed<S, V>(m));
+    store((S *)e.v + at, packed<S, V>(v));
     if constexpr (MASTER == IN_VALUE) store((float *)e.value + at, master);
     if constexpr (MASTER == IN_FP32) store((float *)e.master + at, master);
     if constexpr (MASTER == IN_SPLIT16) store((uint16_t *)e.master + at, low);
     if constexpr (MASTER != IN_VALUE) store((uint16_t *)e.value + at, high);
 }
 
-template <MasterStore MASTER, typename G>
+template <MasterStore MASTER, typename S, typename G>
 __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __grid_constant__ UpdateTable table) {
     constexpr int V = UPDATE_WIDTH, BATCH = 2;
     const UpdateScalars scalars = *table.scalars;
@@ -229,76 +234,74 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
     const int64_t end = min(begin + UPDATE_ELEMENTS, e.elements);
     const int64_t vectors_end = e.wide ? begin + (end - begin) / V * V : begin;
     for (int64_t first = begin + threadIdx.x * V; first < vectors_end; first += BATCH * V * OPTIMIZER_THREADS) {
-        UpdateLoaded<MASTER, G, V> loaded[BATCH];
+        UpdateLoaded<MASTER, S, G, V> loaded[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             const int64_t at = first + k * V * OPTIMIZER_THREADS;
-            if (at < vectors_end) loaded[k] = update_load<MASTER, G, V>(e, at);
+            if (at < vectors_end) loaded[k] = update_load<MASTER, S, G, V>(e, at);
         }
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             const int64_t at = first + k * V * OPTIMIZER_THREADS;
-            if (at < vectors_end) update_apply<MASTER, G, V>(e, scalars, at, loaded[k]);
+            if (at < vectors_end) update_apply<MASTER, S, G, V>(e, scalars, at, loaded[k]);
         }
     }
     for (int64_t at = vectors_end + threadIdx.x; at < end; at += OPTIMIZER_THREADS)
-        update_apply<MASTER, G, 1>(e, scalars, at, update_load<MASTER, G, 1>(e, at));
+        update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at));
 }
 
 // --- the host's side ----------------------------------------------------------------------------------------
-MasterStore master_store(const Parameter &p) {
-    const Format value = p.weight.value.format, master = p.master.format;
-    if (!p.master.data && value == FMT_FP32) return IN_VALUE;
-    if (p.master.data && value == FMT_BF16 && master == FMT_FP32) return IN_FP32;
-    if (p.master.data && value == FMT_BF16 && master == FMT_U16) return IN_SPLIT16;
-    fatal(EXIT_DEVICE, "adamw_update on the GPU: a %s value with %s master weights is not built", format_name(value),
-          p.master.data ? format_name(master) : "no");
-}
-
-bool aligned16(const void *address) {
-    return (uintptr_t)address % 16 == 0;
-}
-
-template <MasterStore MASTER, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
+template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
     if (table->count > 0 && table->first_block[table->count] > 0) {
-        adamw_kernel<MASTER, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);
+        adamw_kernel<MASTER, S, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("adamw_kernel");
     }
     table->count = 0;
 }
 
-// Updates the parameters of one kind: a kernel for each place of the master weights and format of the gradient.
-template <MasterStore MASTER, typename G>
-void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, Format grad,
-                  const UpdateScalars *scalars) {
+// Updates the parameters of one kind: a kernel for each place of the master weights and format of moments and gradient.
+template <MasterStore MASTER, typename S, typename G>
+void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    const Format moment = sizeof(S) == 2 ? FMT_BF16 : FMT_FP32, grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;
     UpdateTable table = {};
     table.scalars = scalars;
     for (int i = 0; i < count; i++) {
         const Parameter &p = parameters[i];
-        if (p.grad.format != grad || master_store(p) != MASTER) continue;
-        require_format("adamw_update", "a first moment", p.m, FMT_FP32);
-        require_format("adamw_update", "a second moment", p.v, FMT_FP32);
+        if (p.m.format != moment || p.grad.format != grad || master_store(p) != MASTER) continue;
         UpdateEntry *e = &table.entry[table.count];
         e->value = p.weight.value.data;
         e->master = p.master.data;
         e->grad = p.grad.data;
-        e->m = (float *)p.m.data;
-        e->v = (float *)p.v.data;
+        e->m = p.m.data;
+        e->v = p.v.data;
         e->elements = flat_elements("adamw_update", p.weight.value);
+        e->index = p.index;
         e->decay = p.decay;
         e->wide =
             aligned16(e->value) && aligned16(e->master) && aligned16(e->grad) && aligned16(e->m) && aligned16(e->v);
         table.first_block[table.count + 1] =
             table.first_block[table.count] + (int)ceil_div(e->elements, UPDATE_ELEMENTS);
-        if (++table.count == UPDATE_ENTRIES) adamw_flush<MASTER, G>(stream, &table);
+        if (++table.count == UPDATE_ENTRIES) adamw_flush<MASTER, S, G>(stream, &table);
     }
-    adamw_flush<MASTER, G>(stream, &table);
+    adamw_flush<MASTER, S, G>(stream, &table);
 }
 
 template <MasterStore MASTER>
-void adamw_launch_both(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
-    adamw_launch<MASTER, bf16>(stream, parameters, count, FMT_BF16, scalars);
-    adamw_launch<MASTER, float>(stream, parameters, count, FMT_FP32, scalars);
+void adamw_launch_all(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    adamw_launch<MASTER, float, bf16>(stream, parameters, count, scalars);
+    adamw_launch<MASTER, float, float>(stream, parameters, count, scalars);
+    adamw_launch<MASTER, bf16, bf16>(stream, parameters, count, scalars);
+    adamw_launch<MASTER, bf16, float>(stream, parameters, count, scalars);
+}
+
+// Refuses what no kernel updates.
+void require_update(const Parameter &p) {
+    const char *operation = "adamw_update";
+    master_store(p);
+    if (p.grad.format != FMT_BF16) require_format(operation, "a gradient", p.grad, FMT_FP32);
+    if (p.m.granularity == SCALE_EXPAND && p.v.granularity == SCALE_EXPAND) return;
+    if (p.m.format != FMT_BF16) require_format(operation, "a first moment", p.m, FMT_FP32);
+    require_format(operation, "a second moment", p.v, p.m.format);
 }
 
 } // namespace
@@ -333,11 +336,13 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
 
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
     cudaStream_t stream = cuda_backend(exec)->stream;
-    for (int i = 0; i < count; i++) master_store(parameters[i]); // refuses what no kernel below updates
+    for (int i = 0; i < count; i++) require_update(parameters[i]);
     UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
     update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
     LAUNCH_CHECK("update_begin_kernel");
-    adamw_launch_both<IN_VALUE>(stream, parameters, count, scalars);
-    adamw_launch_both<IN_FP32>(stream, parameters, count, scalars);
-    adamw_launch_both<IN_SPLIT16>(stream, parameters, count, scalars);
+    adamw_launch_all<IN_VALUE>(stream, parameters, count, scalars);
+    adamw_launch_all<IN_VALUE_BF16>(stream, parameters, count, scalars);
+    adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);
+    adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
+    fp8_moments_update(exec, parameters, count, scalars, state);
 }

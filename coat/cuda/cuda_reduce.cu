@@ -43,7 +43,7 @@ __global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float
 // --- bias gradients -----------------------------------------------------------------------------------------
 template <typename T, int V> struct ColumnSum {
     static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
-    static constexpr bool sums = true;
+    static constexpr bool sums = true, rolling = false;
     typedef Pack<T, V> Loaded;
     const T *x;
     int64_t stride;

@@ -1,0 +1,198 @@
+// The backward of causal attention on Hopper, BF16, heads 64 wide. With s = q k^T / sqrt(64), p = exp(s - lse),
+// dp = do v^T and delta = rowsum(do * o):
+//
+//   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(64)   dq = ds k / sqrt(64)
+//
+// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 128 rows:
+//   keys     own k, v; q, do, lse, delta stream by: s^T, dp^T, then dv += p^T do and dk += ds^T q
+//   queries  own q, do, lse, delta; k, v stream by: s, dp, then dq += ds k
+// Computing s and dp in both costs two of seven products, and buys that every sum stays in the registers of one
+// warpgroup, in one order: equal bits in every run, no sums in memory, and units that know nothing of each other.
+// Units are handed out by a counter, long before short ones within a few heads, whose operands stay in the L2 cache.
+//
+// A block is two warpgroups that compute, 64 own rows each, at their own pace, so that the exponentials of one run
+// while the tensor cores work for the other; and one thread that has the copy engine fill a ring of tiles.
+#include "attention_backward_unit.h"
+
+// --- lse and delta, row by row ------------------------------------------------------------------------------------
+struct Rows {
+    const bf16 *o, *d_o;
+    const float *lse; // (B * heads, T)
+    int64_t o_stride, d_o_stride;
+    float *statistics;
+    unsigned *next_unit;
+    int heads, T, blocks;
+};
+
+constexpr int ROW_THREADS = HEAD / 8, ROWS_PER_BLOCK = 256 / ROW_THREADS;
+
+// Eight threads per row of a head. Rows beyond T get lse = inf, so that their probabilities are 0.
+__global__ static void statistics_kernel(Rows x) {
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
+    int row = (int)(blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / ROW_THREADS), part = (int)threadIdx.x % ROW_THREADS;
+    int t = row / x.heads, head = row % x.heads, b = (int)blockIdx.y;
+    float delta = 0.0f;
+    if (t < x.T) {
+        int64_t token = (int64_t)b * x.T + t, column = (int64_t)head * HEAD + part * 8;
+        Bf16x8 o = load16_streaming(x.o + token * x.o_stride + column);
+        Bf16x8 d_o = load16(x.d_o + token * x.d_o_stride + column);
+#pragma unroll
+        for (int i = 0; i < 8; i++) delta = fmaf(__bfloat162float(o.value[i]), __bfloat162float(d_o.value[i]), delta);
+    }
+#pragma unroll
+    for (int offset = ROW_THREADS / 2; offset > 0; offset /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, offset);
+    if (part != 0 || t >= x.blocks * TILE) return;
+    int64_t sequence_head = (int64_t)b * x.heads + head;
+    float *to = x.statistics + (sequence_head * x.blocks + t / TILE) * 2 * TILE + t % TILE;
+    to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
+    to[TILE] = delta;
+}
+
+// --- copying ------------------------------------------------------------------------------------------------------
+__device__ static inline void pair_copy(const Problem &x, Pair *to, float *statistics, bool queries, int head,
+                                        int block, uint64_t *full) {
+    int column = head % x.sequence_heads * HEAD, sequence = head / x.sequence_heads;
+    barrier_arrive_expect(full, (uint32_t)(sizeof(Pair) + (queries ? 2 * TILE * sizeof(float) : 0)));
+    copy_tile(to->first, queries ? &x.q : &x.k, column, block * TILE, sequence, full);
+    copy_tile(to->second, queries ? &x.d_o : &x.v, column, block * TILE, sequence, full);
+    if (queries) {
+        const float *from = x.statistics + ((int64_t)head * x.blocks + block) * 2 * TILE;
+        copy_bytes(statistics, from, 2 * TILE * sizeof(float), full);
+    }
+}
+
+// The next unit to be computed, or a number beyond the last.
+__device__ static inline int unit_next(const Problem &x) {
+    int index;
+    do index = (int)atomicAdd(x.next_unit, 1u);
+    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
+    return index;
+}
+
+__device__ static inline void copy_units(const Problem &x, Shared *shared) {
+    Ring<2> own = {};
+    Ring<STAGES> stage = {};
+    int count = unit_count(x), index = unit_next(x);
+    for (;; ring_next(own)) {
+        barrier_wait(&shared->own_empty[own.index], own.phase ^ 1);
+        shared->unit[own.index] = index < count ? index : -1;
+        if (index >= count) {
+            barrier_arrive(&shared->own_full[own.index]);
+            return;
+        }
+        Unit unit = unit_get(x, index);
+        pair_copy(x, &shared->own[own.index], shared->own_statistics[own.index], !unit.keys, unit.head, unit.block,
+                  &shared->own_full[own.index]);
+        index = unit_next(x);
+        for (int j = 0; j < unit.tiles; j++, ring_next(stage)) {
+            barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
+            pair_copy(x, &shared->streamed[stage.index], shared->streamed_statistics[stage.index], unit.keys, unit.head,
+                      unit.keys ? unit.block + j : unit.block - j, &shared->streamed_full[stage.index]);
+        }
+    }
+}
+
+// The instructions exist on Hopper alone; elsewhere the kernel is empty and never launched.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool HOPPER_CODE = true;
+#else
+constexpr bool HOPPER_CODE = false;
+#endif
+
+__global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
+    extern __shared__ unsigned char memory[];
+    if constexpr (HOPPER_CODE) {
+        Shared *shared = (Shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < 2; i++) {
+                barrier_init(&shared->own_full[i], 1);
+                barrier_init(&shared->own_empty[i], COMPUTING * 4);
+            }
+            for (int i = 0; i < STAGES; i++) {
+                barrier_init(&shared->streamed_full[i], 1);
+                barrier_init(&shared->streamed_empty[i], COMPUTING * 4);
+            }
+            barrier_init_fence();
+        }
+        __syncthreads();
+        int warpgroup = warp_uniform((int)threadIdx.x / 128);
+        if (warpgroup == COMPUTING) {
+            registers_give<COPYING_REGISTERS>();
+            if (threadIdx.x == COMPUTING * 128) copy_units(x, shared);
+        } else {
+            registers_take<COMPUTING_REGISTERS>();
+            compute_units(x, shared, warpgroup);
+        }
+    }
+}
+
+// --- host ---------------------------------------------------------------------------------------------------------
+typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function, found at run time, so that the program starts where there is no driver.
+static EncodeTiled encode_tiled() {
+    static EncodeTiled found = NULL;
+    if (found) return found;
+    void *address = NULL;
+    cudaDriverEntryPointQueryResult result;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result),
+               "looking up the driver's cuTensorMapEncodeTiled");
+    found = (EncodeTiled)address;
+    return found;
+}
+
+// A view as the copy engine reads it; rows beyond T read as zeros.
+static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape) {
+    EncodeTiled encode = encode_tiled();
+    cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
+    cuuint64_t size[] = {(cuuint64_t)shape.heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
+    cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
+    cuuint32_t box[] = {HEAD, TILE, 1}, step[] = {1, 1, 1};
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+extern "C" AttentionBackwardTuning attention_backward_tuning = {false, 16, 3};
+
+static bool view_fits(Tensor view) {
+    return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
+}
+
+extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
+                                          Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+    const CudaBackend *backend = cuda_backend(exec);
+    const Tensor views[] = {dq, dk, dv, d_o, o, q, k, v};
+    if (!attention_backward_supported(shape, backend->capability)) return false;
+    if (exec->workspace_bytes < attention_backward_bytes(shape)) return false;
+    for (const Tensor &view : views)
+        if (!view_fits(view)) return false;
+    Problem x = {};
+    if (!tile_map(&x.q, q, shape) || !tile_map(&x.k, k, shape) || !tile_map(&x.v, v, shape) ||
+        !tile_map(&x.d_o, d_o, shape))
+        return false;
+    Rows rows = {};
+    rows.o = (const bf16 *)o.data, rows.d_o = (const bf16 *)d_o.data, rows.lse = (const float *)lse.data;
+    rows.o_stride = o.stride, rows.d_o_stride = d_o.stride;
+    rows.next_unit = (unsigned *)exec->workspace;
+    rows.statistics = (float *)((char *)exec->workspace + 256);
+    rows.heads = shape.heads, rows.T = shape.T, rows.blocks = (int)attention_backward_blocks(shape);
+    x.statistics = rows.statistics, x.next_unit = rows.next_unit;
+    x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
+    x.dq_stride = dq.stride, x.dk_stride = dk.stride, x.dv_stride = dv.stride;
+    x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;
+    x.scale = 1.0f / sqrtf((float)HEAD);
+    x.tuning = attention_backward_tuning;
+    dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * shape.heads, ROWS_PER_BLOCK), (unsigned)shape.B);
+    statistics_kernel<<<grid, 256, 0, backend->stream>>>(rows);
+    LAUNCH_CHECK("attention_backward, statistics");
+    if (x.tuning.units == 0) return true;
+    CUDA_CHECK(cudaFuncSetAttribute(backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
+               "giving attention's backward its shared memory");
+    int units = 2 * x.heads * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
+    backward_kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
+    LAUNCH_CHECK("attention_backward");
+    return true;
+}

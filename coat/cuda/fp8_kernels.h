@@ -1,0 +1,157 @@
+// Helpers of the FP8 kernels (COAT section 1): the hardware's conversions, maxima that keep NaN, scales, and what is
+// demanded of descriptors. Included by coat/cuda/fp8_*.cu only.
+//
+// A thread handles 16 neighbouring columns of a row at a time: 16 codes are 16 bytes, and lie in one group of every
+// group size (16, 32, 128). All widths are multiples of 16.
+#pragma once
+#include "cuda_kernels.h"
+#include "fp8_ops.h"
+#include "quantize.h"
+
+#include <cuda_fp16.h>
+
+constexpr int SPAN = 16;       // columns of a thread
+constexpr int THREAD_ROWS = 4; // and its rows in a tile
+
+typedef Pack<bf16, SPAN> Bf16Span;
+
+// --- conversions --------------------------------------------------------------------------------------------
+// Two codes, the first in the lower byte; to nearest even, saturating.
+template <Format F> __device__ static inline uint32_t encode_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    if constexpr (F == FMT_E5M2)
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return fp8_encode(F, first) | (uint32_t)fp8_encode(F, second) << 8;
+#endif
+}
+
+// N codes of values * reciprocal, N a multiple of 4; 4 codes per word.
+template <Format F, int N>
+__device__ static inline void encode(const float value[N], float reciprocal, uint32_t out[N / 4]) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++)
+        out[i] = encode_pair<F>(value[4 * i] * reciprocal, value[4 * i + 1] * reciprocal) |
+                 encode_pair<F>(value[4 * i + 2] * reciprocal, value[4 * i + 3] * reciprocal) << 16;
+}
+
+__device__ static inline void decode_pair(uint32_t pair, float *first, float *second) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+    __half2 both;
+    memcpy(&both, &halves, sizeof both);
+    const float2 values = __half22float2(both);
+    *first = values.x;
+    *second = values.y;
+#else
+    *first = e4m3_decode((uint8_t)pair);
+    *second = e4m3_decode((uint8_t)(pair >> 8));
+#endif
+}
+
+// N values from E4M3 codes.
+template <int N> __device__ static inline void decode(const uint32_t code[N / 4], float scale, float out[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        decode_pair(code[i] & 0xffffu, &out[4 * i], &out[4 * i + 1]);
+        decode_pair(code[i] >> 16, &out[4 * i + 2], &out[4 * i + 3]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) out[i] *= scale;
+}
+
+// --- maxima -------------------------------------------------------------------------------------------------
+// The larger of a maximum and |x|; NaN stays NaN, whose bits are above those of all other values.
+__device__ static inline float larger_magnitude(float maximum, float x) {
+    float out;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(maximum), "f"(fabsf(x)));
+    return out;
+}
+
+template <int N> __device__ static inline float largest_magnitude(const float x[N], float maximum) {
+#pragma unroll
+    for (int i = 0; i < N; i++) maximum = larger_magnitude(maximum, x[i]);
+    return maximum;
+}
+
+// The same over BF16, two at a time.
+template <int N> __device__ static inline float largest_magnitude(const Pack<bf16, N> &pack, float maximum) {
+    __nv_bfloat162 pairs[N / 2];
+    memcpy(pairs, &pack, sizeof pairs);
+    __nv_bfloat162 largest = __habs2(pairs[0]);
+#pragma unroll
+    for (int i = 1; i < N / 2; i++) largest = __hmax2_nan(largest, __habs2(pairs[i]));
+    return larger_magnitude(larger_magnitude(maximum, __low2float(largest)), __high2float(largest));
+}
+
+// Bits of the maximum over the lanes of a warp, in every lane.
+__device__ static inline uint32_t warp_maximum_bits(float maximum) {
+    return __reduce_max_sync(ALL_LANES, __float_as_uint(maximum));
+}
+
+// Over `lanes` neighbouring lanes (a power of two), in each of them.
+__device__ static inline float lanes_maximum(float maximum, int lanes) {
+    for (int mask = 1; mask < lanes; mask *= 2)
+        maximum = larger_magnitude(maximum, __shfl_xor_sync(ALL_LANES, maximum, mask));
+    return maximum;
+}
+
+// The BF16 scale of a group of E4M3, and its value: group_scale_from_maximum() in fewer instructions. One step from the
+// rounded product with 1 / 448 is the correctly rounded quotient, for every FP32 maximum.
+__device__ static inline __nv_bfloat16 group_scale(float maximum, float *scale) {
+    constexpr float part = 1.0f / E4M3_MAX;
+    const float finite = fminf(maximum, bits_float(NONFINITE_BITS - 1u)); // of NaN too
+    const float product = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, product, finite), part, product);
+    const float largest = maximum == 0.0f ? 1.0f : fmaxf(quotient, SCALE_SMALLEST);
+    const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
+    *scale = __bfloat162float(rounded);
+    return rounded;
+}
+
+// RN(1 / scale) of a group: the approximation and one step of Newton's, enough for the 8 bits of a BF16 divisor.
+// The scales of groups lie between 2^-126 and 2^120, so nothing here leaves the normal numbers.
+__device__ static inline float group_scale_reciprocal(float scale) {
+    const float near = fast_reciprocal(scale);
+    return fmaf(fmaf(-scale, near, 1.0f), near, near);
+}
+
+// --- scales of tensors ---------------------------------------------------------------------------------------
+// Where the row maxima of a tensor go: its own list, or the workspace until its scale is made.
+uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);
+// scale = that of a tensor with these maxima; a maximum that is not finite raises the step's flag.
+void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
+// Row maxima of a BF16 tensor (rows, cols).
+void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima);
+
+// --- descriptors --------------------------------------------------------------------------------------------
+static inline bool is_grouped(Tensor t) {
+    return t.data && t.granularity == SCALE_GROUP;
+}
+
+// Ends the program unless the tensor can be walked in spans of 16: BF16, or codes.
+static inline void require_spans(const char *operation, const char *what, Tensor t) {
+    if (!t.data) return;
+    if (t.format != FMT_BF16 && !format_is_fp8(t.format))
+        fatal(EXIT_DEVICE, "%s on the GPU: %s is stored as %s where bf16 or an 8-bit format is needed", operation, what,
+              format_name(t.format));
+    const int64_t inner = t.transposed ? t.rows : t.cols;
+    if (inner % SPAN || t.stride % SPAN || (uintptr_t)t.data % 16)
+        fatal(EXIT_DEVICE, "%s on the GPU: %s has %lld elements in a row where FP8 kernels need a multiple of %d",
+              operation, what, (long long)inner, SPAN);
+    const bool grouped = t.granularity == SCALE_GROUP;
+    if (grouped && (t.format != FMT_E4M3 || (t.group != 16 && t.group != 32 && t.group != 64 && t.group != 128)))
+        fatal(EXIT_DEVICE, "%s on the GPU: %s has groups of %d %s where 16, 32, 64 or 128 e4m3 are built", operation,
+              what, t.group, format_name(t.format));
+    if (format_is_fp8(t.format) && !t.scale) fatal(EXIT_DEVICE, "%s on the GPU: %s has no scale", operation, what);
+}
+
+static inline int group_bits_of(Tensor t) {
+    int bits = 0;
+    while (1 << bits < t.group) bits++;
+    return bits;
+}

@@ -1,0 +1,370 @@
+// The AdamW step on 8-bit moments with dynamic range expansion (COAT section 2): one read and one write of every state,
+// gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per element, and 10
+// bytes each way per group of 128. A warp has four groups at a time; fp8_moments.h says what its lanes do.
+#include "fp8_moments.h"
+
+namespace {
+
+constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
+constexpr int CHUNK_BLOCKS_PER_SM = 4;            // 16 warps of 128 registers, of which none is spilled
+constexpr int ENTRIES = 37;
+
+struct MomentEntry {
+    void *value, *master;
+    const void *grad;
+    uint8_t *code[2]; // of m and v, and so on
+    float *scale[2];
+    uint8_t *exponent[2];
+    int64_t elements, chunks; // whole ones, 0 on odd addresses
+    uint64_t index;           // Parameter.index
+    bool decay;
+};
+
+struct MomentTable {
+    MomentEntry entry[ENTRIES];
+    int first[ENTRIES + 1]; // piece of work, of one warp, of each entry; and their sum
+    int count;
+    bool expand, stochastic;
+    Format second; // of v
+    const UpdateScalars *scalars;
+    StepState *state;
+};
+static_assert(sizeof(MomentTable) <= 4096, "a table is a kernel parameter");
+
+// --- parameters ---------------------------------------------------------------------------------------------
+// A vector of parameters in full precision, as stored.
+template <MasterStore MASTER> struct MasterPack {
+    Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
+    Pack<uint16_t, MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16 ? WIDTH : 1> high;
+    Pack<uint16_t, MASTER == IN_SPLIT16 ? WIDTH : 1> low;
+};
+
+template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(const MomentEntry &e, int64_t at) {
+    MasterPack<MASTER> p;
+    if constexpr (MASTER == IN_VALUE) p.full = load_streaming<WIDTH>((const float *)e.value + at);
+    if constexpr (MASTER == IN_FP32) p.full = load_streaming<WIDTH>((const float *)e.master + at);
+    if constexpr (MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16)
+        p.high = load_streaming<WIDTH>((const uint16_t *)e.value + at);
+    if constexpr (MASTER == IN_SPLIT16) p.low = load_streaming<WIDTH>((const uint16_t *)e.master + at);
+    return p;
+}
+
+// Pairs of 16 bits: the lower halves of two words, or the upper.
+__device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x7632);
+}
+
+// In FP32; of split masters as master_join() does, two at a time.
+template <MasterStore MASTER> __device__ inline void master_values(const MasterPack<MASTER> &p, float out[WIDTH]) {
+    if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32) {
+        unpack<WIDTH>(p.full, out);
+    } else {
+        uint32_t high[WIDTH / 2], low[WIDTH / 2] = {};
+        memcpy(high, &p.high, sizeof high);
+        if constexpr (MASTER == IN_SPLIT16) memcpy(low, &p.low, sizeof low);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const uint32_t x = i % 2 ? upper_halves(low[i / 2], high[i / 2]) : lower_halves(low[i / 2], high[i / 2]);
+            out[i] = bits_float(MASTER == IN_SPLIT16 ? x - (x & 0x8000u) * 2 : x);
+        }
+    }
+}
+
+template <MasterStore MASTER>
+__device__ inline void master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at, const float p[WIDTH]) {
+    uint32_t high[WIDTH / 2], low[WIDTH / 2];
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; i++) {
+        const uint32_t x = float_bits(p[2 * i]), y = float_bits(p[2 * i + 1]);
+        low[i] = lower_halves(x, y);
+        high[i] = upper_halves(x + 0x8000u, y + 0x8000u); // master_bf16()
+        if constexpr (MASTER == IN_VALUE_BF16) {
+            const uint64_t index = e.index + (uint64_t)(at + 2 * i);
+            high[i] = bf16_encode_stochastic(p[2 * i], s.seed, s.t, index) |
+                      (uint32_t)bf16_encode_stochastic(p[2 * i + 1], s.seed, s.t, index + 1) << 16;
+        }
+    }
+    Pack<uint16_t, WIDTH> half;
+    if constexpr (MASTER == IN_SPLIT16) {
+        memcpy(&half, low, sizeof half);
+        store((uint16_t *)e.master + at, half);
+    }
+    if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32)
+        store((float *)(MASTER == IN_VALUE ? e.value : e.master) + at, packed<float, WIDTH>(p));
+    if constexpr (MASTER != IN_VALUE) {
+        memcpy(&half, high, sizeof half);
+        store((uint16_t *)e.value + at, half);
+    }
+}
+
+// --- whole chunks -------------------------------------------------------------------------------------------
+template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
+__device__ inline void update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
+                                    const MomentEntry &e, int64_t begin) {
+    const int lane = (int)threadIdx.x % WARP, in_group = lane % GROUP_LANES;
+    const int64_t group = begin / GROUP + lane / GROUP_LANES, first = group * GROUP + in_group * WIDTH;
+
+    // all loads before the first use
+    uint32_t code[2][LANE_ELEMENTS / 4];
+    Pack<G, WIDTH> grad[SPANS];
+    MasterPack<MASTER> master[SPANS];
+    float a[2];
+    uint32_t k[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        a[i] = e.scale[i][group];
+        k[i] = e.exponent[i][group];
+    }
+#pragma unroll
+    for (int j = 0; j < SPANS; j++) {
+        const int64_t at = first + j * GROUP_LANES * WIDTH;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const Pack<uint8_t, WIDTH> codes = load_streaming<WIDTH>(e.code[i] + at);
+            memcpy(&code[i][j * WIDTH / 4], &codes, sizeof codes);
+        }
+        grad[j] = load_streaming<WIDTH>((const G *)e.grad + at);
+        master[j] = master_load<MASTER>(e, at);
+    }
+
+    float m[LANE_ELEMENTS], v[LANE_ELEMENTS];
+    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, a[0], k[0], FMT_E4M3), code[0], m);
+    decode_lane<SECOND, true>(tables, lane_group(tables, a[1], k[1], SECOND), code[1], v);
+    const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
+#pragma unroll
+    for (int j = 0; j < SPANS; j++) {
+        float g[WIDTH], p[WIDTH];
+        unpack<WIDTH>(grad[j], g);
+        master_values<MASTER>(master[j], p);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            p[i] = adamw_element<false>(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
+        master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p);
+    }
+
+    LaneGroup fresh[2];
+    groups_measure<SECOND>(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
+    encode_lane<FMT_E4M3, false>(fresh[0], m, code[0]);
+    if constexpr (STOCHASTIC)
+        encode_lane_stochastic<SECOND>(tables, fresh[1], s, e.index + (uint64_t)first, v, code[1]);
+    else
+        encode_lane<SECOND, true>(fresh[1], v, code[1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < SPANS; j++) {
+            Pack<uint8_t, WIDTH> codes;
+            memcpy(&codes, &code[i][j * WIDTH / 4], sizeof codes);
+            store(e.code[i] + first + j * GROUP_LANES * WIDTH, codes);
+        }
+        if (in_group == i) { // one lane for m, the next for v
+            e.scale[i][group] = fresh[i].a;
+            e.exponent[i][group] = fresh[i].k_16ths;
+            if (!(fresh[i].a < INFINITY)) table.state->nonfinite = 1;
+        }
+    }
+}
+
+template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
+__global__ __launch_bounds__(CHUNK_THREADS,
+                             CHUNK_BLOCKS_PER_SM) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
+    __shared__ CodeTables tables;
+    const UpdateScalars scalars = *table.scalars;
+    if (scalars.skip) return;
+    tables_fill<SECOND>(&tables);
+    constexpr int WARPS = CHUNK_THREADS / WARP;
+    const int chunks = table.first[table.count];
+    int entry = 0;
+    for (int chunk = (int)blockIdx.x * WARPS + (int)threadIdx.x / WARP; chunk < chunks;
+         chunk += (int)gridDim.x * WARPS) {
+        while (chunk >= table.first[entry + 1]) entry++;
+        update_chunk<MASTER, G, SECOND, STOCHASTIC>(table, scalars, &tables, table.entry[entry],
+                                                    (int64_t)(chunk - table.first[entry]) * CHUNK);
+    }
+}
+
+// --- what is left of a parameter ----------------------------------------------------------------------------
+// Groups that fill no chunk, the last of which may be short, and whole tensors on odd addresses: a warp per group, by
+// the functions of moments.h alone.
+template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntry &e, int64_t at) {
+    if constexpr (MASTER == IN_VALUE) return ((const float *)e.value)[at];
+    if constexpr (MASTER == IN_FP32) return ((const float *)e.master)[at];
+    const uint16_t high = ((const uint16_t *)e.value)[at];
+    return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
+}
+
+template <MasterStore MASTER>
+__device__ inline void rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
+    if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;
+    if constexpr (MASTER == IN_FP32) ((float *)e.master)[at] = p;
+    if constexpr (MASTER == IN_SPLIT16) ((uint16_t *)e.master)[at] = (uint16_t)float_bits(p);
+    if constexpr (MASTER == IN_VALUE_BF16)
+        ((uint16_t *)e.value)[at] = bf16_encode_stochastic(p, s.seed, s.t, e.index + (uint64_t)at);
+    if constexpr (MASTER == IN_FP32 || MASTER == IN_SPLIT16) ((uint16_t *)e.value)[at] = master_bf16(p);
+}
+
+// The group of a warp's values; lane 0 stores it.
+__device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, Format format,
+                                           int64_t at, const float x[GROUP / WARP]) {
+    uint32_t largest = 0, negated = 0;
+    for (int i = 0; i < GROUP / WARP; i++) {
+        const uint32_t bits = float_bits(x[i]) & 0x7fffffffu;
+        largest = max(largest, bits);
+        negated = max(negated, 0u - bits);
+    }
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    negated = __reduce_max_sync(ALL_LANES, negated);
+    const MomentGroup group = moment_group_measured(largest, 0u - negated, format, table.expand);
+    if (threadIdx.x % WARP == 0) {
+        e.scale[which][at] = group.a;
+        e.exponent[which][at] = group.k_16ths;
+        if (!(group.a < INFINITY)) table.state->nonfinite = 1;
+    }
+    return group;
+}
+
+template <MasterStore MASTER, typename G>
+__global__
+__launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid_constant__ MomentTable table) {
+    const UpdateScalars s = *table.scalars;
+    const int warp = ((int)blockIdx.x * OPTIMIZER_THREADS + (int)threadIdx.x) / WARP, lane = (int)threadIdx.x % WARP;
+    if (s.skip || warp >= table.first[table.count]) return;
+    int entry = 0;
+    while (warp >= table.first[entry + 1]) entry++;
+    const MomentEntry &e = table.entry[entry];
+    const int64_t at = e.chunks * (CHUNK / GROUP) + warp - table.first[entry], begin = at * GROUP + lane;
+    const MomentGroup old_m = moment_group(e.scale[0][at], e.exponent[0][at], FMT_E4M3);
+    const MomentGroup old_v = moment_group(e.scale[1][at], e.exponent[1][at], table.second);
+    const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
+    float m[GROUP / WARP] = {}, v[GROUP / WARP] = {};
+    for (int i = 0; i < GROUP / WARP; i++) {
+        const int64_t index = begin + i * WARP;
+        if (index >= e.elements) continue;
+        m[i] = moment_decode(e.code[0][index], old_m, FMT_E4M3);
+        v[i] = moment_decode(e.code[1][index], old_v, table.second);
+        const float grad = (float)((const G *)e.grad)[index];
+        rest_store<MASTER>(e, s, index,
+                           adamw_element<false>(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index)));
+    }
+    const MomentGroup group_m = rest_measure(table, e, 0, FMT_E4M3, at, m);
+    const MomentGroup group_v = rest_measure(table, e, 1, table.second, at, v);
+    for (int i = 0; i < GROUP / WARP; i++) {
+        const int64_t index = begin + i * WARP;
+        if (index >= e.elements) continue;
+        e.code[0][index] = moment_encode(m[i], group_m, FMT_E4M3, false);
+        const float uniform = moment_uniform(s.seed, s.t, e.index + (uint64_t)index);
+        e.code[1][index] = table.stochastic ? moment_encode_stochastic(v[i], group_v, table.second, uniform)
+                                            : moment_encode(v[i], group_v, table.second, true);
+    }
+}
+
+// --- the host's side ----------------------------------------------------------------------------------------
+void require_moment(const char *what, Tensor t, bool is_fp8) {
+    if (t.granularity != SCALE_EXPAND || t.group != GROUP || !is_fp8)
+        fatal(EXIT_DEVICE, "adamw_update on the GPU: %s in %s groups of %d is not built", what, format_name(t.format),
+              t.group);
+}
+
+MomentEntry entry_of(const Parameter &p) {
+    MomentEntry e = {};
+    e.value = p.weight.value.data;
+    e.master = p.master.data;
+    e.grad = p.grad.data;
+    const Tensor moments[] = {p.m, p.v};
+    require_moment("a first moment", p.m, p.m.format == FMT_E4M3);
+    require_moment("a second moment", p.v, format_is_fp8(p.v.format));
+    for (int i = 0; i < 2; i++) {
+        e.code[i] = (uint8_t *)moments[i].data;
+        e.scale[i] = (float *)moments[i].scale;
+        e.exponent[i] = moments[i].exponent;
+    }
+    e.elements = flat_elements("adamw_update", p.weight.value);
+    e.index = p.index;
+    e.decay = p.decay;
+    const bool wide =
+        aligned16(e.value) && aligned16(e.master) && aligned16(e.grad) && aligned16(e.code[0]) && aligned16(e.code[1]);
+    e.chunks = wide ? e.elements / CHUNK : 0;
+    return e;
+}
+
+// Numbers the warps' pieces of work through: chunks, or groups of what is left. Returns how many there are.
+int count_pieces(MomentTable *table, bool rest) {
+    for (int i = 0; i < table->count; i++) {
+        const MomentEntry &e = table->entry[i];
+        const int64_t groups = ceil_div(e.elements, GROUP) - e.chunks * (CHUNK / GROUP);
+        table->first[i + 1] = table->first[i] + (int)(rest ? groups : e.chunks);
+    }
+    return table->first[table->count];
+}
+
+template <MasterStore MASTER, typename G> void rest_launch(cudaStream_t stream, MomentTable *table) {
+    const int groups = count_pieces(table, true);
+    if (groups == 0) return;
+    adamw_moments_rest_kernel<MASTER, G>
+        <<<grid_of(ceil_div(groups, OPTIMIZER_THREADS / WARP)), OPTIMIZER_THREADS, 0, stream>>>(*table);
+    LAUNCH_CHECK("adamw_moments_rest_kernel");
+}
+
+template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
+void chunks_launch(const CudaBackend *backend, MomentTable *table) {
+    const int chunks = count_pieces(table, false);
+    if (chunks == 0) return;
+    const int64_t blocks = ceil_div(chunks, CHUNK_THREADS / WARP);
+    const int64_t most = (int64_t)backend->sm_count * CHUNK_BLOCKS_PER_SM;
+    adamw_moments_kernel<MASTER, G, SECOND, STOCHASTIC>
+        <<<grid_of(blocks < most ? blocks : most), CHUNK_THREADS, 0, backend->stream>>>(*table);
+    LAUNCH_CHECK("adamw_moments_kernel");
+}
+
+template <MasterStore MASTER, typename G> void table_launch(const CudaBackend *backend, MomentTable *table) {
+    if (table->second == FMT_E4M3 && !table->stochastic)
+        chunks_launch<MASTER, G, FMT_E4M3, false>(backend, table);
+    else if (table->second == FMT_E4M3)
+        chunks_launch<MASTER, G, FMT_E4M3, true>(backend, table);
+    else if (!table->stochastic)
+        chunks_launch<MASTER, G, FMT_E5M2, false>(backend, table);
+    else
+        chunks_launch<MASTER, G, FMT_E5M2, true>(backend, table);
+    rest_launch<MASTER, G>(backend->stream, table);
+    table->count = 0;
+}
+
+// Updates the parameters of one kind: with masters in one place, and one format of gradients.
+template <MasterStore MASTER, typename G>
+void update_kind(const CudaBackend *backend, const Parameter *parameters, int count, MomentTable *table) {
+    const Format grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;
+    for (int i = 0; i < count; i++) {
+        const Parameter &p = parameters[i];
+        if (p.m.granularity != SCALE_EXPAND || p.grad.format != grad || master_store(p) != MASTER) continue;
+        if (table->count == ENTRIES || (table->count > 0 && table->second != p.v.format))
+            table_launch<MASTER, G>(backend, table);
+        table->second = p.v.format;
+        table->entry[table->count++] = entry_of(p);
+    }
+    if (table->count > 0) table_launch<MASTER, G>(backend, table);
+}
+
+template <MasterStore MASTER>
+void update_both(const CudaBackend *backend, const Parameter *parameters, int count, MomentTable *table) {
+    update_kind<MASTER, bf16>(backend, parameters, count, table);
+    update_kind<MASTER, float>(backend, parameters, count, table);
+}
+
+} // namespace
+
+void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, const UpdateScalars *scalars,
+                        StepState *state) {
+    const CudaBackend *backend = cuda_backend(exec);
+    MomentTable table = {};
+    table.scalars = scalars;
+    table.state = state;
+    table.expand = backend->recipe.moments == MOMENTS_COAT;
+    table.stochastic = backend->recipe.second_moment_round == ROUND_STOCHASTIC;
+    update_both<IN_VALUE>(backend, parameters, count, &table);
+    update_both<IN_VALUE_BF16>(backend, parameters, count, &table);
+    update_both<IN_FP32>(backend, parameters, count, &table);
+    update_both<IN_SPLIT16>(backend, parameters, count, &table);
+}

@@ -1,0 +1,341 @@
+// The norms of the forward pass between FP8 tensors, and again for the weight gradient (COAT section 3): the residual
+// addition, the norm's input kept in E4M3 with a scale per group, and its result in E4M3 with one scale, by Group
+// Scaling. The result is never stored wider: the first pass leaves its maxima, the second makes it again.
+//
+// Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
+// written; 1.125 read (2 with --norm-input residual), 1 written. norm_rebuild 1.125 and 1.
+#include "cuda_norm.h"
+#include "fp8_tiles.h"
+
+namespace {
+
+// What becomes of the residual stream: kept as it is; kept in groups, which the norm reads; kept in groups for
+// backward alone.
+enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
+
+struct NormForward {
+    bf16 *n;                                       // NULL: no result, or codes, which the next pass makes
+    bf16 *x, *r_out;                               // NULL: not to be written
+    uint8_t *codes;                                // of x in groups
+    bf16 *scales;                                  // (rows, groups)
+    uint32_t *maxima;                              // of the rows of n; NULL: not wanted
+    const bf16 *r_in, *y, *y_bias, *weight, *bias; // y, y_bias and bias may be NULL
+    float *mean, *rstd;                            // mean NULL: RMSNorm
+    StepState *state;
+    int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride;
+    int64_t rows;
+    int cols, groups, group_bits;
+    float eps;
+};
+
+constexpr int NORM_WIDTH = 8; // columns per thread and vector
+constexpr int NORM_THREADS = 128;
+constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
+
+// Parameters of 8 columns; 0 where there are none.
+__device__ inline void parameters(const bf16 *address, float out[NORM_WIDTH]) {
+    Pack<bf16, NORM_WIDTH> pack = {};
+    if (address) pack = load_parameter<NORM_WIDTH>(address);
+    unpack<NORM_WIDTH>(pack, out);
+}
+
+// The row of a warp or block: where this thread's columns begin, and which of its vectors there are. All but the last
+// are; LANES * 8 columns apart.
+template <int LANES, int VECTORS> struct RowShare {
+    int64_t row;
+    int lane, column;
+    bool last;
+
+    __device__ RowShare(int64_t of_row, int cols) : row(of_row) {
+        lane = (int)threadIdx.x % LANES;
+        column = lane * NORM_WIDTH;
+        last = column + (VECTORS - 1) * STEP < cols;
+    }
+    __device__ bool has(int k) const { return k < VECTORS - 1 || last; }
+    static constexpr int STEP = LANES * NORM_WIDTH;
+};
+
+// Quantises a row per group, stores codes and scales, and with INPUT_SAVED leaves what they stand for in `value`. A
+// group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
+template <NormInput INPUT, int LANES, int VECTORS>
+__device__ inline void store_groups(const NormForward &a, const RowShare<LANES, VECTORS> &at,
+                                    const Pack<bf16, NORM_WIDTH> r[VECTORS], float value[VECTORS][NORM_WIDTH]) {
+    constexpr int V = NORM_WIDTH;
+    const int group_lanes = (1 << a.group_bits) / V;
+    uint8_t *const codes_here = a.codes + at.row * a.x_stride + at.column;
+    bf16 *const scales_here = a.scales + at.row * a.groups + (at.column >> a.group_bits);
+    const bool writes_scale = at.lane % group_lanes == 0;
+    float maximum[VECTORS], largest = 0.0f;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) maximum[k] = at.has(k) ? largest_magnitude(r[k], 0.0f) : 0.0f;
+    for (int mask = 1; mask < group_lanes; mask *= 2) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++)
+            maximum[k] = larger_magnitude(maximum[k], __shfl_xor_sync(ALL_LANES, maximum[k], mask));
+    }
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+        float scale;
+        const bf16 rounded = group_scale(maximum[k], &scale);
+        largest = larger_magnitude(largest, maximum[k]);
+        Pack<uint32_t, V / 4> codes;
+        encode<FMT_E4M3, V>(value[k], group_scale_reciprocal(scale), codes.value);
+        store((uint32_t *)(codes_here + k * at.STEP), codes);
+        if (writes_scale) scales_here[k * at.STEP >> a.group_bits] = rounded;
+        if (INPUT == INPUT_SAVED) decode<V>(codes.value, scale, value[k]);
+    }
+    const uint32_t bits = warp_maximum_bits(largest);
+    if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
+}
+
+// Mean and reciprocal deviation of the row in `value`, by two sums; in every thread.
+template <int WARPS, int LANES, int VECTORS>
+__device__ inline void row_statistics(const NormForward &a, const RowShare<LANES, VECTORS> &at,
+                                      const float value[VECTORS][NORM_WIDTH], float *mean, float *rstd) {
+    __shared__ float shared[2][NORM_BLOCK_WARPS];
+    float sum = 0.0f, squares = 0.0f;
+    *mean = 0.0f;
+    if (a.mean) {
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+#pragma unroll
+            for (int i = 0; i < NORM_WIDTH; i++) sum += at.has(k) ? value[k][i] : 0.0f;
+        }
+        *mean = block_sum<WARPS>(sum, shared[0]) / (float)a.cols;
+    }
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+#pragma unroll
+        for (int i = 0; i < NORM_WIDTH; i++) {
+            const float centred = value[k][i] - *mean;
+            squares = fmaf(centred, centred, squares);
+        }
+    }
+    *rstd = 1.0f / sqrtf(block_sum<WARPS>(squares, shared[1]) / (float)a.cols + a.eps);
+    if (at.lane == 0) {
+        if (a.mean) a.mean[at.row] = *mean;
+        if (a.rstd) a.rstd[at.row] = *rstd;
+    }
+}
+
+// A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first. r_in and y are
+// read for the last time; what is to stay in the L2 cache are the codes.
+template <NormInput INPUT, int WARPS, int VECTORS>
+__global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(const __grid_constant__ NormForward a) {
+    constexpr int V = NORM_WIDTH, LANES = WARPS * WARP;
+    __shared__ uint32_t shared_maximum[NORM_BLOCK_WARPS];
+    const int64_t row = a.rows - 1 - ((int64_t)blockIdx.x * (NORM_THREADS / LANES) + threadIdx.x / LANES);
+    if (row < 0) return; // whole warps, or the whole block
+    const RowShare<LANES, VECTORS> at(row, a.cols);
+    constexpr int STEP = RowShare<LANES, VECTORS>::STEP;
+
+    Pack<bf16, V> r[VECTORS], y[VECTORS];
+    float value[VECTORS][V];
+    const bf16 *const r_in = a.r_in + row * a.r_in_stride + at.column;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++)
+        if (at.has(k)) r[k] = load_streaming<V>(r_in + k * STEP);
+    if (a.y) {
+        const bf16 *const y_row = a.y + row * a.y_stride + at.column;
+        const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++)
+            if (at.has(k)) y[k] = load_streaming<V>(y_row + k * STEP);
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+            if (!at.has(k)) continue;
+            float add[V], bias[V];
+            unpack<V>(r[k], value[k]);
+            unpack<V>(y[k], add);
+            parameters(y_bias ? y_bias + k * STEP : NULL, bias);
+#pragma unroll
+            for (int i = 0; i < V; i++) value[k][i] = value[k][i] + add[i] + bias[i];
+            r[k] = packed<bf16, V>(value[k]);
+        }
+    }
+    bf16 *const r_out = a.r_out + row * a.r_out_stride + at.column, *const x = a.x + row * a.x_stride + at.column;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+        unpack<V>(r[k], value[k]);
+        if (a.r_out) store(r_out + k * STEP, r[k]);
+        if (INPUT == INPUT_PLAIN && a.x) store(x + k * STEP, r[k]);
+    }
+    if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, r, value);
+
+    float mean, rstd, largest = 0.0f;
+    row_statistics<WARPS>(a, at, value, &mean, &rstd);
+    if (!a.n && !a.maxima) return;
+    const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
+    bf16 *const n = a.n + row * a.n_stride + at.column;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+        float weight[V], bias[V];
+        parameters(a.weight + at.column + k * STEP, weight);
+        parameters(norm_bias ? norm_bias + k * STEP : NULL, bias);
+#pragma unroll
+        for (int i = 0; i < V; i++) value[k][i] = norm_value(value[k][i], mean, rstd, weight[i], bias[i]);
+        if (a.n)
+            store(n + k * STEP, packed<bf16, V>(value[k]));
+        else
+            largest = largest_magnitude<V>(value[k], largest);
+    }
+    if (!a.maxima) return;
+    uint32_t bits = warp_maximum_bits(largest);
+    if constexpr (WARPS > 1) {
+        if (at.lane % WARP == 0) shared_maximum[at.lane / WARP] = bits;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) bits = max(bits, shared_maximum[w]);
+    }
+    if (at.lane == 0) a.maxima[row] = bits;
+}
+
+template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_run(cudaStream_t stream, const NormForward &a) {
+    const int64_t rows_per_block = NORM_BLOCK_WARPS / WARPS;
+    norm_forward_kernel<INPUT, WARPS, VECTORS>
+        <<<grid_of(ceil_div(a.rows, rows_per_block)), NORM_THREADS, 0, stream>>>(a);
+    LAUNCH_CHECK("norm_forward_kernel");
+}
+
+// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 8192.
+template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_launch(cudaStream_t stream, const NormForward &a) {
+    if (a.cols <= WARPS * WARP * NORM_WIDTH * VECTORS)
+        norm_forward_run<INPUT, WARPS, VECTORS>(stream, a);
+    else if constexpr (WARPS == 1 && VECTORS < 7)
+        norm_forward_launch<INPUT, 1, VECTORS + 1>(stream, a);
+    else if constexpr (WARPS == 1)
+        norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
+    else if constexpr (VECTORS < 8)
+        norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
+    else
+        fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
+              VECTORS * NORM_THREADS * NORM_WIDTH);
+}
+
+// --- the norm again -----------------------------------------------------------------------------------------
+// Values of the norm from its stored input and statistics.
+template <typename S> struct NormOf {
+    struct Loaded {
+        typename S::Loaded x;
+        float mean, rstd;
+    };
+    S x;
+    const bf16 *weight, *bias; // bias may be NULL
+    const float *mean, *rstd;  // mean NULL: RMSNorm
+    Bf16Span weight_here, bias_here;
+
+    __device__ void begin(int64_t column) {
+        weight_here = load_parameter<SPAN>(weight + column);
+        bias_here = bias ? load_parameter<SPAN>(bias + column) : Bf16Span{};
+    }
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        return {x.load(row, column), mean ? mean[row] : 0.0f, rstd[row]};
+    }
+    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+        S::values(loaded.x, out);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++)
+            out[i] = norm_value(out[i], loaded.mean, loaded.rstd, __bfloat162float(weight_here.value[i]),
+                                __bfloat162float(bias_here.value[i]));
+    }
+};
+
+// n from x in the form that n's descriptor asks for, with the scale that it has.
+void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm) {
+    const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
+    for_stored<true>(x, [&](auto stored) {
+        NormOf<decltype(stored)> source = {};
+        source.x = stored;
+        source.weight = (const bf16 *)norm.weight.data;
+        source.bias = (const bf16 *)norm.bias.data;
+        source.mean = (const float *)norm.mean.data;
+        source.rstd = (const float *)norm.rstd.data;
+        if (n.transposed)
+            tile_run<FMT_E4M3, true, false, 4, 2>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+        else if (n.format == FMT_BF16)
+            tile_run<FMT_BF16, false, false, 2, 3>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+        else
+            tile_run<FMT_E4M3, false, false, 2, 3>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+    });
+}
+
+void require_norm(const char *operation, Tensor n, Norm norm) {
+    if (n.data && n.format != FMT_BF16) require_format(operation, "n", n, FMT_E4M3);
+    if (!is_grouped(norm.x)) require_format(operation, "x", norm.x, FMT_BF16);
+    require_format(operation, "the weight", norm.weight, FMT_BF16);
+    require_format(operation, "the bias", norm.bias, FMT_BF16);
+    require_spans(operation, "n", n);
+    require_spans(operation, "x", norm.x);
+}
+
+} // namespace
+
+void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
+    const char *operation = "residual_norm_forward";
+    const Tensor plain[] = {r_out, r_in, y, y_bias};
+    for (const Tensor &t : plain) {
+        require_format(operation, "the residual", t, FMT_BF16);
+        require_spans(operation, "the residual", t);
+    }
+    require_norm(operation, n, norm);
+    if (r_in.rows == 0) return;
+    const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format);
+    const bool from_saved = grouped && (norm.from_saved || !r_out.data);
+    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x); // where it ends up
+    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;                              // complete already
+    if (norm.x.data == residual.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
+    if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
+        fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
+
+    NormForward a = {};
+    a.n = cast ? NULL : (bf16 *)n.data;
+    a.r_out = (bf16 *)r_out.data;
+    a.r_in = (const bf16 *)r_in.data;
+    a.y = (const bf16 *)y.data;
+    a.y_bias = (const bf16 *)y_bias.data;
+    a.weight = (const bf16 *)norm.weight.data;
+    a.bias = (const bf16 *)norm.bias.data;
+    a.mean = (float *)norm.mean.data;
+    a.rstd = (float *)norm.rstd.data;
+    a.maxima = cast ? maxima_of(exec, operation, n) : NULL;
+    a.state = exec->state;
+    a.n_stride = n.stride;
+    a.x_stride = norm.x.stride;
+    a.r_out_stride = r_out.stride;
+    a.r_in_stride = r_in.stride;
+    a.y_stride = y.stride;
+    a.rows = r_in.rows;
+    a.cols = (int)r_in.cols;
+    a.eps = norm.eps;
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    if (grouped) {
+        a.codes = (uint8_t *)norm.x.data;
+        a.scales = (bf16 *)norm.x.scale;
+        a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
+        a.group_bits = group_bits_of(norm.x);
+        if (from_saved)
+            norm_forward_launch<INPUT_SAVED, 1, 1>(stream, a);
+        else
+            norm_forward_launch<INPUT_RESIDUAL, 1, 1>(stream, a);
+    } else {
+        a.x = (bf16 *)norm.x.data;
+        norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
+    }
+    if (!cast) return;
+    scale_from_maxima(exec, n, a.maxima, a.rows);
+    norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm);
+}
+
+void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+    const char *operation = "norm_rebuild";
+    if (!n_t.data || n_t.data == n.data) return;
+    require_norm(operation, n_t, norm);
+    if (n.data && format_is_fp8(n.format))
+        fp8_transpose_codes(exec, n_t, n);
+    else
+        norm_cast(exec, operation, n_t, norm.x, norm);
+}

@@ -1,0 +1,288 @@
+// Scales from maxima, and the casts of what products read: the attention's output, gradients and weights (COAT
+// sections 1 and 4).
+//
+// Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written; quantize_rebuild 2 and 1; grad_quantize
+// 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no maxima; weights_quantize 2 + 2 and
+// 1 + 1 (1 without cached transposes).
+#include "fp8_tiles.h"
+
+namespace {
+
+// --- scales -------------------------------------------------------------------------------------------------
+constexpr int SCALE_THREADS = 1024;
+
+// The largest of `count` maxima, in thread 0 of a block.
+template <int THREADS> __device__ inline uint32_t block_maximum(const uint32_t *maxima, int64_t count) {
+    __shared__ uint32_t shared[THREADS / WARP];
+    uint32_t largest = 0;
+    const bool wide = (uintptr_t)maxima % 16 == 0;
+    const int64_t vectors = wide ? count / 4 : 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < vectors; i += THREADS) {
+        const uint4 v = ((const uint4 *)maxima)[i];
+        largest = max(max(max(largest, v.x), max(v.y, v.z)), v.w);
+    }
+    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, maxima[i]);
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
+    __syncthreads();
+    for (int w = 0; threadIdx.x == 0 && w < THREADS / WARP; w++) largest = max(largest, shared[w]);
+    return largest;
+}
+
+__device__ inline void scale_write(float *scale, uint32_t maximum, float largest, StepState *state) {
+    *scale = scale_from_maximum(maximum, largest);
+    if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
+}
+
+__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(float *scale, const uint32_t *maxima, int64_t count,
+                                                              float largest, StepState *state) {
+    const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
+    if (threadIdx.x == 0) scale_write(scale, maximum, largest, state);
+}
+
+// --- maxima of BF16 -----------------------------------------------------------------------------------------
+// A warp per row, the last rows first; the next pass reads the tensor again.
+__global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const bf16 *x, int64_t stride,
+                                                                          uint32_t *maxima, int64_t rows,
+                                                                          int64_t cols) {
+    constexpr int V = 8, UNROLL = 8;
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int64_t row = rows - 1 - ((int64_t)blockIdx.x * MAXIMUM_WARPS + warp);
+    if (row < 0) return;
+    float maximum = 0.0f;
+    for (int64_t first = lane * V; first < cols; first += UNROLL * WARP * V) {
+        Pack<bf16, V> pack[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WARP * V < cols) pack[u] = load<V>(x + row * stride + first + u * WARP * V);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WARP * V < cols) maximum = largest_magnitude(pack[u], maximum);
+    }
+    const uint32_t bits = warp_maximum_bits(maximum);
+    if (lane == 0) maxima[row] = bits;
+}
+
+} // namespace
+
+uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
+    if (t.amax) return t.amax;
+    if ((size_t)t.rows * sizeof(uint32_t) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "%s: the maxima of %lld rows do not fit the workspace", operation, (long long)t.rows);
+    return (uint32_t *)exec->workspace;
+}
+
+void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
+    scale_kernel<<<1, SCALE_THREADS, 0, cuda_backend(exec)->stream>>>((float *)t.scale, maxima, count,
+                                                                      format_max(t.format), exec->state);
+    LAUNCH_CHECK("scale_kernel");
+}
+
+void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
+    if (x.rows == 0) return;
+    bf16_maxima_kernel<<<grid_of(ceil_div(x.rows, MAXIMUM_WARPS)), MAXIMUM_WARPS * WARP, 0,
+                         cuda_backend(exec)->stream>>>((const bf16 *)x.data, x.stride, maxima, x.rows, x.cols);
+    LAUNCH_CHECK("bf16_maxima_kernel");
+}
+
+void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
+    require_spans("transpose_codes", "the result", out);
+    require_spans("transpose_codes", "the codes", x);
+    const CodesOf source = {(const uint8_t *)x.data, x.stride};
+    tile_run<FMT_E4M3, true, false, 4, 4>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
+                                          Tensor{}, false);
+}
+
+// --- the attention's output ---------------------------------------------------------------------------------
+void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
+    const char *operation = "quantize_forward";
+    require_format(operation, "q", q, FMT_E4M3);
+    require_format(operation, "x", x, FMT_BF16);
+    require_spans(operation, "q", q);
+    require_spans(operation, "x", x);
+    uint32_t *const maxima = maxima_of(exec, operation, q);
+    bf16_row_maxima(exec, x, maxima);
+    scale_from_maxima(exec, q, maxima, x.rows);
+    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(x)};
+    tile_run<FMT_E4M3, false, false, 4, 3>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols, Tensor{},
+                                           false);
+}
+
+void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor, Tensor x) {
+    const char *operation = "quantize_rebuild";
+    require_format(operation, "q_t", q_t, FMT_E4M3);
+    require_format(operation, "x", x, FMT_BF16);
+    require_spans(operation, "q_t", q_t);
+    require_spans(operation, "x", x);
+    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(x)};
+    tile_run<FMT_E4M3, true, false, 2, 3>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
+                                          false);
+}
+
+// --- gradients ----------------------------------------------------------------------------------------------
+void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+    const char *operation = "grad_quantize";
+    require_format(operation, "dy", dy, FMT_BF16);
+    require_format(operation, "the bias gradient", dbias, FMT_FP32);
+    require_format(operation, "the transposed dy", dy_qt, dy_q.format);
+    require_spans(operation, "dy", dy);
+    require_spans(operation, "dy_q", dy_q);
+    require_spans(operation, "dy_qt", dy_qt);
+    const uint32_t *maxima = dy.amax;
+    if (!maxima) {
+        uint32_t *const own = maxima_of(exec, operation, dy_q);
+        bf16_row_maxima(exec, dy, own);
+        maxima = own;
+    }
+    scale_from_maxima(exec, dy_q, maxima, dy.rows);
+    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(dy)};
+    const TileOut out = tile_out(dy_q, dy_qt);
+    if (dy_q.format == FMT_E5M2)
+        tile_run<FMT_E5M2, true, true, 4, 2>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate);
+    else
+        tile_run<FMT_E4M3, true, true, 4, 2>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate);
+}
+
+// --- weights ------------------------------------------------------------------------------------------------
+namespace {
+
+// Entries of one launch's table, which travels as a kernel parameter of at most 4 KiB.
+constexpr int WEIGHT_ENTRIES = 80;
+constexpr int WEIGHT_THREADS = 256;
+constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
+
+struct WeightEntry {
+    const bf16 *value;
+    uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
+    float *scale;
+    int rows, cols;
+};
+
+struct WeightTable {
+    WeightEntry entry[WEIGHT_ENTRIES];
+    int first_block[WEIGHT_ENTRIES + 1]; // of the blocks that look for maxima
+    int first_tile[WEIGHT_ENTRIES + 1];
+    int count;
+    uint32_t *maxima; // one per block
+    StepState *state;
+};
+static_assert(sizeof(WeightTable) <= 4096, "a table is a kernel parameter");
+
+// The entry whose share includes `index`; first has count + 1 rising values.
+__device__ inline int weight_find(const int *first, int count, int index) {
+    int low = 0, high = count;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first[middle] <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+__global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __grid_constant__ WeightTable table) {
+    constexpr int V = 8, UNROLL = 4;
+    __shared__ uint32_t shared[WEIGHT_THREADS / WARP];
+    const int at = weight_find(table.first_block, table.count, (int)blockIdx.x);
+    const WeightEntry &e = table.entry[at];
+    const int64_t begin = ((int)blockIdx.x - table.first_block[at]) * WEIGHT_ELEMENTS;
+    const int64_t left = (int64_t)e.rows * e.cols - begin;
+    const int64_t count = left < WEIGHT_ELEMENTS ? left : WEIGHT_ELEMENTS;
+    float maximum = 0.0f;
+    for (int64_t first = threadIdx.x * V; first < count; first += UNROLL * WEIGHT_THREADS * V) {
+        Pack<bf16, V> pack[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WEIGHT_THREADS * V < count)
+                pack[u] = load<V>(e.value + begin + first + u * WEIGHT_THREADS * V);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WEIGHT_THREADS * V < count) maximum = largest_magnitude(pack[u], maximum);
+    }
+    uint32_t bits = warp_maximum_bits(maximum);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (uint32_t other : shared) bits = max(bits, other);
+    table.maxima[blockIdx.x] = bits;
+}
+
+__global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __grid_constant__ WeightTable table) {
+    const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
+    const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
+    if (threadIdx.x == 0) scale_write(table.entry[blockIdx.x].scale, maximum, E4M3_MAX, table.state);
+}
+
+__global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
+    __shared__ uint4 tile[TILE * TILE / sizeof(uint4)];
+    const int at = weight_find(table.first_tile, table.count, (int)blockIdx.x);
+    const WeightEntry &e = table.entry[at];
+    const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + TILE - 1) / TILE;
+    const ValuesOf<StoredBf16<true>> source = {{e.value, e.cols}};
+    const TileOut out = {e.codes, e.codes_t, NULL, e.scale, e.cols, e.rows};
+    const float reciprocal = scale_reciprocal(*e.scale);
+    const int64_t row = index / across * TILE, column = index % across * TILE;
+    float sum[SPAN];
+    if (e.codes_t)
+        tile_pass<FMT_E4M3, true, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
+                                            sum);
+    else
+        tile_pass<FMT_E4M3, false, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
+                                             sum);
+}
+
+// Transposes that several layers take turns in are made before the product that reads them, not here.
+bool keeps_transpose(const Parameter *parameters, int count, int index) {
+    const void *const memory = parameters[index].weight.codes_t.data;
+    for (int i = 0; i < count; i++)
+        if (i != index && parameters[i].weight.codes_t.data == memory) return false;
+    return memory != NULL;
+}
+
+void weights_launch(Exec *exec, WeightTable *table) {
+    const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
+    if (blocks == 0) return;
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
+    weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
+    LAUNCH_CHECK("weight_maxima_kernel");
+    weight_scales_kernel<<<grid_of(table->count), WEIGHT_THREADS, 0, stream>>>(*table);
+    LAUNCH_CHECK("weight_scales_kernel");
+    weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
+    LAUNCH_CHECK("weight_codes_kernel");
+    table->count = 0;
+}
+
+} // namespace
+
+void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    const char *operation = "weights_quantize";
+    WeightTable table = {};
+    table.maxima = (uint32_t *)exec->workspace;
+    table.state = exec->state;
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (!w.codes.data) continue;
+        require_format(operation, "a weight", w.value, FMT_BF16);
+        require_spans(operation, "a weight", w.value);
+        require_spans(operation, "a weight's codes", w.codes);
+        require_spans(operation, "a weight's transposed codes", w.codes_t);
+        if (w.value.stride != w.value.cols || w.codes.stride != w.codes.cols)
+            fatal(EXIT_DEVICE, "%s on the GPU: a weight has gaps", operation);
+        const int at = table.count++;
+        const int64_t rows = w.value.rows, cols = w.value.cols;
+        table.entry[at] = {(const bf16 *)w.value.data,
+                           (uint8_t *)w.codes.data,
+                           keeps_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
+                           (float *)w.codes.scale,
+                           (int)rows,
+                           (int)cols};
+        table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(rows * cols, WEIGHT_ELEMENTS);
+        table.first_tile[at + 1] = table.first_tile[at] + (int)(ceil_div(rows, TILE) * ceil_div(cols, TILE));
+        if (table.count == WEIGHT_ENTRIES) weights_launch(exec, &table);
+    }
+    if (table.count > 0) weights_launch(exec, &table);
+}

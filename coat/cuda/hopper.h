@@ -1,0 +1,195 @@
+// Hopper's own instructions, as functions: barriers in shared memory that count bytes, the copy engine, and the
+// matrix products of a warpgroup. For code compiled for sm_90a alone.
+//
+// Tiles in shared memory are rows of 64 BF16 values = 128 bytes, in the copy engine's 128-byte swizzle: the 16-byte
+// chunk c of row r lies where chunk c ^ (r % 8) would. Eight rows, 1024 bytes, are one unit of that pattern, and
+// tiles begin at multiples of it.
+#pragma once
+#include <cuda.h>
+#include <stdint.h>
+
+// A value that is the same in all threads of a warp, so that the compiler knows.
+template <typename T> __device__ static inline T warp_uniform(T x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
+__device__ static inline uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// --- arithmetic -----------------------------------------------------------------------------------------------------
+// 2^x, to 2 units in the last place; subnormal numbers count as 0.
+__device__ static inline float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Rounded to nearest, the first in the lower half.
+__device__ static inline uint32_t bf16_pair(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// --- barriers: complete when all have arrived and all expected bytes have landed ---------------------------------
+__device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine.
+__device__ static inline void barrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ static inline void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Waits until the barrier's phase of this parity is complete; parity 1 of a new barrier counts as complete.
+__device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;"
+                     "selp.u32 %0, 1, 0, done; }"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+// --- named barriers of the block: `threads` in all must have come, whether to wait or only to tell -----------------
+__device__ static inline void named_barrier_wait(int barrier, int threads) {
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ static inline void named_barrier_tell(int barrier, int threads) {
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// --- the copy engine: issued by one thread, its bytes counted by a barrier ----------------------------------------
+__device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
+                                        uint64_t *barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(column), "r"(row), "r"(sequence), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Multiples of 16 bytes at addresses that are.
+__device__ static inline void copy_bytes(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// --- registers of a warpgroup -------------------------------------------------------------------------------------
+template <int COUNT> __device__ static inline void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT> __device__ static inline void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// --- matrix products of a warpgroup -------------------------------------------------------------------------------
+// Asynchronous: operands and sums belong to the tensor cores from the call until wgmma_wait.
+//
+// A sum (64, n) is spread over the 128 threads: thread 32 w + 4 g + t holds, for each block of 8 columns, the
+// elements (16 w + g, 2t), (16 w + g, 2t + 1) and (16 w + g + 8, 2t), (16 w + g + 8, 2t + 1). The first operand in
+// registers, (64, 16) at a time, is two such blocks with its pairs packed: a sum packed is an operand.
+
+// How an operand lies in shared memory: its address, and the distance between units of the swizzle. The same whether
+// the product sums along rows or down columns, which the instruction says; the second distance in the descriptor is
+// for wider tiles than these.
+__device__ static inline uint64_t wgmma_operand(const void *tile) {
+    const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4;
+    return swizzle_128 | distance << 32 | distance << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
+}
+constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
+constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
+
+// Before products: what was done to their registers comes first.
+__device__ static inline void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes a group of products.
+__device__ static inline void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most so many groups are unfinished.
+template <int UNFINISHED> __device__ static inline void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
+}
+
+// Holds registers in place: the compiler moves no work on them across. Before a fence, for what products read or
+// continue; after a wait, for what they wrote.
+template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
+// d (64, 128) = (accumulate ? d : 0) + a (64, 16) b^T, both operands in shared memory, rows being b's columns.
+__device__ static inline void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %66, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+                 " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+                 " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+                 "%64, %65, accumulate, 1, 1, 0, 0; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+                   "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+                   "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+                   "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+                   "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// d (64, 64) = (accumulate ? d : 0) + a (64, 16) b^T, both operands in shared memory, rows being b's columns.
+__device__ static inline void wgmma_rows(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %34, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"
+                 "%32, %33, accumulate, 1, 1, 0, 0; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// d (64, 64) += a (64, 16) b, a in registers, b (16, 64) row by row in shared memory.
+__device__ static inline void wgmma_columns(float (&d)[32], const uint32_t *a, uint64_t b) {
+    asm volatile("{ .reg .pred accumulate; setp.eq.b32 accumulate, 0, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31},"
+                 "{%32, %33, %34, %35}, %36, accumulate, 1, 1, 1; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}

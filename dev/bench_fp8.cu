@@ -1,0 +1,304 @@
+// The kernels of the FP8 precision flow (COAT sections 3 and 4) at GPT-2's shapes: time, the bytes that an operation's
+// passes read and write, GB/s, and the share of a device copy's bandwidth measured in the same run, of a large copy
+// and of one that moves as many bytes. Then the sum over one block, forward and backward. Checked against the CPU
+// backend first. Operands rotate among sets, so that together they are larger than the L2 cache.
+//
+//   bench_fp8 [--quick] [--check]      --check: no timing
+#include "check_fp8.h"
+
+#define SETS 3 // of operands, in turn
+#define GROUP 16
+
+typedef struct {
+    const char *name;
+    int64_t M, C; // F = 4 C
+} Model;
+
+// The operands of an operation on (M, cols); those that an operation does not take stay unused.
+typedef struct {
+    int set;                          // in use
+    Tensor a[SETS], b[SETS], c[SETS]; // BF16
+    Tensor saved[SETS];               // per group
+    Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS];
+    Tensor mean, rstd, weight, bias, sums, sums2;
+    Parameter *parameters;
+    int count;
+} Operands;
+
+typedef struct {
+    Bench *bench;
+    Tensor copy[2];     // memory for copies
+    double copy_rate;   // of a large copy, bytes read and written per second
+    double block_ms;    // of the operations so far, as often as a block has them
+    double block_bytes; // the same of their bytes
+    const Model *model;
+} Report;
+
+// --- operations ---------------------------------------------------------------------------------------------
+static Norm norm_of(const Operands *o, int s) {
+    Norm n = {};
+    n.x = o->saved[s], n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
+    n.from_saved = true;
+    return n;
+}
+
+#define OPERATION(name, operation, ...)                                                                                \
+    static void run_##name(Bench *bench, void *context) {                                                              \
+        Operands *o = (Operands *)context;                                                                             \
+        Exec *e = &bench->exec;                                                                                        \
+        const int s = o->set = (o->set + 1) % SETS;                                                                    \
+        (void)s;                                                                                                       \
+        e->ops->operation(e, __VA_ARGS__);                                                                             \
+    }
+OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
+OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
+OPERATION(gelu_forward, gelu_forward, o->codes[s], o->saved[s], o->a[s], o->bias)
+OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
+OPERATION(gelu_rebuild, gelu_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
+OPERATION(gelu_backward, gelu_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
+OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
+OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
+OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
+OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
+#undef OPERATION
+
+// --- time ---------------------------------------------------------------------------------------------------
+// Milliseconds per operation, the median of several runs of as many operations as fill two milliseconds, one right
+// behind the other as in a training step.
+static double operation_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { MOST = 11, QUICK = 5, REPEATS = 40 };
+    const char *doing = "timing";
+    const double once = (double)bench_median_ms(bench, operation, context);
+    const int runs = bench->quick ? QUICK : MOST;
+    const int repeats = once > 2.0 ? 1 : once < 0.05 ? REPEATS : (int)(2.0 / once);
+    cudaStream_t stream = cuda_backend(&bench->exec)->stream;
+    float ms[MOST];
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin), doing);
+    CUDA_CHECK(cudaEventCreate(&end), doing);
+    for (int i = 0; i < runs; i++) {
+        for (int k = 0; k < 3; k++) operation(bench, context); // the host runs ahead
+        CUDA_CHECK(cudaEventRecord(begin, stream), doing);
+        for (int k = 0; k < repeats; k++) operation(bench, context);
+        CUDA_CHECK(cudaEventRecord(end, stream), doing);
+        CUDA_CHECK(cudaEventSynchronize(end), doing);
+        CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), doing);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin), doing);
+    CUDA_CHECK(cudaEventDestroy(end), doing);
+    qsort(ms, (size_t)runs, sizeof ms[0], bench_compare);
+    return (double)ms[runs / 2] / repeats;
+}
+
+typedef struct {
+    Tensor to, from;
+    size_t bytes, offset;
+} Copy;
+
+static void run_copy(Bench *bench, void *context) {
+    Copy *c = (Copy *)context;
+    const size_t place = (c->bytes + 255) / 256 * 256;
+    c->offset += place;
+    if (c->offset + c->bytes > (size_t)c->to.cols || c->offset >= SETS * place) c->offset = 0;
+    CUDA_CHECK(cudaMemcpyAsync((char *)c->to.data + c->offset, (const char *)c->from.data + c->offset, c->bytes,
+                               cudaMemcpyDeviceToDevice, cuda_backend(&bench->exec)->stream),
+               "copying");
+}
+
+// The rate of a copy that reads and writes `bytes` together, as many as fit into the memory for copies.
+static double copy_rate(const Report *r, double bytes) {
+    const size_t room = (size_t)r->copy[0].cols, each = (size_t)(bytes / 2);
+    Copy copy = {r->copy[0], r->copy[1], each < room ? each : room, 0};
+    return 2 * (double)copy.bytes / operation_ms(r->bench, run_copy, &copy) * 1e3;
+}
+
+// times: how often a block has the operation, 0: it is not of a block.
+static void report(Report *r, Operands *o, const char *name, int64_t rows, int64_t cols, double bytes_per_element,
+                   int times, void (*operation)(Bench *, void *)) {
+    const double bytes = bytes_per_element * (double)rows * (double)cols;
+    const double ms = operation_ms(r->bench, operation, o), rate = bytes / ms * 1e3;
+    char shape[48];
+    snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)cols);
+    printf("%-22s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
+           100 * rate / r->copy_rate, 100 * rate / copy_rate(r, bytes));
+    r->block_ms += times * ms;
+    r->block_bytes += times * bytes;
+}
+
+// --- operands -----------------------------------------------------------------------------------------------
+static void give_maxima(Bench *bench, Tensor *t) {
+    t->amax = (uint32_t *)bench_allocate(bench, (size_t)t->rows * sizeof(uint32_t));
+    bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
+}
+
+// What is saved per group has scales near 1 / 64, as BF16.
+static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
+    Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
+    const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
+    bench->exec.ops->release(&bench->exec, t.scale);
+    t.granularity = SCALE_GROUP, t.group = GROUP;
+    t.scale = bench_allocate(bench, (size_t)count * sizeof(uint16_t));
+    uint16_t *host = (uint16_t *)xmalloc((size_t)count * sizeof *host);
+    for (int64_t i = 0; i < count; i++) host[i] = bf16_encode(0.01f + 0.0001f * (float)(i % 64));
+    bench->exec.ops->upload(&bench->exec, t.scale, host, (size_t)count * sizeof *host);
+    free(host);
+    return t;
+}
+
+static Tensor transposed_tensor(Bench *bench, Tensor of) {
+    Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
+    bench->exec.ops->release(&bench->exec, t.scale);
+    t.scale = of.scale;
+    return t;
+}
+
+static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
+    memset(o, 0, sizeof *o);
+    for (int s = 0; s < SETS; s++) {
+        o->a[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->b[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->saved[s] = saved_tensor(bench, M, cols);
+        o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
+        o->grad[s] = bench_tensor(bench, M, cols, FMT_E5M2, 1.0f);
+        o->codes_t[s] = transposed_tensor(bench, o->codes[s]);
+        o->grad_t[s] = transposed_tensor(bench, o->grad[s]);
+        give_maxima(bench, &o->codes[s]);
+        give_maxima(bench, &o->grad[s]);
+    }
+    o->mean = bench_tensor(bench, M, 1, FMT_FP32, 0.1f);
+    o->rstd = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    o->weight = bench_tensor(bench, 1, cols, FMT_BF16, 1.0f);
+    o->bias = bench_tensor(bench, 1, cols, FMT_BF16, 1.0f);
+    o->sums = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
+    o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
+}
+
+static void release_maxima(Bench *bench, Tensor *t) {
+    if (t->amax) bench->exec.ops->release(&bench->exec, t->amax);
+    t->amax = NULL;
+}
+
+static void free_operands(Bench *bench, Operands *o) {
+    for (int s = 0; s < SETS; s++) {
+        o->codes_t[s].scale = o->grad_t[s].scale = NULL;
+        Tensor *all[] = {&o->a[s],     &o->b[s],       &o->c[s],    &o->saved[s],
+                         &o->codes[s], &o->codes_t[s], &o->grad[s], &o->grad_t[s]};
+        for (Tensor *t : all) {
+            release_maxima(bench, t);
+            bench_release(bench, *t);
+        }
+    }
+    Tensor once[] = {o->mean, o->rstd, o->weight, o->bias, o->sums, o->sums2};
+    for (Tensor t : once) bench_release(bench, t);
+}
+
+// --- a model ------------------------------------------------------------------------------------------------
+static void bench_narrow(Report *r, Operands *o) {
+    Bench *bench = r->bench;
+    const int64_t M = r->model->M, C = r->model->C;
+    const double group = 1 + 2.0 / GROUP;
+    make_operands(bench, o, M, C);
+    report(r, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 2, run_residual_norm_forward);
+    report(r, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
+    for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
+    report(r, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
+    report(r, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
+    for (int s = 0; s < SETS; s++) release_maxima(bench, &o->a[s]);
+    report(r, o, "quantize_forward", M, C, 5, 1, run_quantize_forward);
+    report(r, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
+    free_operands(bench, o);
+}
+
+static void bench_wide(Report *r, Operands *o) {
+    Bench *bench = r->bench;
+    const int64_t M = r->model->M, C = r->model->C, F = 4 * C;
+    const double group = 1 + 2.0 / GROUP;
+    make_operands(bench, o, M, 3 * C);
+    report(r, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
+    free_operands(bench, o);
+    make_operands(bench, o, M, F);
+    report(r, o, "gelu_forward", M, F, 2 + 2 * group + 1, 1, run_gelu_forward);
+    report(r, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
+    report(r, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 1, run_gelu_backward);
+    free_operands(bench, o);
+}
+
+// The products' weights of 12 layers.
+static void bench_weights(Report *r, Operands *o) {
+    enum { LAYERS = 12, PER_LAYER = 4 };
+    Bench *bench = r->bench;
+    const int64_t C = r->model->C;
+    const int64_t rows[PER_LAYER] = {3 * C, C, 4 * C, C}, cols[PER_LAYER] = {C, C, C, 4 * C};
+    Parameter parameters[LAYERS * PER_LAYER] = {};
+    memset(o, 0, sizeof *o);
+    o->parameters = parameters;
+    o->count = LAYERS * PER_LAYER;
+    for (int i = 0; i < o->count; i++) {
+        Weight *w = &parameters[i].weight;
+        w->value = bench_tensor(bench, rows[i % PER_LAYER], cols[i % PER_LAYER], FMT_BF16, 0.02f);
+        w->codes = bench_tensor(bench, w->value.rows, w->value.cols, FMT_E4M3, 1.0f);
+        w->codes_t = transposed_tensor(bench, w->codes);
+    }
+    report(r, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
+    for (int i = 0; i < o->count; i++) {
+        parameters[i].weight.codes_t.scale = NULL;
+        bench_release(bench, parameters[i].weight.value);
+        bench_release(bench, parameters[i].weight.codes);
+        bench_release(bench, parameters[i].weight.codes_t);
+    }
+}
+
+static void bench_model(Report *r, const Model *model) {
+    const double unit = (double)model->M * (double)model->C;
+    Operands o;
+    r->model = model;
+    r->block_ms = r->block_bytes = 0;
+    printf("\n%s, %lld tokens\n", model->name, (long long)model->M);
+    bench_narrow(r, &o);
+    bench_wide(r, &o);
+    printf(
+        "one block, forward and backward: %.3f ms; %.1f C bytes per token in all passes; the time of a copy of %.1f C "
+        "(budget 105 C)\n",
+        r->block_ms, r->block_bytes / unit, r->block_ms * 1e-3 * r->copy_rate / unit);
+    bench_weights(r, &o);
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    bool only_check = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            bench.quick = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
+        else
+            fatal(EXIT_USER, "usage: bench_fp8 [--quick] [--check], not %s", argv[i]);
+    }
+    // workspace for the largest of all shapes, the checks' included
+    ModelShape *shape = &bench.config.shape;
+    bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
+    bench.config.recipe.cache_transposed = true;
+    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
+    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 8192;
+    bench_open(&bench);
+    bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
+    bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));
+    const int wrong = check_fp8(&bench);
+
+    if (!only_check) {
+        static const Model models[] = {{"GPT-2 1558M", 16384, 1600}, {"GPT-2 124M", 65536, 768}};
+        Report r = {};
+        r.bench = &bench;
+        for (Tensor &t : r.copy) t = bench_tensor(&bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
+        r.copy_rate = copy_rate(&r, 0x1p31);
+        printf(
+            "device copy %.0f GB/s, read and written; the shares are of it, and of a copy as short as the operation\n",
+            r.copy_rate * 1e-9);
+        for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, &models[i]);
+        for (Tensor t : r.copy) bench_release(&bench, t);
+    }
+    bench.exec.ops->release(&bench.exec, bench.exec.state);
+    bench_close(&bench);
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

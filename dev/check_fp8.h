@@ -1,0 +1,273 @@
+// The FP8 operations of the GPU against the CPU backend, on random values and on shapes that reach each variant:
+// groups of 16, 32 and 128 with tails, widths that are no multiple of 128, partial tiles, transposes with a larger
+// stride. Outputs are poisoned first. Codes may differ by one step in 1 of 1000 places, where another order of sums or
+// an approximated exponential crosses a rounding boundary; what is copied or only rounded must be equal.
+#pragma once
+#include "check_twins.h"
+
+// --- the operations -----------------------------------------------------------------------------------------
+// Runs an operation on both backends; in its arguments `e` is the exec and SIDE(t) the tensor of the side.
+#define CHECK_BOTH(c, operation, side_arguments)                                                                       \
+    for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
+        Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
+        e->ops->operation side_arguments;                                                                              \
+    }
+#define SIDE(t) (gpu ? (t).gpu : (t).cpu)
+
+typedef struct {
+    int64_t M, C;
+    int group; // of the saved tensors; 0: saved as BF16
+    bool fp8;  // products are FP8
+    bool from_saved, rms;
+} CheckShape;
+
+typedef struct {
+    Twin x, mean, rstd, weight, bias;
+    bool from_saved;
+} NormTwin;
+
+static Norm check_norm_of(const NormTwin *t, int gpu) {
+    Norm n = {};
+    n.x = SIDE(t->x), n.mean = SIDE(t->mean), n.rstd = SIDE(t->rstd), n.weight = SIDE(t->weight),
+    n.bias = SIDE(t->bias);
+    n.eps = 1e-5f;
+    n.from_saved = t->from_saved;
+    return n;
+}
+
+// The operand of a product in the shape's recipe, and as backward's product reads it.
+static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code) {
+    return s.fp8 ? with_maxima(c, check_new(c, s.M, cols, code, 0, false, NULL)) : check_plain(c, s.M, cols, FMT_BF16);
+}
+
+static Twin check_operand_t(Check *c, CheckShape s, int64_t cols, Twin operand) {
+    return s.fp8 ? check_new(c, s.M, cols, operand.cpu.format, 0, true, &operand) : check_plain(c, s.M, cols, FMT_BF16);
+}
+
+static void check_operand_equal(Check *c, CheckShape s, Twin t, const char *what) {
+    if (s.fp8)
+        check_codes(c, t, what);
+    else
+        check_values(c, t, 2e-3, what);
+}
+
+// Nothing saved of a rebuilt operand but its scale.
+static Tensor scale_only(Tensor t) {
+    t.data = NULL;
+    return t;
+}
+
+static void check_norm(Check *c, CheckShape s) {
+    const Twin none = {};
+    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_random(c, s.M, s.C, 0, 1);
+    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_random(c, s.M, s.C, 0, 1);
+    const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
+    NormTwin norm = {};
+    norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
+    norm.weight = check_random(c, 1, s.C, 1, 0.3f);
+    norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
+    norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
+    norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
+    norm.from_saved = s.from_saved;
+    const Twin n = check_operand(c, s, s.C, FMT_E4M3), n_t = check_operand_t(c, s, s.C, n);
+    CHECK_BOTH(c, residual_norm_forward,
+               (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
+    check_values(c, r, 0, "residual_norm_forward: r");
+    if (s.group) {
+        check_scales(c, norm.x, 0, "residual_norm_forward: x");
+        check_code_bytes(c, norm.x, 0, "residual_norm_forward: x");
+    }
+    if (!s.rms) check_values(c, norm.mean, 1e-5, "residual_norm_forward: mean");
+    check_values(c, norm.rstd, 1e-5, "residual_norm_forward: rstd");
+    check_operand_equal(c, s, n, "residual_norm_forward: n");
+    if (s.fp8) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
+    check_flag(c, 0, "residual_norm_forward");
+
+    CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
+    check_operand_equal(c, s, n_t, "norm_rebuild from x");
+    if (s.fp8) {
+        CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
+        check_operand_equal(c, s, n_t, "norm_rebuild from codes");
+    }
+    const Twin g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
+    const Twin dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, norm_backward,
+                   (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(&norm, gpu), pass == 1, pass == 1));
+        check_values(c, g, 2e-3, "norm_backward: g");
+        check_maxima(c, g, 4e-3, "norm_backward: maxima of g");
+        check_values(c, dw, 1e-4, "norm_backward: dweight");
+        if (!s.rms) check_values(c, db, 1e-4, "norm_backward: dbias");
+    }
+    const Twin again = check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++)
+        check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? again.gpu : dw.gpu, db.gpu, dn.gpu,
+                                         check_norm_of(&norm, 1), false, false);
+    check_same(c, dw.gpu.data, again.gpu.data, (size_t)s.C * sizeof(float), "norm_backward: dweight of two runs");
+
+    ((uint16_t *)y.cpu.data)[s.C + 3] = bf16_encode(s.rms ? INFINITY : NAN);
+    check_upload(c, y);
+    if (s.fp8 || s.group) {
+        check_gpu(c)->ops->residual_norm_forward(check_gpu(c), n.gpu, check_norm_of(&norm, 1), r.gpu, r_in.gpu, y.gpu,
+                                                 y_bias.gpu);
+        check_flag(c, 1, "residual_norm_forward");
+    }
+    check_free(c);
+}
+
+static void check_gelu(Check *c, CheckShape s) {
+    const Twin none = {};
+    const Twin y = check_random(c, s.M, s.C, 0, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
+    const Twin h = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : y;
+    const Twin g = check_operand(c, s, s.C, FMT_E4M3), g_t = check_operand_t(c, s, s.C, g);
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias)));
+    if (s.group) {
+        check_scales(c, h, 0, "gelu_forward: h");
+        check_code_bytes(c, h, 0, "gelu_forward: h");
+    }
+    check_operand_equal(c, s, g, "gelu_forward: g");
+    if (s.fp8) check_maxima(c, g, 1e-5, "gelu_forward: maxima of g");
+    check_flag(c, 0, "gelu_forward");
+    CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
+    check_operand_equal(c, s, g_t, "gelu_rebuild from h");
+    if (s.fp8) {
+        CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
+        check_operand_equal(c, s, g_t, "gelu_rebuild from codes");
+    }
+
+    const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
+    const Twin dh = s.fp8 ? check_operand(c, s, s.C, FMT_E5M2) : dg;
+    const Twin dh_t = s.fp8 ? check_operand_t(c, s, s.C, dh) : dg;
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, gelu_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        check_operand_equal(c, s, dh, "gelu_backward: dh");
+        if (s.fp8) check_operand_equal(c, s, dh_t, "gelu_backward: transposed dh");
+        check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "gelu_backward: dbias");
+    }
+    check_flag(c, 0, "gelu_backward");
+    if (s.fp8) {
+        ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
+        check_upload(c, dg);
+        check_gpu(c)->ops->gelu_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false);
+        check_flag(c, 1, "gelu_backward");
+    }
+    ((uint16_t *)y.cpu.data)[s.C - 1] = bf16_encode(INFINITY);
+    check_upload(c, y);
+    if (s.fp8 || s.group) {
+        check_gpu(c)->ops->gelu_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu);
+        check_flag(c, 1, "gelu_forward");
+    }
+    check_free(c);
+}
+
+// code: of the gradient.
+static void check_casts(Check *c, CheckShape s, Format code) {
+    const Twin x = check_random(c, s.M, s.C, 0, 1);
+    const Twin q = check_operand(c, s, s.C, FMT_E4M3), q_t = check_operand_t(c, s, s.C, q);
+    CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
+    check_scales(c, q, 0, "quantize_forward");
+    check_code_bytes(c, q, 0, "quantize_forward");
+    CHECK_BOTH(c, quantize_rebuild, (e, SIDE(q_t), SIDE(q), SIDE(x)));
+    check_code_bytes(c, q_t, 0, "quantize_rebuild");
+
+    Twin dy = check_random(c, s.M, s.C, 0, 1e-6f);
+    const Twin d = check_operand(c, s, s.C, code), d_t = check_operand_t(c, s, s.C, d);
+    const Twin dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
+        if (pass == 2) {
+            dy = with_maxima(c, dy);
+            for (int64_t i = 0; i < s.M; i++) dy.cpu.amax[i] = i == 5 ? float_bits(3e-5f) : 1;
+            check_gpu(c)->ops->upload(check_gpu(c), dy.gpu.amax, dy.cpu.amax, (size_t)s.M * sizeof(uint32_t));
+        }
+        CHECK_BOTH(c, grad_quantize, (e, SIDE(d), SIDE(d_t), SIDE(dbias), SIDE(dy), pass == 1));
+        check_scales(c, d, 0, "grad_quantize");
+        check_code_bytes(c, d, 0, "grad_quantize: codes");
+        check_code_bytes(c, d_t, 0, "grad_quantize: transposed codes");
+        check_values(c, dbias, 1e-4, "grad_quantize: dbias");
+    }
+    check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, again.gpu, dy.gpu, false);
+    check_same(c, dbias.gpu.data, again.gpu.data, (size_t)s.C * sizeof(float), "grad_quantize: dbias of two runs");
+    check_flag(c, 0, "grad_quantize");
+    dy.gpu.amax = NULL;
+    ((uint16_t *)dy.cpu.data)[7 * s.C] = bf16_encode(-INFINITY);
+    check_upload(c, dy);
+    check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, Tensor{}, dy.gpu, false);
+    check_flag(c, 1, "grad_quantize");
+    check_free(c);
+}
+
+static void check_weights(Check *c) {
+    enum { COUNT = 90 }; // more than one table holds
+    Parameter side[2][COUNT] = {};
+    Twin value[COUNT], codes[4], codes_t[4];
+    const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
+    for (int i = 0; i < 4; i++) {
+        value[i] = check_random(c, rows[i], cols[i], 0, 0.02f);
+        codes[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, false, NULL);
+        codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
+        codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
+    }
+    const Twin alone = check_random(c, 1, 77, 0, 1); // has no codes
+    for (int i = 0; i < COUNT; i++) {
+        for (int gpu = 0; gpu < 2; gpu++) {
+            Weight *w = &side[gpu][i].weight;
+            w->value = SIDE(i < 4 ? value[i] : i % 2 ? alone : value[3]);
+            if (i < 4) w->codes = SIDE(codes[i]), w->codes_t = SIDE(codes_t[i]);
+        }
+    }
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], COUNT));
+    for (int i = 0; i < 4; i++) {
+        check_scales(c, codes[i], 0, "weights_quantize");
+        check_code_bytes(c, codes[i], 0, "weights_quantize: codes");
+        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed codes");
+    }
+    check_flag(c, 0, "weights_quantize");
+    check_free(c);
+}
+
+static void check_open(Check *c, Bench *bench) {
+    Error err = {};
+    c->bench = bench;
+    c->cpu.ops = cpu_ops();
+    c->cpu.ranks = 1;
+    if (!c->cpu.ops->open(&c->cpu, &bench->config, &err)) fatal(err.code, "%s", err.text);
+    WorkspacePart parts[16];
+    int count = ops_workspace_parts(&bench->config, DEVICE_CPU, parts, 16);
+    for (int i = 0; i < count; i++) c->cpu.workspace_bytes += parts[i].bytes;
+    c->cpu.workspace = c->cpu.ops->allocate(&c->cpu, c->cpu.workspace_bytes, &err);
+    if (!c->cpu.workspace) fatal(err.code, "%s", err.text);
+    c->cpu.state = c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
+}
+
+// Runs all checks; returns how many failed.
+static int check_fp8(Bench *bench) {
+    static Check check; // zero
+    Check *c = &check;
+    check_open(c, bench);
+    const int64_t shapes[][2] = {{48, 64}, {272, 768}, {144, 1600}, {16, 2064}, {160, 4096}, {32, 6400}};
+    const int groups[] = {16, 32, 128, 0};
+    for (const auto &shape : shapes) {
+        for (int group : groups) {
+            for (int variant = 0; variant < 6; variant++) {
+                CheckShape s = {shape[0], shape[1], group, variant < 4, variant % 2 == 0, variant % 4 >= 2};
+                if (!s.group && !s.fp8) continue; // the plain recipe
+                if (!s.group && s.from_saved) continue;
+                snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s", (long long)s.M, (long long)s.C,
+                         s.group, s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "");
+                if (s.C <= 4096) check_norm(c, s);
+                if (!s.rms && (s.from_saved || !s.group)) check_gelu(c, s);
+            }
+        }
+        CheckShape s = {shape[0], shape[1], 0, true, false, false};
+        snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)s.M, (long long)s.C);
+        check_casts(c, s, FMT_E5M2);
+        check_casts(c, s, FMT_E4M3);
+    }
+    snprintf(c->shape, sizeof c->shape, "several tensors");
+    check_weights(c);
+    free(c->cpu_state);
+    c->cpu.ops->release(&c->cpu, c->cpu.workspace);
+    c->cpu.ops->close(&c->cpu);
+    printf("against the CPU backend: %d of %d checks passed\n", c->checks - c->failures, c->checks);
+    return c->failures;
+}

@@ -1,0 +1,213 @@
+// What the checks of the GPU's FP8 operations share: tensors in both memories, poisoned before an operation writes
+// them, and comparisons of codes, scales and values with the CPU backend's.
+#pragma once
+#include "bench_cuda.h"
+#include "coat/quantize.h"
+
+#include <math.h>
+
+#define CHECK_MOST 64    // tensors of one operation's check
+#define POISON 0xff      // of bytes: NaN in every format
+#define CODES_OFF 1e-3   // share of codes that may be off by one step
+#define SCALE_ERROR 1e-5 // relative error of a scale
+
+// One tensor in both memories.
+typedef struct {
+    Tensor cpu, gpu;
+} Twin;
+
+typedef struct {
+    Bench *bench;
+    Exec cpu;
+    StepState *cpu_state;
+    Twin twin[CHECK_MOST];
+    int twins;
+    uint64_t draws;
+    int failures, checks;
+    char shape[96]; // of what is being checked, for messages
+} Check;
+
+static Exec *check_gpu(Check *c) {
+    return &c->bench->exec;
+}
+
+static void check_say(Check *c, bool ok, const char *what, const char *detail) {
+    c->checks++;
+    c->failures += !ok;
+    if (!ok) printf("WRONG: %s, %s: %s\n", what, c->shape, detail);
+}
+
+// --- tensors ------------------------------------------------------------------------------------------------
+static size_t check_data_bytes(Tensor t) {
+    return (size_t)(t.stride * (t.transposed ? t.cols : t.rows)) * format_bytes(t.format);
+}
+
+static size_t check_scale_bytes(Tensor t) {
+    if (t.granularity == SCALE_GROUP) return (size_t)(t.rows * ((t.cols + t.group - 1) / t.group)) * sizeof(uint16_t);
+    return t.granularity == SCALE_TENSOR ? 16 : 0;
+}
+
+static void *check_memory(Check *c, size_t bytes, bool gpu, const void *source) {
+    if (bytes == 0) return NULL;
+    if (!gpu) return memset(xmalloc(bytes), POISON, bytes);
+    void *memory = bench_allocate(c->bench, bytes);
+    check_gpu(c)->ops->upload(check_gpu(c), memory, source, bytes);
+    return memory;
+}
+
+// A poisoned tensor. group 0: plain, or codes with one scale; with `share` it has that tensor's scale.
+static Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
+                      const Twin *share) {
+    Twin t = {};
+    t.cpu.rows = rows, t.cpu.cols = cols, t.cpu.format = format, t.cpu.group = group, t.cpu.transposed = transposed;
+    t.cpu.stride = transposed ? rows + 32 : cols;
+    if (format_is_fp8(format)) t.cpu.granularity = group ? SCALE_GROUP : SCALE_TENSOR;
+    t.gpu = t.cpu;
+    t.cpu.data = check_memory(c, check_data_bytes(t.cpu), false, NULL);
+    t.gpu.data = check_memory(c, check_data_bytes(t.cpu), true, t.cpu.data);
+    t.cpu.scale = share ? share->cpu.scale : check_memory(c, check_scale_bytes(t.cpu), false, NULL);
+    t.gpu.scale = share ? share->gpu.scale : check_memory(c, check_scale_bytes(t.cpu), true, t.cpu.scale);
+    if (c->twins == CHECK_MOST) fatal(EXIT_USER, "check_fp8: more than %d tensors", CHECK_MOST);
+    c->twin[c->twins] = t;
+    if (share) c->twin[c->twins].cpu.scale = c->twin[c->twins].gpu.scale = NULL; // freed with its owner
+    c->twins++;
+    return t;
+}
+
+static Twin check_plain(Check *c, int64_t rows, int64_t cols, Format format) {
+    return check_new(c, rows, cols, format, 0, false, NULL);
+}
+
+static void check_upload(Check *c, Twin t) {
+    check_gpu(c)->ops->upload(check_gpu(c), t.gpu.data, t.cpu.data, check_data_bytes(t.cpu));
+}
+
+// BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
+static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_plain(c, rows, cols, FMT_BF16);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const float size = rows > 1 ? ldexpf(deviation, -(int)((i / cols * 7) % 4)) : deviation;
+        ((uint16_t *)t.cpu.data)[i] = bf16_encode(mean + size * rng_normal(5, stream, (uint64_t)i));
+    }
+    check_upload(c, t);
+    return t;
+}
+
+static Twin with_maxima(Check *c, Twin t) {
+    const Twin amax = check_plain(c, t.cpu.rows, 1, FMT_I32);
+    t.cpu.amax = (uint32_t *)amax.cpu.data;
+    t.gpu.amax = (uint32_t *)amax.gpu.data;
+    return t;
+}
+
+static void check_free(Check *c) {
+    for (int i = 0; i < c->twins; i++) {
+        free(c->twin[i].cpu.data);
+        free(c->twin[i].cpu.scale);
+        check_gpu(c)->ops->release(check_gpu(c), c->twin[i].gpu.data);
+        if (c->twin[i].gpu.scale) check_gpu(c)->ops->release(check_gpu(c), c->twin[i].gpu.scale);
+    }
+    c->twins = 0;
+}
+
+static void *check_download(Check *c, const void *data, size_t bytes) {
+    void *have = xmalloc(bytes);
+    check_gpu(c)->ops->download(check_gpu(c), have, data, bytes);
+    return have;
+}
+
+// --- comparisons --------------------------------------------------------------------------------------------
+static int code_order(uint8_t code) {
+    const int magnitude = code & 0x7f;
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
+// Codes within one step of the twin's, in all but `off` of the places the same.
+static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
+    uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
+    const uint8_t *want = (const uint8_t *)t.cpu.data;
+    const int64_t inner = t.cpu.transposed ? t.cpu.rows : t.cpu.cols,
+                  outer = t.cpu.transposed ? t.cpu.cols : t.cpu.rows;
+    int64_t differ = 0, far = 0, first = -1;
+    for (int64_t i = 0; i < outer; i++) {
+        for (int64_t j = 0; j < inner; j++) {
+            const int64_t at = i * t.cpu.stride + j;
+            const int steps = abs(code_order(have[at]) - code_order(want[at]));
+            differ += steps > 0;
+            far += steps > 1;
+            if (steps > 0 && first < 0) first = at;
+        }
+        for (int64_t j = inner; j < t.cpu.stride; j++) far += have[i * t.cpu.stride + j] != POISON; // written beside it
+    }
+    char text[160];
+    snprintf(text, sizeof text, "%lld of %lld codes differ, %lld by more than a step; first at %lld", (long long)differ,
+             (long long)(inner * outer), (long long)far, (long long)first);
+    check_say(c, far == 0 && (double)differ <= off * (double)(inner * outer), what, text);
+    free(have);
+}
+
+static void check_scales(Check *c, Twin t, double error, const char *what) {
+    const bool group = t.cpu.granularity == SCALE_GROUP;
+    const size_t bytes = check_scale_bytes(t.cpu), count = group ? bytes / 2 : 1;
+    void *have = check_download(c, t.gpu.scale, bytes);
+    size_t wrong = 0;
+    double x = 0, y = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double a = group ? (double)bf16_decode(((uint16_t *)have)[i]) : (double)((float *)have)[0];
+        const double b = group ? (double)bf16_decode(((uint16_t *)t.cpu.scale)[i]) : (double)((float *)t.cpu.scale)[0];
+        if (fabs(a - b) <= error * fabs(b)) continue; // false for NaN
+        if (wrong++ == 0) x = a, y = b;
+    }
+    char text[160];
+    snprintf(text, sizeof text, "%zu of %zu scales are wrong: %g for %g", wrong, count, x, y);
+    check_say(c, wrong == 0, what, text);
+    free(have);
+}
+
+static void check_codes(Check *c, Twin t, const char *what) {
+    check_scales(c, t, SCALE_ERROR, what);
+    check_code_bytes(c, t, CODES_OFF, what);
+}
+
+// The root mean square error of plain values, relative.
+static void check_values(Check *c, Twin t, double limit, const char *what) {
+    void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < tensor_elements(t.cpu); i++) {
+        const bool bf16 = t.cpu.format == FMT_BF16;
+        const double x = bf16 ? (double)bf16_decode(((uint16_t *)have)[i]) : (double)((float *)have)[i];
+        const double y = bf16 ? (double)bf16_decode(((uint16_t *)t.cpu.data)[i]) : (double)((float *)t.cpu.data)[i];
+        error += (x - y) * (x - y);
+        size += y * y;
+    }
+    const double relative = sqrt(error / (size > 0 ? size : 1));
+    char text[96];
+    snprintf(text, sizeof text, "relative error %.2e", relative);
+    check_say(c, relative <= limit, what, text); // false for NaN
+    free(have);
+}
+
+// Row maxima: as bits of floats.
+static void check_maxima(Check *c, Twin t, double limit, const char *what) {
+    Twin maxima = {};
+    maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
+    maxima.gpu = maxima.cpu;
+    maxima.cpu.data = t.cpu.amax, maxima.gpu.data = t.gpu.amax;
+    check_values(c, maxima, limit, what);
+}
+
+static void check_same(Check *c, const void *a, const void *b, size_t bytes, const char *what) {
+    void *first = check_download(c, a, bytes), *second = check_download(c, b, bytes);
+    check_say(c, memcmp(first, second, bytes) == 0, what, "the bits differ");
+    free(first);
+    free(second);
+}
+
+static void check_flag(Check *c, int expected, const char *what) {
+    StepState state;
+    check_gpu(c)->ops->download(check_gpu(c), &state, check_gpu(c)->state, sizeof state);
+    check_say(c, state.nonfinite == expected, what,
+              expected ? "a non-finite value goes unseen" : "finite values are called non-finite");
+    check_gpu(c)->ops->zero(check_gpu(c), check_gpu(c)->state, sizeof state);
+}
