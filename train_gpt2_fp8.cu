@@ -310,12 +310,12 @@ static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
     m->exec.ranks = 1;
 #ifdef COAT_CUDA
-    if (c->device != DEVICE_CPU) {
+    // a GPU that is there but cannot be used is an error: days on the CPU are not what was meant
+    if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
-        if (m->ops->open(&m->exec, c, err)) return true;
-        if (c->device == DEVICE_CUDA) return false;
-        fprintf(stderr, "note: training on the CPU, as no GPU can be used: %s\n", err->text);
+        return m->ops->open(&m->exec, c, err);
     }
+    if (c->device == DEVICE_AUTO && !c->quiet) fprintf(stderr, "note: there is no GPU; training on the CPU\n");
 #else
     if (c->device == DEVICE_CUDA)
         return error_set(err, EXIT_DEVICE, "--device cuda: this program was built without CUDA; use train_gpt2_fp8");

@@ -191,6 +191,7 @@ struct Exec {
 const Ops *cpu_ops(void);
 #ifdef COAT_CUDA
 const Ops *cuda_ops(void);
+bool cuda_present(void); // there is an NVIDIA driver with a GPU, whether or not the program can use it
 #endif
 
 // Bytes of Exec.workspace that a device's operations need for this configuration (coat/workspace.c; plain

@@ -319,7 +319,7 @@ def main(arguments):
         if named:
             inputs, identities = named_inputs(named[0], options.sample, options.cache)
         else:
-            inputs, identities = local_inputs(options.inputs)
+            inputs, identities = local_inputs(options.inputs, options.field)
         tokenize(options, inputs, identities)
         return 0
     except Failure as failure:

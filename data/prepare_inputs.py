@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import os
+import sys
 import urllib.request
 
 from prepare_tokenizers import Failure, first_line, need, write_atomically
@@ -76,7 +77,12 @@ def file_hash(path):
     return digest.hexdigest()
 
 
-def local_inputs(arguments):
+def lacks_text(path, field):
+    """A Parquet file that was only found, not named, may be a table of other things."""
+    return field not in open_parquet(path).schema_arrow.names
+
+
+def local_inputs(arguments, field):
     """(inputs, identities) of files, folders and patterns; equal files count once."""
     paths = []
     for argument in arguments:
@@ -103,6 +109,9 @@ def local_inputs(arguments):
         if kind is None and named:
             raise Failure("%s is not a text file" % path)
         if kind is None or os.path.getsize(path) == 0:
+            continue
+        if kind == "parquet" and not named and lacks_text(path, field):
+            print("prepare.py: %s has no column %s and is left out" % (path, field), file=sys.stderr)
             continue
         if identity in seen and (os.path.getsize(path) <= 2 * EDGE or file_hash(path) == file_hash(seen[identity])):
             continue

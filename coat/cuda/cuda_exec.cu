@@ -97,6 +97,14 @@ static bool open_attention(Exec *exec, const Config *config, Error *err) {
     return attention_prepare(backend->attention, shape, workspace, err);
 }
 
+bool cuda_present(void) {
+    int driver = 0, count = 0;
+    cudaDriverGetVersion(&driver);
+    cudaError_t answer = cudaGetDeviceCount(&count);
+    cudaGetLastError(); // what is wrong with a GPU that is there, cuda_open says
+    return driver > 0 && answer != cudaErrorNoDevice;
+}
+
 bool cuda_open(Exec *exec, const Config *config, Error *err) {
     DeviceQuery query;
     cudaDeviceProp prop = {};
