@@ -260,10 +260,10 @@ namespace {
 // Calls f(stored) with the reader that a plain or grouped tensor needs.
 template <typename F> void for_walk(Tensor t, F f) {
     if (is_grouped(t))
-        f(WalkGroups<true>{(const uint8_t *)t.data, (const uint16_t *)t.scale, t.stride, (int)ceil_div(t.cols, t.group),
-                           group_bits_of(t)});
+        f(WalkGroups{(const uint8_t *)t.data, (const uint16_t *)t.scale, t.stride, (int)ceil_div(t.cols, t.group),
+                     group_bits_of(t)});
     else
-        f(WalkBf16<true>{(const bf16 *)t.data, t.stride});
+        f(WalkBf16{(const bf16 *)t.data, t.stride});
 }
 
 // n from x in the form that n's descriptor asks for, with the scale that it has.

@@ -114,7 +114,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
-    const ValuesOf<WalkBf16<true>> source = {{(const bf16 *)x.data, x.stride}};
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
     walk_run<FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols, Tensor{}, false,
                                         true);
 }
@@ -125,7 +125,7 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor, Tensor x) {
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
-    const ValuesOf<WalkBf16<true>> source = {{(const bf16 *)x.data, x.stride}};
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
     walk_run<FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
                                        false, false);
 }
@@ -146,7 +146,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         maxima = own;
     }
     scale_launch(exec, dy_q, maxima, dy.rows, !dy.amax);
-    const ValuesOf<WalkBf16<true>> source = {{(const bf16 *)dy.data, dy.stride}};
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)dy.data, dy.stride}};
     const TileOut out = tile_out(dy_q, dy_qt);
     if (dy_q.format == FMT_E5M2)
         walk_run<FMT_E5M2, true, true, 5>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true);
