@@ -1,0 +1,313 @@
+// What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes.
+#include "tensors_table.h"
+
+#define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand
+#define MOMENT_GROUP 128       // elements per group of the 8-bit moments (COAT section 2)
+#define STATE_BYTES 256        // room for StepState
+#define LOGITS_BYTES (1 << 30) // the logits chunk is chosen to stay under this
+
+// Tokens per chunk of the logits: the whole micro-batch if its logits are small, else the largest share of it
+// (halving, so that all chunks are equal where the batch allows) under LOGITS_BYTES.
+static int64_t logits_chunk(const Config *c) {
+    int64_t tokens = config_micro_tokens(c);
+    if (c->logits_chunk > 0) return c->logits_chunk < tokens ? c->logits_chunk : tokens;
+    int64_t chunk = tokens;
+    while (chunk > 16 && chunk * c->shape.vocab_padded * (int64_t)format_bytes(FMT_BF16) > LOGITS_BYTES)
+        chunk = (chunk + 1) / 2;
+    return chunk > 16 ? (chunk + 15) / 16 * 16 : chunk;
+}
+
+int64_t tensor_extent(Dim dim, const Config *c) {
+    const ModelShape *s = &c->shape;
+    switch (dim) {
+    case DIM_1: return 1;
+    case DIM_C: return s->channels;
+    case DIM_QKV: return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+    case DIM_ATT: return (int64_t)s->heads * s->head_dim;
+    case DIM_F: return s->ffn;
+    case DIM_VP: return s->vocab_padded;
+    case DIM_POS: return s->positions;
+    case DIM_M: return config_micro_tokens(c);
+    case DIM_BH: return (int64_t)c->micro_batch * s->heads;
+    case DIM_T: return c->seq_len;
+    case DIM_CHUNK: return logits_chunk(c);
+    case DIM_STATE: return STATE_BYTES;
+    }
+    return 0;
+}
+
+// Elements that one of `ranks` processes holds of a tensor cut into shards of whole groups of 128.
+static int64_t shard_elements(int64_t elements, int ranks) {
+    int64_t per_rank = (elements + ranks - 1) / ranks;
+    return ranks == 1 ? elements : (per_rank + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
+}
+
+static Format plain_format(const Recipe *r) {
+    return r->precision == PRECISION_FP32 ? FMT_FP32 : FMT_BF16;
+}
+
+// Byte counts of a layout whose format and shape are set.
+static void layout_bytes(TensorLayout *t) {
+    int64_t n = t->shard_elements;
+    t->data_bytes = (size_t)n * format_bytes(t->format);
+    switch (t->granularity) {
+    case SCALE_NONE: break;
+    case SCALE_TENSOR: t->scale_bytes = t->scale_source < 0 ? SCALE_ALIGNED : 0; break;
+    case SCALE_GROUP:
+        t->scale_bytes = (size_t)(t->rows * ((t->cols + t->group - 1) / t->group)) * format_bytes(FMT_BF16);
+        break;
+    case SCALE_EXPAND:
+        t->exponent_bytes = (size_t)((n + t->group - 1) / t->group);
+        t->scale_bytes = t->exponent_bytes * sizeof(float);
+        break;
+    }
+    if (t->has_amax) t->amax_bytes = (size_t)t->rows * sizeof(uint32_t);
+}
+
+static TensorLayout layout_of(const TableRow *row, const Config *c, Category category, Format format) {
+    TensorLayout t = {0};
+    t.exists = true;
+    t.alias = t.scale_source = -1;
+    t.category = category;
+    t.format = format;
+    t.rows = tensor_extent(row->rows, c);
+    t.cols = tensor_extent(row->cols, c);
+    t.per_layer = t.per_layer_scale = row->row.per_layer;
+    t.layers = row->row.per_layer ? c->shape.layers : 1;
+    t.first = row->first;
+    t.last = row->last;
+    t.shard_elements = t.rows * t.cols;
+    return t;
+}
+
+// Moments of one parameter: 8-bit for the two-dimensional ones (positions, norms and biases are small and keep
+// FP32), unless exempted by name.
+static bool moments_exempt(const Recipe *r, const TableRow *row, TensorId id) {
+    if (r->moments == MOMENTS_FP32) return true;
+    if (!row->row.decay || id == WPE) return true;
+    for (const char *p = r->moments_fp32; *p;) {
+        size_t length = strcspn(p, ",");
+        const char *star = (const char *)memchr(p, '*', length);
+        size_t prefix = star ? (size_t)(star - p) : length;
+        if (strncmp(p, row->row.name, prefix) == 0 && (star || row->row.name[prefix] == '\0')) return true;
+        p += length + (p[length] == ',');
+    }
+    return false;
+}
+
+static void resolve_moment(TensorLayout *t, const Recipe *r, bool exempt, Format fp8) {
+    if (exempt) {
+        t->format = FMT_FP32;
+    } else if (r->moments == MOMENTS_BF16) {
+        t->format = FMT_BF16;
+    } else {
+        t->format = fp8;
+        t->granularity = SCALE_EXPAND;
+        t->group = MOMENT_GROUP;
+    }
+}
+
+static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
+    const TableRow *row = &tensor_table[id];
+    const Recipe *r = &c->recipe;
+    Format plain = plain_format(r);
+    out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, plain);
+    // Gradients of the blocks' products are stored as the flag says; all others are small or, as the tied
+    // embedding's, summed from two sides over many chunks, and stay FP32.
+    out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, row->row.product && plain == FMT_BF16 ? r->grads : FMT_FP32);
+    out[MOMENT_M] = layout_of(row, c, CATEGORY_MOMENTS, FMT_FP32);
+    out[MOMENT_V] = out[MOMENT_M];
+    bool exempt = moments_exempt(r, row, id);
+    resolve_moment(&out[MOMENT_M], r, exempt, FMT_E4M3);
+    resolve_moment(&out[MOMENT_V], r, exempt, r->second_moment);
+    if (plain == FMT_BF16 && r->master != MASTER_NONE)
+        out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
+    if (row->row.product && r->linear == LINEAR_FP8 && plain == FMT_BF16) {
+        out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
+        out[CODES].granularity = SCALE_TENSOR;
+        out[CODES_T] = out[CODES];
+        out[CODES_T].transposed = true;
+        // The transpose shares its scale with the codes; made on demand it needs room for one layer only.
+        if (!r->cache_transposed) out[CODES_T].per_layer = false;
+    }
+    if (c->zero >= 1) {
+        static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
+        for (int i = 0; i < 3; i++)
+            out[states[i]].shard_elements = shard_elements(out[states[i]].shard_elements, ranks);
+    }
+    if (c->zero >= 2) out[GRAD].shard_elements = shard_elements(out[GRAD].shard_elements, ranks);
+    if (c->zero >= 3) {
+        out[VALUE].shard_elements = shard_elements(out[VALUE].shard_elements, ranks);
+        out[CODES].shard_elements = shard_elements(out[CODES].shard_elements, ranks);
+        out[CODES_T].shard_elements = shard_elements(out[CODES_T].shard_elements, ranks);
+    }
+}
+
+static void make_scratch(TensorLayout *t) {
+    t->category = CATEGORY_SCRATCH;
+    t->per_layer = false;
+}
+
+// The tensor whose scale a transposed copy shares.
+static int scale_source(TensorId id) {
+    switch (id) {
+    case N1_T: return N1;
+    case N2_T: return N2;
+    case G_T: return G;
+    case O_T: return OQ;
+    case DRESID_QT: return DRESID_Q;
+    case DH_QT: return DH_Q;
+    case DQKV_QT: return DQKV_Q;
+    default: return -1;
+    }
+}
+
+static void make_alias(TensorLayout *t, int source) {
+    t->alias = source;
+}
+
+// An input of a product: E4M3 with one scale where products are FP8. The scale is kept per layer even where the
+// codes are not, since backward makes the same codes again.
+static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code) {
+    if (!fp8) return;
+    t->format = code;
+    t->granularity = SCALE_TENSOR;
+    t->transposed = transposed;
+}
+
+// Maxima of rows lie with a tensor that is quantised after the operation that makes it (DRESID: each norm_backward
+// writes them anew), else with the codes, where the quantising operation itself leaves them between its passes. The
+// producer of DQKV, attention, is a library's and emits none.
+static bool codes_have_amax(TensorId id) {
+    switch (id) {
+    case N1:
+    case N2:
+    case G:
+    case OQ:
+    case DH_Q:
+    case DQKV_Q: return true;
+    default: return false;
+    }
+}
+
+static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
+    const TableRow *row = &tensor_table[id];
+    const Recipe *r = &c->recipe;
+    bool full = r->precision == PRECISION_FP32;
+    bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
+    bool rebuild_act = r->recompute >= 1, rebuild_norm = r->recompute >= (coat ? 1 : 2);
+    *t = layout_of(row, c, CATEGORY_SAVED, plain_format(r));
+    t->saved = true;
+    switch (row->rule) {
+    case RULE_PARAMETER: break;
+    case RULE_INPUT:
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_I32;
+        break;
+    case RULE_STATE:
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_U8;
+        break;
+    case RULE_LOSSES:
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_FP32;
+        break;
+    case RULE_SAVED:
+    case RULE_LAST_INPUT: break;
+    case RULE_STATISTIC: t->format = FMT_FP32; break;
+    case RULE_SCRATCH:
+        make_scratch(t);
+        t->saved = false;
+        t->has_amax = fp8 && id == DRESID;
+        break;
+    case RULE_LOGITS:
+        make_scratch(t);
+        t->category = CATEGORY_LOGITS;
+        t->saved = false;
+        break;
+    case RULE_CARRIED:
+        t->exists = coat;
+        make_scratch(t);
+        t->saved = false;
+        break;
+    case RULE_RESIDUAL: make_alias(t, coat && id != RESID_FINAL ? RESID : row->source); break;
+    case RULE_NORM_INPUT:
+    case RULE_HIDDEN:
+        if (coat) {
+            t->format = FMT_E4M3;
+            t->granularity = SCALE_GROUP;
+            t->group = r->group_size;
+        }
+        break;
+    case RULE_HIDDEN_OUT:
+        if (coat)
+            make_scratch(t);
+        else
+            make_alias(t, row->source);
+        break;
+    case RULE_NORM_OUT:
+    case RULE_ACT_OUT:
+        make_operand(t, fp8, false, FMT_E4M3);
+        t->has_amax = fp8 && codes_have_amax(id);
+        t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
+        if (!t->saved) make_scratch(t);
+        break;
+    case RULE_ATT_OUT_Q:
+        if (!fp8) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, true, false, FMT_E4M3);
+        t->has_amax = codes_have_amax(id);
+        t->saved = false;
+        make_scratch(t);
+        break;
+    case RULE_NORM_OUT_T:
+    case RULE_ACT_OUT_T: {
+        bool rebuilt = row->rule == RULE_NORM_OUT_T ? rebuild_norm : rebuild_act;
+        if (!fp8 && !rebuilt) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, fp8, true, FMT_E4M3);
+        t->saved = false;
+        make_scratch(t);
+        break;
+    }
+    case RULE_ATT_OUT_T:
+        if (!fp8) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, true, true, FMT_E4M3);
+        t->saved = false;
+        make_scratch(t);
+        break;
+    case RULE_GRAD_Q:
+    case RULE_GRAD_QT:
+        if (!fp8) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
+        t->has_amax = codes_have_amax(id);
+        t->saved = false;
+        make_scratch(t);
+        break;
+    }
+}
+
+void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    memset(layout, 0, sizeof(TensorLayout) * TENSOR_COUNT * ROLE_COUNT);
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        for (int role = 0; role < ROLE_COUNT; role++) layout[id][role].alias = layout[id][role].scale_source = -1;
+        if (id < PARAMETER_COUNT)
+            resolve_parameter((TensorId)id, config, ranks, layout[id]);
+        else
+            resolve_activation((TensorId)id, config, &layout[id][VALUE]);
+        layout[id][VALUE].scale_source = scale_source((TensorId)id);
+        layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? id : -1;
+        for (int role = 0; role < ROLE_COUNT; role++)
+            if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
+    }
+}

@@ -1,0 +1,58 @@
+// The table of tensors as it is written down, before a configuration gives it formats and sizes: for tensors.c,
+// which holds it, and tensors_layout.c, which resolves it.
+#pragma once
+#include "tensors.h"
+
+// Symbolic extents of a row; resolved by the configuration.
+typedef enum {
+    DIM_1,
+    DIM_C,     // channels
+    DIM_QKV,   // (heads + 2 kv_heads) * head_dim
+    DIM_ATT,   // heads * head_dim
+    DIM_F,     // feed-forward width
+    DIM_VP,    // padded vocabulary
+    DIM_POS,   // positions
+    DIM_M,     // tokens of a micro-batch
+    DIM_BH,    // sequences * heads
+    DIM_T,     // tokens of a sequence
+    DIM_CHUNK, // tokens whose logits exist at a time
+    DIM_STATE  // bytes of StepState, generously
+} Dim;
+
+// How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
+typedef enum {
+    RULE_PARAMETER,
+    RULE_INPUT,      // I32, resident
+    RULE_STATE,      // bytes, resident
+    RULE_SAVED,      // plain, saved from forward to backward in every recipe
+    RULE_STATISTIC,  // FP32, saved
+    RULE_SCRATCH,    // plain, alive between its stages only
+    RULE_LOSSES,     // FP32, resident
+    RULE_LOGITS,     // plain scratch, counted in a category of its own
+    RULE_CARRIED,    // the residual stream where no saved tensor holds it (--saved coat)
+    RULE_RESIDUAL,   // the residual stream at one point: the norm's saved input, or the carried buffer
+    RULE_NORM_INPUT, // saved: plain, or E4M3 per group (--saved coat)
+    RULE_LAST_INPUT, // the final norm's input: plain in every recipe
+    RULE_HIDDEN,     // h: saved, plain or E4M3 per group
+    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
+    RULE_NORM_OUT,   // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt
+    RULE_ACT_OUT,
+    RULE_ATT_OUT_Q,  // the attention's output as the product reads it: itself, or E4M3 per tensor
+    RULE_NORM_OUT_T, // the same three as the weight gradient reads them
+    RULE_ACT_OUT_T,
+    RULE_ATT_OUT_T,
+    RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 per tensor
+    RULE_GRAD_QT
+} Rule;
+
+typedef struct {
+    TensorRow row;
+    Rule rule;
+    Dim rows, cols;
+    Stage first, last;
+    int source; // the tensor that an alias rule falls back to; -1 = none
+} TableRow;
+
+extern const TableRow tensor_table[TENSOR_COUNT];
+
+int64_t tensor_extent(Dim dim, const Config *config);
