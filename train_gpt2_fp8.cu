@@ -387,6 +387,7 @@ static float decode_value(const void *data, Format format, int i) {
 // Continues ids[0 .. count) by `more` tokens and prints text (token ids where there is no vocabulary).
 static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, int count, int more) {
     const Config *c = &m->config;
+    FILE *out = c->json ? stderr : stdout; // standard output is JSON lines then
     int T = c->seq_len, vocab = c->shape.vocab;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     int32_t *window = (int32_t *)xcalloc((size_t)T, sizeof *window);
@@ -412,12 +413,12 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (tokenizer)
-            fwrite(text, 1, length, stdout);
+            fwrite(text, 1, length, out);
         else
-            printf("%d ", ids[i]);
+            fprintf(out, "%d ", ids[i]);
     }
-    printf("\n");
-    fflush(stdout);
+    fprintf(out, "\n");
+    fflush(out);
     free(logits);
     free(raw);
     free(window);
@@ -449,15 +450,16 @@ static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) 
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     float loss_scale = (float)(1.0 / ((double)accumulation * (double)config_micro_tokens(c) * m->exec.ranks));
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    int64_t first = run->done.sequences / (c->micro_batch * m->exec.ranks);
     for (int64_t i = 0; i < accumulation; i++) {
-        int64_t n = c->overfit_one_batch ? i : run->done.micro_batches + i;
+        int64_t n = c->overfit_one_batch ? i : first + i;
         if (!data_batch(run->train, n, inputs, targets, err)) return false;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
         micro_step(m, loss_scale, i > 0);
     }
     step_end(m);
     run->done.step++;
-    run->done.micro_batches += accumulation;
+    run->done.sequences += accumulation * c->micro_batch * m->exec.ranks;
     run->done.tokens += accumulation * config_micro_tokens(c) * m->exec.ranks;
     run->done.state = m->host;
     return true;
@@ -497,7 +499,7 @@ static bool save(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
     if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
-    checkpoint_prune_except(c->out, c->keep, c->keep_every);
+    checkpoint_prune(c->out, run->done.step, c->keep, c->keep_every);
     log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
     return true;
 }
@@ -539,11 +541,16 @@ static bool train(Run *run, Error *err) {
 
 // Opens the vocabulary; training goes on without one, with one line that says so.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
-    if (c->tokenizer == TOKENIZER_BYTES) {
+    Error ignored;
+    if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
         run->tokenizer = tokenizer_bytes();
+        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (c->model_from_files && c->shape.vocab != 257))
+            return error_set(err, EXIT_USER, "--tokenizer bytes: the model knows %d tokens, not 257", c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
         run->tokenizer = tokenizer_open(c->tokenizer_file, err);
         if (!run->tokenizer) return false;
+    } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
+        return true; // the vocabulary that lies with the model
     } else if (!c->quiet) {
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     }
@@ -572,11 +579,20 @@ static bool start_or_resume(Run *run, Error *err) {
     if (c->resume && !checkpoint_find(c->out, c->resume_step, folder, sizeof folder, err)) return false;
     if (folder[0]) {
         if (!checkpoint_load(folder, &m->arena, &m->exec, &run->done, err)) return false;
+        if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
+            return error_set(
+                err, EXIT_USER,
+                "--micro-batch %d: %s stands after %lld sequences of its data, which is no multiple; resume "
+                "with the micro-batch that it was trained with, or a divisor of it",
+                c->micro_batch, folder, (long long)run->done.sequences);
+        if (run->train && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
         if (run->train && run->done.data_fingerprint != data_fingerprint(run->train))
             fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
         if (!c->quiet) fprintf(stderr, "resuming from %s\n", folder);
+    } else if (c->resume && !run->train) {
+        return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
@@ -622,6 +638,10 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
     run->steps = c->steps;
     if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
+    if (run->train && c->steps < 0 && run->steps == 0)
+        return error_set(err, EXIT_DATA,
+                         "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
+                         (long long)data_tokens(run->train), (long long)step_tokens);
     report(run);
     if (c->eval_only) {
         double loss;
@@ -631,9 +651,14 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                (long long)run->done.step, loss);
     }
     if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
+    if (c->out[0] && !out_clear(c, err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
-    return run->log && train(run, err);
+    if (!run->log) return false;
+    if (run->done.step < run->steps) return train(run, err);
+    log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
+             (long long)run->steps);
+    return validate(run, err);
 }
 
 int main(int argc, char **argv) {
@@ -649,7 +674,8 @@ int main(int argc, char **argv) {
         if (ok && config.plan) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
-            ok = (!config.out[0] || out_prepare(&config, &err)) && run_all(&run, &config, &err);
+            bool writes = config.train[0] && !config.eval_only && config.out[0];
+            ok = (!writes || out_prepare(&config, &err)) && run_all(&run, &config, &err);
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);
@@ -657,6 +683,8 @@ int main(int argc, char **argv) {
             model_destroy(&run.model);
         }
     }
+    if (ok && (fflush(stdout) != 0 || ferror(stdout)))
+        ok = error_set(&err, EXIT_DATA, "standard output could not be written: is the disk full?");
     if (!ok) fprintf(stderr, "error: %s\n", err.text);
     return ok ? EXIT_DONE : (int)err.code;
 }

@@ -209,7 +209,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
-    int fits = 0, fails = 1 << 20;
+    int fits = 0, fails = 1 << 30;
     for (int size = 1; fits < size && size < fails;) {
         c.micro_batch = size;
         arena_plan(trial, &c, ranks, device);
@@ -217,7 +217,7 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
             fits = size;
         else
             fails = size;
-        size = fails == 1 << 20 ? fits * 2 : fits + (fails - fits) / 2;
+        size = fails == 1 << 30 ? fits * 2 : fits + (fails - fits) / 2;
     }
     free(trial);
     return fits;

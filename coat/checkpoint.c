@@ -252,9 +252,37 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
             found = good && check_folder(folder, true, &why);
             if (good && !found) fprintf(stderr, "skipping the checkpoint %s: %s\n", folder, why.text);
         }
+        if (good && !found && count > 0)
+            good = error_set(err, EXIT_DATA,
+                             "%s: none of the %d checkpoints is whole; --overwrite starts again and deletes them", out,
+                             count);
         free(steps);
     }
     if (!found && size) folder[0] = 0;
+    return good;
+}
+
+bool checkpoint_set_aside(const char *out, int64_t step, Error *err) {
+    int64_t *steps;
+    int count = list_steps(out, &steps);
+    bool good = true;
+    for (int i = 0; i < count && good; i++) {
+        char name[NAME_BUFFER], folder[PATH_BUFFER], aside[PATH_BUFFER];
+        if (steps[i] <= step) continue;
+        step_name(name, "", steps[i], "");
+        good = path_join(folder, sizeof folder, out, name, err);
+        bool moved = false;
+        for (int number = 1; good && !moved && number < 1000; number++) {
+            snprintf(name, sizeof name, "abandoned-%d-step-%08" PRId64, number, steps[i]);
+            good = path_join(aside, sizeof aside, out, name, err);
+            moved = good && !path_is_folder(aside) && rename(folder, aside) == 0;
+        }
+        if (good && !moved)
+            good = error_set(err, EXIT_DATA, "%s belongs to the course that is left now and cannot be renamed: %s",
+                             folder, strerror(errno));
+        if (good) fprintf(stderr, "note: %s belongs to the course that is left now: renamed to %s\n", folder, aside);
+    }
+    free(steps);
     return good;
 }
 
@@ -284,16 +312,13 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
     return folder_remove(old, err);
 }
 
-void checkpoint_prune(const char *out, int keep) {
-    checkpoint_prune_except(out, keep, 0);
-}
-
-void checkpoint_prune_except(const char *out, int keep, int64_t keep_every) {
+void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
     remove_leftovers(out);
     if (keep <= 0) return;
     int64_t *steps;
-    int count = list_steps(out, &steps), complete = 0;
+    int count = list_steps(out, &steps), complete = 1; // the one just saved
     for (int i = 0; i < count; i++) {
+        if (steps[i] >= saved) continue;
         char name[NAME_BUFFER], folder[PATH_BUFFER];
         Error err;
         step_name(name, "", steps[i], "");

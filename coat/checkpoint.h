@@ -15,9 +15,9 @@ extern "C" {
 
 // What a checkpoint records beside the tensors.
 typedef struct {
-    int64_t step;          // updates attempted so far = next step index
-    int64_t micro_batches; // global micro-batches consumed: the position in the data
-    int64_t tokens;        // tokens seen
+    int64_t step;      // updates attempted so far = next step index
+    int64_t sequences; // consumed by all ranks together: the position in the data
+    int64_t tokens;    // tokens seen
     uint64_t data_fingerprint;
     StepState state; // as downloaded from the device
 } RunState;
@@ -45,11 +45,14 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 // become zero.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 
-// Deletes all but the `keep` newest complete checkpoints under out (0 = keep all), and what interrupted runs left
-// half-written. Failures to delete are reported on stderr.
-void checkpoint_prune(const char *out, int keep);
-// The same, but multiples of keep_every (0 = none) are neither deleted nor counted.
-void checkpoint_prune_except(const char *out, int keep, int64_t keep_every);
+// Deletes complete checkpoints older than the one of step `saved`, but for the keep - 1 newest of them (keep 0: none is
+// deleted) and those of steps divisible by keep_every (0: no such); and what interrupted runs left half-written. The
+// one just saved is never touched. Failures to delete are reported on stderr.
+void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
+
+// Renames the checkpoints of later steps than `step`, from which a run is resumed, to abandoned-1-step-...: they belong
+// to another course and must be neither resumed nor counted among this one's.
+bool checkpoint_set_aside(const char *out, int64_t step, Error *err);
 
 #ifdef __cplusplus
 }

@@ -270,15 +270,15 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->plan != PLAN_NONE) return true;
     if (c->eval_only && !c->val[0])
         return error_set(err, EXIT_USER, "--eval-only: there is nothing to evaluate on; add --val GLOB");
-    if (c->train[0] || c->eval_only) return true;
-    if (!c->prompt[0])
+    if (c->train[0] && !c->eval_only) return true;
+    if (!c->prompt[0] && !c->eval_only)
         return error_set(
             err, EXIT_USER,
             "--train is missing: give token files (--train 'data/*.bin'), or --plan; --help lists all flags");
     if (!c->model_from_files && !c->resume)
         return error_set(err, EXIT_USER,
-                         "--prompt: %s has no trained weights; add --model FOLDER, or --out DIR --resume, or --train",
-                         c->model[0] ? c->model : "a new model");
+                         "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume, or --train",
+                         c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model");
     return true;
 }
 

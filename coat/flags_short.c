@@ -26,7 +26,7 @@ static const Short table[] = {
     {"-n", SHORT_VALUE, "save-every", "", ""},
     {"-nk", SHORT_VALUE, "keep", "", ""},
     {"-nm", SHORT_VALUE, "keep-every", "", ""},
-    {"-y", SHORT_SWITCH, "--resume --no-overwrite", "--no-resume --overwrite", ""},
+    {"-y", SHORT_SWITCH, "--resume", "--no-resume", ""},
     {"-b", SHORT_VALUE, "micro-batch", "", ""},
     {"-t", SHORT_VALUE, "seq-len", "", ""},
     {"-d", SHORT_DEFAULT, "batch-tokens", "", ""},

@@ -31,20 +31,29 @@ bool out_prepare(const Config *config, Error *err) {
     if (!folder_make(config->out, err)) return false;
     if (access(config->out, W_OK | X_OK) != 0)
         return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
+    if (config->resume || config->overwrite) return true;
     DIR *dir = opendir(config->out);
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
     bool ok = true;
-    for (struct dirent *e; ok && (e = readdir(dir));) {
-        if (!is_run_file(e->d_name) || config->resume) continue;
-        char path[PATH_MAX_LENGTH + 512];
-        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        if (config->overwrite)
-            ok = remove_entry(path, err);
-        else
+    for (struct dirent *e; ok && (e = readdir(dir));)
+        if (is_run_file(e->d_name))
             ok = error_set(err, EXIT_DATA,
                            "--out %s: holds a run already (%s); continue it with --resume, replace it with "
                            "--overwrite, or choose another folder",
                            config->out, e->d_name);
+    closedir(dir);
+    return ok;
+}
+
+bool out_clear(const Config *config, Error *err) {
+    if (!config->overwrite) return true;
+    DIR *dir = opendir(config->out);
+    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
+    bool ok = true;
+    for (struct dirent *e; ok && (e = readdir(dir));) {
+        char path[PATH_MAX_LENGTH + 512];
+        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
+        if (is_run_file(e->d_name)) ok = remove_entry(path, err);
     }
     closedir(dir);
     return ok;

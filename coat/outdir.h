@@ -6,10 +6,13 @@
 extern "C" {
 #endif
 
-// Makes config->out and checks that it can be written. A folder that holds a run (its log or checkpoints) is
-// refused unless --resume continues it or --overwrite gives it up; then the old run's log and checkpoints are
-// deleted, and nothing else. Errors: EXIT_DATA, naming the folder.
+// Makes config->out and checks that it can be written. A folder that holds a run (its log or checkpoints) is refused
+// unless --resume continues it or --overwrite gives it up; nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
 bool out_prepare(const Config *config, Error *err);
+
+// With --overwrite, deletes the old run's log and checkpoints, and nothing else: once everything that could still fail
+// has been read, a model from the same folder included.
+bool out_clear(const Config *config, Error *err);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,12 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
     bool ok = true;
     if (config->memory_limit > 0) {
         largest = arena_largest_micro_batch(config, ranks, device, (size_t)config->memory_limit);
+        // the largest that the run itself would accept: products and the batch may ask for certain multiples
+        Config valid = *config;
+        Error ignored;
+        for (valid.micro_batch = largest; largest > 0 && !config_check(&valid, ranks, &ignored);
+             valid.micro_batch = largest)
+            largest--;
         if (largest == 0) {
             Config one = *config;
             one.micro_batch = 1;

@@ -78,7 +78,7 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_open(t, NULL, '{');
     json_text_int(t, "format", 1);
     json_text_int(t, "step", run->step);
-    json_text_int(t, "micro_batches", run->micro_batches);
+    json_text_int(t, "sequences", run->sequences);
     json_text_int(t, "tokens", run->tokens);
     json_text_hex(t, "data_fingerprint", run->data_fingerprint);
     json_text_open(t, "step_state", '{');
@@ -183,7 +183,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     memset(run, 0, sizeof *run);
     bool good = json_get_int(o, path, "format", 1, 1, &format, err) &&
                 json_get_int(o, path, "step", 0, INT64_MAX, &run->step, err) &&
-                json_get_int(o, path, "micro_batches", 0, INT64_MAX, &run->micro_batches, err) &&
+                json_get_int(o, path, "sequences", 0, INT64_MAX, &run->sequences, err) &&
                 json_get_int(o, path, "tokens", 0, INT64_MAX, &run->tokens, err) &&
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&

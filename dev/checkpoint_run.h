@@ -114,7 +114,7 @@ static inline RunState fill(Run *run, uint64_t seed) {
     RunState rs;
     memset(&rs, 0, sizeof rs);
     rs.step = 20;
-    rs.micro_batches = 81;
+    rs.sequences = 81;
     rs.tokens = 123456789012;
     rs.data_fingerprint = 0xfedcba9876543210ULL;
     rs.state.lr = 0.1f + 1e-8f;

@@ -102,18 +102,24 @@ static void test_replace_and_prune(void **state) {
     assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
     write_text(path_of("prune/notes.txt"), "mine");
-    checkpoint_prune(path_of("prune"), 0);
+    checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_true(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/.step-00000030.tmp")));
-    checkpoint_prune_except(path_of("prune"), 2, 10);
+    checkpoint_prune(path_of("prune"), 23, 2, 10);
     assert_true(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/step-00000021")));
-    checkpoint_prune(path_of("prune"), 1);
+    checkpoint_prune(path_of("prune"), 23, 1, 0);
     assert_false(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/step-00000022")));
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
+    Error why; // later steps than the one that is resumed from are neither deleted nor found again
+    assert_true(checkpoint_set_aside(path_of("prune"), 23, &why));
+    assert_false(path_is_folder(path_of("prune/step-00000024")));
+    assert_true(path_is_folder(path_of("prune/abandoned-1-step-00000024")));
+    checkpoint_prune(path_of("prune"), 23, 1, 0);
+    assert_true(path_is_folder(path_of("prune/step-00000023")));
     run_close(run);
 }
 

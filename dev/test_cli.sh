@@ -22,7 +22,7 @@ refuses() {
     local name=$1 code=$2 pattern=$3 status=0 text
     shift 3
     text=$("$program" "$@" 2>&1 >/dev/null </dev/null) || status=$?
-    text=$(grep -v '^note: ' <<<"$text")
+    text=$(grep -vE '^(note|resume): ' <<<"$text")
     if [ "$status" -eq "$code" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE "$pattern" <<<"$text"; then
         ok "$name"
     else
@@ -87,6 +87,17 @@ refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${ru
 [ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
 "$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
 
+before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
+refuses "--overwrite with data that is missing" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
+[ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and the old run is still there" || bad "and the old run is still there"
+refuses "nothing to evaluate" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
+[ ! -e "$folder/typo" ] && ok "and no folder is made for it" || bad "and no folder is made for it"
+refuses "fewer tokens than one step" 2 "\-\-batch-tokens" "${small[@]}" --train "$data" --batch-tokens 128000000
+if [ -w /dev/full ]; then
+    "$program" --plan >/dev/full 2>"$folder/said"
+    [ $? -eq 2 ] && grep -q "standard output" "$folder/said" && ok "a full disk behind standard output" || bad "a full disk behind standard output"
+fi
+
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
 "$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
@@ -124,6 +135,11 @@ for file in model.safetensors optimizer.safetensors state.json; do
     printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
     damage "$file with a flipped bit" "$file"
 done
+# a checkpoint of an abandoned course is neither resumed nor kept in place of a newer one
+cp -r "$folder/straight" "$folder/course"
+"$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
+[ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ] && ok "resuming from an earlier step sets later checkpoints aside" || bad "resuming from an earlier step sets later checkpoints aside" "$(ls "$folder/course")"
+refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
 refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 
 # --- using a model
@@ -131,8 +147,10 @@ loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
 trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
-refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/straight/step-00000020" --prompt hello --quiet
-text=$("$program" --model "$folder/straight/step-00000020" --tokenizer bytes --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
+"$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
+refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
+refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes.*300" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
 [[ $text == 'static '* ]] && ok "--prompt continues a text" || bad "--prompt continues a text" "$text"
 "$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
     awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&

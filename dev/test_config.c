@@ -40,7 +40,8 @@ static void test_contradictions(void **state) {
     refuse("--train x --keep-every 5", EXIT_USER, "--keep-every&--out DIR");
     accept("--train x --save-every 5 --save-every 0 --keep 0");
     refuse("--eval-only", EXIT_USER, "--eval-only&--val");
-    accept("--eval-only --val x");
+    refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
+    accept("--eval-only --val x --out o --resume");
     refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
     refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER");
     accept("--prompt hello --out o --resume");

@@ -221,7 +221,7 @@ static void test_llmc_scripts(void **state) {
     accept("-i a -j b -o c -b 64 -d 2097152 -e d12 -pn 16 -pr 3 -pg 8 -ps 10.0.1.220 -pi tcp");
     assert_string_equal(config.rendezvous, "10.0.1.220");
     accept("-i a -j b -o c -n 1000 -y 0 -e d12 -pi mpi");
-    assert_true(config.overwrite && !config.resume);
+    assert_true(!config.overwrite && !config.resume); // nothing is replaced that was not said to be
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 

@@ -43,7 +43,8 @@ HOST_DEFINES += -DCOAT_MPI
 HOST_INCLUDES += $(MPI_INCLUDES)
 HOST_LIBS += $(MPI_LIBS)
 endif
-HOST_LIBS += -lm -lpthread -ldl
+# OpenMP's library too, so that the program can set how its threads wait before it starts (coat/cpu/cpu_exec.c).
+HOST_LIBS += $(call library,gomp) -lm -lpthread -ldl
 
 # --- CUDA --------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+// OpenMP's threads wait for each other by spinning, for milliseconds: no faster on free cores, and many times slower
+// where another program runs on one of them. Its library, linked statically, reads this variable in its constructor,
+// which runs after this one. What the user has set stays.
+__attribute__((constructor(101))) static void wait_briefly(void) {
+    if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
+}
+
 #define HUGE_PAGE ((size_t)2 << 20)
 
 // "model name" of /proc/cpuinfo; "CPU" where there is none.
