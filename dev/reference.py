@@ -79,6 +79,7 @@ def main():
     for name, default in dict(layers=12, heads=12, channels=768, vocab=50257, positions=1024, batch=4, length=128,
                               seed=1).items():
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--tokens", choices=("zipf", "uniform"), default="zipf")
     a = parser.parse_args()
     weights = make_weights(a)
     os.makedirs(a.folder, exist_ok=True)
@@ -92,7 +93,9 @@ def main():
     # Token frequencies follow Zipf's law, as text's do, so that gradients have the coherent part that real ones
     # have. On uniformly random tokens they are noise alone, and the rounding of the BF16 residual stream and its
     # gradient over 24 additions shows undiluted: 1.2e-2 instead of 0.7e-2, in PyTorch with the same roundings too.
-    frequency = 1.0 / torch.arange(1, a.vocab + 1, dtype=torch.float64)
+    # (--tokens uniform shows it.)
+    rank = torch.arange(1, a.vocab + 1, dtype=torch.float64)
+    frequency = 1.0 / rank if a.tokens == "zipf" else torch.ones_like(rank)
     stream = torch.multinomial(frequency, a.batch * (a.length + 1), True, generator=g).view(a.batch, a.length + 1)
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
     parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
