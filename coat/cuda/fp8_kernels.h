@@ -15,6 +15,42 @@ constexpr int THREAD_ROWS = 4; // and its rows in a tile
 
 typedef Pack<bf16, SPAN> Bf16Span;
 
+// --- BF16 in whole words ------------------------------------------------------------------------------------
+// Values of 16 bits that live across a branch are taken apart as soon as they arrive, and so waited for: what is on its
+// way while other work is done is kept in words of two.
+template <int N> struct Bf16Words { uint32_t word[N / 2]; };
+
+template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
+    const Pack<uint32_t, N / 2> pack = load<N / 2, POLICY>((const uint32_t *)address);
+    Bf16Words<N> words;
+    memcpy(&words, &pack, sizeof words);
+    return words;
+}
+
+template <int N> __device__ static inline void store_words(bf16 *address, const Bf16Words<N> &words) {
+    Pack<uint32_t, N / 2> pack;
+    memcpy(&pack, &words, sizeof pack);
+    store((uint32_t *)address, pack);
+}
+
+template <int N> __device__ static inline void unpack(const Bf16Words<N> &words, float out[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        out[2 * i] = __uint_as_float(words.word[i] << 16);
+        out[2 * i + 1] = __uint_as_float(words.word[i] & 0xffff0000u);
+    }
+}
+
+template <int N> __device__ static inline Bf16Words<N> packed_words(const float in[N]) {
+    Bf16Words<N> words;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+        memcpy(&words.word[i], &pair, sizeof pair);
+    }
+    return words;
+}
+
 // --- conversions --------------------------------------------------------------------------------------------
 // Two codes, the first in the lower byte; to nearest even, saturating.
 template <Format F> __device__ static inline uint32_t encode_pair(float first, float second) {
@@ -39,28 +75,39 @@ __device__ static inline void encode(const float value[N], float reciprocal, uin
                  encode_pair<F>(value[4 * i + 2] * reciprocal, value[4 * i + 3] * reciprocal) << 16;
 }
 
-__device__ static inline void decode_pair(uint32_t pair, float *first, float *second) {
+// N codes of E4M3 as halves, which hold them exactly.
+template <int N> __device__ static inline void decode_halves(const uint32_t code[N / 4], __half2 out[N / 2]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const uint32_t pair = i % 2 ? code[i / 2] >> 16 : code[i / 2] & 0xffffu;
 #if __CUDA_ARCH__ >= 890
-    uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-    __half2 both;
-    memcpy(&both, &halves, sizeof both);
-    const float2 values = __half22float2(both);
-    *first = values.x;
-    *second = values.y;
+        uint32_t halves;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+        memcpy(&out[i], &halves, sizeof out[i]);
 #else
-    *first = e4m3_decode((uint8_t)pair);
-    *second = e4m3_decode((uint8_t)(pair >> 8));
+        out[i] = __floats2half2_rn(e4m3_decode((uint8_t)pair), e4m3_decode((uint8_t)(pair >> 8)));
 #endif
+    }
+}
+
+template <int N> __device__ static inline void unpack_halves(const __half2 halves[N / 2], float out[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const float2 both = __half22float2(halves[i]);
+        out[2 * i] = both.x, out[2 * i + 1] = both.y;
+    }
+}
+
+// N values from E4M3 codes, without their scale.
+template <int N> __device__ static inline void decode_unscaled(const uint32_t code[N / 4], float out[N]) {
+    __half2 halves[N / 2];
+    decode_halves<N>(code, halves);
+    unpack_halves<N>(halves, out);
 }
 
 // N values from E4M3 codes.
 template <int N> __device__ static inline void decode(const uint32_t code[N / 4], float scale, float out[N]) {
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        decode_pair(code[i] & 0xffffu, &out[4 * i], &out[4 * i + 1]);
-        decode_pair(code[i] >> 16, &out[4 * i + 2], &out[4 * i + 3]);
-    }
+    decode_unscaled<N>(code, out);
 #pragma unroll
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
@@ -80,13 +127,19 @@ template <int N> __device__ static inline float largest_magnitude(const float x[
 }
 
 // The same over BF16, two at a time.
-template <int N> __device__ static inline float largest_magnitude(const Pack<bf16, N> &pack, float maximum) {
+template <int N> __device__ static inline float largest_magnitude(const Bf16Words<N> &words, float maximum) {
     __nv_bfloat162 pairs[N / 2];
-    memcpy(pairs, &pack, sizeof pairs);
+    memcpy(pairs, &words, sizeof pairs);
     __nv_bfloat162 largest = __habs2(pairs[0]);
 #pragma unroll
     for (int i = 1; i < N / 2; i++) largest = __hmax2_nan(largest, __habs2(pairs[i]));
     return larger_magnitude(larger_magnitude(maximum, __low2float(largest)), __high2float(largest));
+}
+
+template <int N> __device__ static inline float largest_magnitude(const Pack<bf16, N> &pack, float maximum) {
+    Bf16Words<N> words;
+    memcpy(&words, &pack, sizeof words);
+    return largest_magnitude(words, maximum);
 }
 
 // Bits of the maximum over the lanes of a warp, in every lane.
@@ -120,11 +173,34 @@ __device__ static inline float group_scale_reciprocal(float scale) {
     return fmaf(fmaf(-scale, near, 1.0f), near, near);
 }
 
+// --- launches -----------------------------------------------------------------------------------------------
+// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
+// wait before it reads what that one writes.
+template <typename... P, typename... A>
+static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+                          bool overlaps, A... arguments) {
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
+}
+
 // --- scales of tensors ---------------------------------------------------------------------------------------
 // Where the row maxima of a tensor go: its own list, or the workspace until its scale is made.
 uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);
 // scale = that of a tensor with these maxima; a maximum that is not finite raises the step's flag.
 void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
+// The same right behind the kernel that makes the maxima, which must allow it: the launch overlaps with that kernel.
+// The next kernel may be launched to overlap too, and may read all but the scale before it waits.
+void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
 // Row maxima of a BF16 tensor (rows, cols).
 void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima);
 

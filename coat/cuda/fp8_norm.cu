@@ -4,8 +4,8 @@
 //
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written. norm_rebuild 1.125 and 1.
-#include "cuda_norm.h"
-#include "fp8_tiles.h"
+#include "fp8_norm.h"
+#include "fp8_walk.h"
 
 namespace {
 
@@ -34,9 +34,9 @@ constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
 
 // Parameters of 8 columns; 0 where there are none.
 __device__ inline void parameters(const bf16 *address, float out[NORM_WIDTH]) {
-    Pack<bf16, NORM_WIDTH> pack = {};
-    if (address) pack = load_parameter<NORM_WIDTH>(address);
-    unpack<NORM_WIDTH>(pack, out);
+    Bf16Words<NORM_WIDTH> words = {};
+    if (address) words = load_words<NORM_WIDTH, CACHE_PARAMETER>(address);
+    unpack<NORM_WIDTH>(words, out);
 }
 
 // The row of a warp or block: where this thread's columns begin, and which of its vectors there are. All but the last
@@ -59,7 +59,7 @@ template <int LANES, int VECTORS> struct RowShare {
 // group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
 template <NormInput INPUT, int LANES, int VECTORS>
 __device__ inline void store_groups(const NormForward &a, const RowShare<LANES, VECTORS> &at,
-                                    const Pack<bf16, NORM_WIDTH> r[VECTORS], float value[VECTORS][NORM_WIDTH]) {
+                                    const Bf16Words<NORM_WIDTH> r[VECTORS], float value[VECTORS][NORM_WIDTH]) {
     constexpr int V = NORM_WIDTH;
     const int group_lanes = (1 << a.group_bits) / V;
     uint8_t *const codes_here = a.codes + at.row * a.x_stride + at.column;
@@ -123,26 +123,28 @@ __device__ inline void row_statistics(const NormForward &a, const RowShare<LANES
 // A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first. r_in and y are
 // read for the last time; what is to stay in the L2 cache are the codes.
 template <NormInput INPUT, int WARPS, int VECTORS>
-__global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(const __grid_constant__ NormForward a) {
+__global__ __launch_bounds__(NORM_THREADS,
+                             WARPS == 1 ? 4 : 1) void norm_forward_kernel(const __grid_constant__ NormForward a) {
     constexpr int V = NORM_WIDTH, LANES = WARPS * WARP;
     __shared__ uint32_t shared_maximum[NORM_BLOCK_WARPS];
+    second_stage_allow();
     const int64_t row = a.rows - 1 - ((int64_t)blockIdx.x * (NORM_THREADS / LANES) + threadIdx.x / LANES);
     if (row < 0) return; // whole warps, or the whole block
     const RowShare<LANES, VECTORS> at(row, a.cols);
     constexpr int STEP = RowShare<LANES, VECTORS>::STEP;
 
-    Pack<bf16, V> r[VECTORS], y[VECTORS];
+    Bf16Words<V> r[VECTORS], y[VECTORS];
     float value[VECTORS][V];
     const bf16 *const r_in = a.r_in + row * a.r_in_stride + at.column;
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
-        if (at.has(k)) r[k] = load_streaming<V>(r_in + k * STEP);
+        if (at.has(k)) r[k] = load_words<V, CACHE_STREAM>(r_in + k * STEP);
     if (a.y) {
         const bf16 *const y_row = a.y + row * a.y_stride + at.column;
         const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
-            if (at.has(k)) y[k] = load_streaming<V>(y_row + k * STEP);
+            if (at.has(k)) y[k] = load_words<V, CACHE_STREAM>(y_row + k * STEP);
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
             if (!at.has(k)) continue;
@@ -152,7 +154,7 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(const __g
             parameters(y_bias ? y_bias + k * STEP : NULL, bias);
 #pragma unroll
             for (int i = 0; i < V; i++) value[k][i] = value[k][i] + add[i] + bias[i];
-            r[k] = packed<bf16, V>(value[k]);
+            r[k] = packed_words<V>(value[k]);
         }
     }
     bf16 *const r_out = a.r_out + row * a.r_out_stride + at.column, *const x = a.x + row * a.x_stride + at.column;
@@ -160,14 +162,15 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(const __g
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         unpack<V>(r[k], value[k]);
-        if (a.r_out) store(r_out + k * STEP, r[k]);
-        if (INPUT == INPUT_PLAIN && a.x) store(x + k * STEP, r[k]);
+        if (a.r_out) store_words(r_out + k * STEP, r[k]);
+        if (INPUT == INPUT_PLAIN && a.x) store_words(x + k * STEP, r[k]);
     }
     if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, r, value);
 
     float mean, rstd, largest = 0.0f;
     row_statistics<WARPS>(a, at, value, &mean, &rstd);
     if (!a.n && !a.maxima) return;
+    const HatOf hat = hat_of(mean, rstd);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
     bf16 *const n = a.n + row * a.n_stride + at.column;
 #pragma unroll
@@ -177,7 +180,7 @@ __global__ __launch_bounds__(NORM_THREADS, 1) void norm_forward_kernel(const __g
         parameters(a.weight + at.column + k * STEP, weight);
         parameters(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
-        for (int i = 0; i < V; i++) value[k][i] = norm_value(value[k][i], mean, rstd, weight[i], bias[i]);
+        for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
         if (a.n)
             store(n + k * STEP, packed<bf16, V>(value[k]));
         else
@@ -226,28 +229,47 @@ template <typename S> struct NormOf {
     S x;
     const bf16 *weight, *bias; // bias may be NULL
     const float *mean, *rstd;  // mean NULL: RMSNorm
-    Bf16Span weight_here, bias_here;
+    float weight_here[SPAN], bias_here[SPAN];
 
     __device__ void begin(int64_t column) {
-        weight_here = load_parameter<SPAN>(weight + column);
-        bias_here = bias ? load_parameter<SPAN>(bias + column) : Bf16Span{};
+        unpack<SPAN>(load_parameter<SPAN>(weight + column), weight_here);
+        unpack<SPAN>(bias ? load_parameter<SPAN>(bias + column) : Bf16Span{}, bias_here);
+    }
+    __device__ void scale_by(float reciprocal) {
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) weight_here[i] *= reciprocal, bias_here[i] *= reciprocal;
     }
     __device__ Loaded load(int64_t row, int64_t column) const {
         return {x.load(row, column), mean ? mean[row] : 0.0f, rstd[row]};
     }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
-        S::values(loaded.x, out);
+        const HatOf hat = hat_of(loaded.mean, loaded.rstd);
+        const float scale = S::scale(loaded.x);
+        S::unscaled(loaded.x, out);
 #pragma unroll
-        for (int i = 0; i < SPAN; i++)
-            out[i] = norm_value(out[i], loaded.mean, loaded.rstd, __bfloat162float(weight_here.value[i]),
-                                __bfloat162float(bias_here.value[i]));
+        for (int i = 0; i < SPAN; i++) out[i] = norm_affine(out[i] * scale, hat, weight_here[i], bias_here[i]);
     }
 };
 
+} // namespace
+
+template <typename S> constexpr bool scales_itself<NormOf<S>> = true;
+
+namespace {
+
+// Calls f(stored) with the reader that a plain or grouped tensor needs.
+template <typename F> void for_walk(Tensor t, F f) {
+    if (is_grouped(t))
+        f(WalkGroups{(const uint8_t *)t.data, (const uint16_t *)t.scale, t.stride, (int)ceil_div(t.cols, t.group),
+                     group_bits_of(t)});
+    else
+        f(WalkBf16{(const bf16 *)t.data, t.stride});
+}
+
 // n from x in the form that n's descriptor asks for, with the scale that it has.
-void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm) {
+void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
-    for_stored<true>(x, [&](auto stored) {
+    for_walk(x, [&](auto stored) {
         NormOf<decltype(stored)> source = {};
         source.x = stored;
         source.weight = (const bf16 *)norm.weight.data;
@@ -255,11 +277,13 @@ void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm)
         source.mean = (const float *)norm.mean.data;
         source.rstd = (const float *)norm.rstd.data;
         if (n.transposed)
-            tile_run<FMT_E4M3, true, false, 4, 2>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+            walk_run<FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false, overlaps);
         else if (n.format == FMT_BF16)
-            tile_run<FMT_BF16, false, false, 2, 3>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+            walk_run<FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+                                                overlaps);
         else
-            tile_run<FMT_E4M3, false, false, 2, 3>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false);
+            walk_run<FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+                                                overlaps);
     });
 }
 
@@ -326,8 +350,8 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
     }
     if (!cast) return;
-    scale_from_maxima(exec, n, a.maxima, a.rows);
-    norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm);
+    scale_behind_maxima(exec, n, a.maxima, a.rows);
+    norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 
 void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
@@ -337,5 +361,5 @@ void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (n.data && format_is_fp8(n.format))
         fp8_transpose_codes(exec, n_t, n);
     else
-        norm_cast(exec, operation, n_t, norm.x, norm);
+        norm_cast(exec, operation, n_t, norm.x, norm, false);
 }

@@ -2,8 +2,7 @@
 // the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
 //
 // Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.
-#include "cuda_norm.h"
-#include "fp8_kernels.h"
+#include "fp8_norm.h"
 
 namespace {
 
@@ -18,8 +17,7 @@ struct NormBackward {
     uint32_t *amax;           // maxima of the rows of g; may be NULL
     float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
     int64_t g_stride, dn_stride, codes_stride;
-    int64_t rows;
-    int cols, groups, group_bits;
+    int rows, cols, groups, group_bits;
     bool add;
 };
 
@@ -30,136 +28,150 @@ __device__ inline void copy_codes(uint2 *shared, const uint8_t *address) {
 }
 
 // What groups of ROWS rows need, fetched STAGES groups ahead; slots belong to a thread each.
-template <int ROWS, int STAGES> struct Ring {
-    Pack<bf16, V> *values; // (STAGES, ROWS, 2, blockDim.x): dn and g
-    uint2 *codes;          // (STAGES, ROWS, blockDim.x)
-
-    __device__ static Ring over(uint4 *memory) {
-        const int count = STAGES * ROWS * 2 * (int)blockDim.x;
-        return {(Pack<bf16, V> *)memory, (uint2 *)(memory + count)};
-    }
-    __device__ Pack<bf16, V> *value(int stage, int row, int operand) const {
-        return values + ((stage * ROWS + row) * 2 + operand) * (int)blockDim.x + (int)threadIdx.x;
-    }
-    __device__ uint2 *code(int stage, int row) const {
-        return codes + (stage * ROWS + row) * (int)blockDim.x + (int)threadIdx.x;
-    }
-    static size_t bytes(int threads) { return (size_t)(STAGES * ROWS * threads) * (2 * sizeof(uint4) + sizeof(uint2)); }
+template <int THREADS, int ROWS, int STAGES> struct Ring {
+    Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
+    uint2 codes[STAGES][ROWS][THREADS];
 };
 
 // Statistics and the group's scale of a thread's next rows.
 template <int ROWS> struct RowFactors {
-    float mean[ROWS], rstd[ROWS];
+    Pack<float, ROWS> mean, rstd;
     uint16_t scale[ROWS];
-
-    __device__ void load(const NormBackward &a, int64_t first, int column, bool inside) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (inside && first + r < a.rows) {
-                mean[r] = a.mean ? a.mean[first + r] : 0.0f;
-                rstd[r] = a.rstd[first + r];
-                scale[r] = a.scales[(first + r) * a.groups + (column >> a.group_bits)];
-            }
-        }
-    }
 };
 
 // A persistent block takes ROWS rows at a time, and a thread keeps its 8 columns, so that the weight and the sums
-// for dweight and dbias stay in registers.
+// for dweight and dbias stay in registers. `rows` is a multiple of ROWS. One barrier per group of rows: maxima are
+// written a group late. Threads without columns have zeros in their slots.
 template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(const __grid_constant__ NormBackward a) {
-    constexpr int WARPS = THREADS / WARP;
+    constexpr int WARPS = THREADS / WARP, PARTS = (2 * ROWS * WARPS + WARP - 1) / WARP;
     extern __shared__ uint4 ring_memory[];
-    __shared__ alignas(16) float shared[2][WARPS][2 * ROWS]; // two sets in turn: one barrier per group is enough
+    __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
     second_stage_allow();
-    const Ring<ROWS, STAGES> ring = Ring<ROWS, STAGES>::over(ring_memory);
+    Ring<THREADS, ROWS, STAGES> &ring = *(Ring<THREADS, ROWS, STAGES> *)ring_memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     const int column = (int)threadIdx.x * V;
     const bool inside = column < a.cols;
     const float per_column = 1.0f / (float)a.cols;
-    const int64_t step = (int64_t)gridDim.x * ROWS;
-    const auto fetch = [&](int64_t first, int stage) {
+    const int first = (int)blockIdx.x * ROWS, step = (int)gridDim.x * ROWS;
+    int row = first, fetched = first;
+    const bf16 *dn_from = a.dn + (int64_t)row * a.dn_stride + column,
+               *g_from = a.g + (int64_t)row * a.g_stride + column;
+    const uint8_t *codes_from = a.codes + (int64_t)row * a.codes_stride + column;
+    const uint16_t *scales_from = a.scales + (int64_t)row * a.groups + (inside ? column >> a.group_bits : 0);
+    const auto fetch = [&](int stage) {
+        if (inside && fetched < a.rows) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int64_t row = first + r;
-            if (inside && row < a.rows) {
-                copy_async<V>(ring.value(stage, r, 0), a.dn + row * a.dn_stride + column);
-                if (a.add) copy_async<V>(ring.value(stage, r, 1), (const bf16 *)a.g + row * a.g_stride + column);
-                copy_codes(ring.code(stage, r), a.codes + row * a.codes_stride + column);
+            for (int r = 0; r < ROWS; r++) {
+                copy_async<V>(&ring.dn[stage][r][threadIdx.x], dn_from + r * a.dn_stride);
+                if (a.add) copy_async<V>(&ring.g[stage][r][threadIdx.x], g_from + r * a.g_stride);
+                copy_codes(&ring.codes[stage][r][threadIdx.x], codes_from + r * a.codes_stride);
             }
         }
         copies_commit();
+        fetched += step, dn_from += (int64_t)step * a.dn_stride, g_from += (int64_t)step * a.g_stride;
+        codes_from += (int64_t)step * a.codes_stride;
     };
-    int64_t first = (int64_t)blockIdx.x * ROWS;
-#pragma unroll
-    for (int s = 0; s < STAGES; s++) fetch(first + s * step, s);
     RowFactors<ROWS> next = {};
-    next.load(a, first, column, inside);
+    const auto load_factors = [&](int from) {
+        if (from < a.rows) {
+            if (a.mean) next.mean = load<ROWS>(a.mean + from);
+            next.rstd = load<ROWS>(a.rstd + from);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) next.scale[r] = scales_from[r * a.groups];
+        }
+        scales_from += (int64_t)step * a.groups;
+    };
+    const auto write_maxima = [&](int from, const uint32_t(*maxima)[ROWS]) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const uint32_t largest = __reduce_max_sync(ALL_LANES, lane < warps ? maxima[lane][r] : 0);
+            if (lane == 0) a.amax[from + r] = largest;
+        }
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) {
+        for (int r = 0; !inside && r < ROWS; r++) {
+            ring.dn[s][r][threadIdx.x] = ring.g[s][r][threadIdx.x] = Pack<bf16, V>{};
+            ring.codes[s][r][threadIdx.x] = make_uint2(0, 0);
+        }
+        fetch(s);
+    }
+    load_factors(row);
     float weight[V] = {}, dweight[V] = {}, dbias[V] = {};
     if (inside) unpack<V>(load_parameter<V>(a.weight + column), weight);
 
-    for (int stage = 0, set = 0; first < a.rows; first += step, set ^= 1) {
-        const RowFactors<ROWS> now = next;
-        next.load(a, first + step, column, inside);
-        float sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
+    for (int stage = 0, set = 0; row < a.rows; set ^= 1) {
+        HatOf hat[ROWS];
+        float rstd[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
+        Pack<bf16, V> dn[ROWS];
+        __half2 halves[ROWS][V / 2];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
+            hat[r].factor *= bf16_decode(next.scale[r]); // of codes
+            rstd[r] = next.rstd.value[r];
+        }
+        load_factors(row + step);
         copies_wait<STAGES - 1>();
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (first + r < a.rows && inside) {
-                const uint2 code = *ring.code(stage, r);
-                const uint32_t words[2] = {code.x, code.y};
-                float d[V], value[V];
-                unpack<V>(load<V>((const bf16 *)ring.value(stage, r, 0)), d);
-                decode<V>(words, bf16_decode(now.scale[r]), value);
+            const uint2 code = ring.codes[stage][r][threadIdx.x];
+            const uint32_t words[2] = {code.x, code.y};
+            float d[V], x[V];
+            dn[r] = load<V>((const bf16 *)&ring.dn[stage][r][threadIdx.x]);
+            unpack<V>(dn[r], d);
+            decode_halves<V>(words, halves[r]);
+            unpack_halves<V>(halves[r], x);
 #pragma unroll
-                for (int i = 0; i < V; i++) {
-                    const float hat = norm_hat(value[i], now.mean[r], now.rstd[r]);
-                    const float scaled = d[i] * weight[i];
-                    sums[2 * r] += scaled;
-                    sums[2 * r + 1] = fmaf(scaled, hat, sums[2 * r + 1]);
-                    dweight[i] = fmaf(d[i], hat, dweight[i]);
-                    dbias[i] += d[i];
-                }
+            for (int i = 0; i < V; i++) {
+                const float xhat = fmaf(x[i], hat[r].factor, hat[r].shift), scaled = d[i] * weight[i];
+                sums[2 * r] += scaled;
+                sums[2 * r + 1] = fmaf(scaled, xhat, sums[2 * r + 1]);
+                dweight[i] = fmaf(d[i], xhat, dweight[i]);
+                dbias[i] += d[i];
             }
         }
-        block_sums<2 * ROWS>(sums, shared[set], lane, warp, warps);
+        const float own = warp_sums<2 * ROWS>(sums);
+        if (lane < 2 * ROWS) shared[set][warp][lane] = own;
+        __syncthreads();
+        if (a.amax && warp == 0 && row > first) write_maxima(row - step, shared_max[set ^ 1]);
+        float mean[PARTS]; // of the sums, which lie WARPS lanes apart
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            const int of_warp = lane % WARPS, of_sum = (p * WARP + lane) / WARPS;
+            mean[p] = of_warp < warps && of_sum < 2 * ROWS ? shared[set][of_warp][of_sum] : 0.0f;
+            mean[p] = lanes_sum<WARPS>(mean[p]) * per_column;
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float largest = 0.0f;
-            if (first + r < a.rows && inside) {
-                const float mean_d = a.mean ? sums[2 * r] * per_column : 0.0f;
-                const float mean_dot = sums[2 * r + 1] * per_column;
-                const uint2 code = *ring.code(stage, r);
-                const uint32_t words[2] = {code.x, code.y};
-                float d[V], value[V], out[V] = {};
-                unpack<V>(load<V>((const bf16 *)ring.value(stage, r, 0)), d);
-                decode<V>(words, bf16_decode(now.scale[r]), value);
-                if (a.add) unpack<V>(load<V>((const bf16 *)ring.value(stage, r, 1)), out);
+            constexpr int LANES = WARPS;
+            const int at = 2 * r * LANES, at_dot = at + LANES;
+            const float mean_d = a.mean ? __shfl_sync(ALL_LANES, mean[at / WARP], at % WARP) : 0.0f;
+            const float mean_dot = __shfl_sync(ALL_LANES, mean[at_dot / WARP], at_dot % WARP);
+            // g + rstd * (dn * weight - mean_d - xhat * mean_dot), with xhat put in
+            const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
+            float d[V], x[V], out[V] = {};
+            unpack<V>(dn[r], d);
+            unpack_halves<V>(halves[r], x);
+            if (a.add) unpack<V>(load<V>((const bf16 *)&ring.g[stage][r][threadIdx.x]), out);
 #pragma unroll
-                for (int i = 0; i < V; i++) {
-                    const float hat = norm_hat(value[i], now.mean[r], now.rstd[r]);
-                    const float gradient = d[i] * weight[i] - mean_d - hat * mean_dot;
-                    out[i] = fmaf(now.rstd[r], gradient, out[i]);
-                }
-                const Pack<bf16, V> kept = packed<bf16, V>(out);
-                store(a.g + (first + r) * a.g_stride + column, kept);
-                largest = largest_magnitude(kept, 0.0f);
-            }
+            for (int i = 0; i < V; i++)
+                out[i] = fmaf(rstd[r], fmaf(d[i], weight[i], -fmaf(x[i], slope, offset)), out[i]);
+            const Pack<bf16, V> kept = packed<bf16, V>(out);
+            if (inside) store(a.g + (int64_t)(row + r) * a.g_stride + column, kept);
             if (a.amax) {
-                const uint32_t bits = warp_maximum_bits(largest);
+                const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(kept, 0.0f) : 0.0f);
                 if (lane == 0) shared_max[set][warp][r] = bits;
             }
         }
-        fetch(first + STAGES * step, stage);
+        fetch(stage);
         stage = stage + 1 < STAGES ? stage + 1 : 0;
-        if (a.amax) {
+        row += step;
+        if (row >= a.rows && a.amax) {
             __syncthreads();
-            if (threadIdx.x < ROWS && first + threadIdx.x < a.rows) {
-                uint32_t largest = 0;
-                for (int w = 0; w < warps; w++) largest = max(largest, shared_max[set][w][threadIdx.x]);
-                a.amax[first + threadIdx.x] = largest;
-            }
+            if (warp == 0) write_maxima(row - step, shared_max[set]);
         }
     }
     if (inside) {
@@ -174,8 +186,11 @@ bool norm_backward_run(Exec *exec, NormBackward a, float *dweight, float *dbias,
     const CudaBackend *backend = cuda_backend(exec);
     const auto kernel = norm_backward_kernel<THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
     const int threads = row_threads(a.cols);
-    const size_t ring = Ring<ROWS, STAGES>::bytes(threads);
-    const int64_t groups = ceil_div(a.rows, ROWS), slots = resident_blocks(backend, kernel, threads, ring);
+    const size_t ring = sizeof(Ring<THREADS, ROWS, STAGES>);
+    const int64_t groups = a.rows / ROWS, slots = resident_blocks(backend, kernel, threads, ring);
+    if constexpr (ROWS > 1)
+        if (a.rows % ROWS || slots == 0)
+            return norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
     const int64_t blocks = groups < slots ? groups : slots;
     if (blocks == 0) return false;
     if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
@@ -189,9 +204,9 @@ bool norm_backward_run(Exec *exec, NormBackward a, float *dweight, float *dbias,
 
 // False where the width is not built, or the device has too little shared memory.
 bool norm_backward_launch(Exec *exec, const NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    if (a.cols <= 1024) return norm_backward_run<128, 6, 2, 3>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 2048) return norm_backward_run<256, 3, 2, 3>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 4096) return norm_backward_run<512, 2, 1, 3>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 1024) return norm_backward_run<128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 2048) return norm_backward_run<256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 4096) return norm_backward_run<512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
     if (a.cols <= 8192) return norm_backward_run<1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
     return false;
 }
@@ -222,7 +237,7 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.g_stride = g.stride;
     a.dn_stride = dn.stride;
     a.codes_stride = norm.x.stride;
-    a.rows = g.rows;
+    a.rows = (int)g.rows;
     a.cols = (int)g.cols;
     a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
     a.group_bits = group_bits_of(norm.x);

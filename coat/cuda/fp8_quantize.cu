@@ -4,7 +4,7 @@
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written; quantize_rebuild 2 and 1; grad_quantize
 // 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no maxima; weights_quantize 2 + 2 and
 // 1 + 1 (1 without cached transposes).
-#include "fp8_tiles.h"
+#include "fp8_walk.h"
 
 namespace {
 
@@ -37,6 +37,8 @@ __device__ inline void scale_write(float *scale, uint32_t maximum, float largest
 
 __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(float *scale, const uint32_t *maxima, int64_t count,
                                                               float largest, StepState *state) {
+    first_stage_wait();
+    second_stage_allow(); // whoever starts now may read all that the kernels before this one wrote
     const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
     if (threadIdx.x == 0) scale_write(scale, maximum, largest, state);
 }
@@ -47,6 +49,7 @@ __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const 
                                                                           uint32_t *maxima, int64_t rows,
                                                                           int64_t cols) {
     constexpr int V = 8, UNROLL = 8;
+    second_stage_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int64_t row = rows - 1 - ((int64_t)blockIdx.x * MAXIMUM_WARPS + warp);
     if (row < 0) return;
@@ -73,10 +76,17 @@ uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
     return (uint32_t *)exec->workspace;
 }
 
+static void scale_launch(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count, bool overlaps) {
+    launch_behind(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps,
+                  (float *)t.scale, maxima, count, format_max(t.format), exec->state);
+}
+
 void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
-    scale_kernel<<<1, SCALE_THREADS, 0, cuda_backend(exec)->stream>>>((float *)t.scale, maxima, count,
-                                                                      format_max(t.format), exec->state);
-    LAUNCH_CHECK("scale_kernel");
+    scale_launch(exec, t, maxima, count, false);
+}
+
+void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
+    scale_launch(exec, t, maxima, count, true);
 }
 
 void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
@@ -90,8 +100,8 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
     require_spans("transpose_codes", "the codes", x);
     const CodesOf source = {(const uint8_t *)x.data, x.stride};
-    tile_run<FMT_E4M3, true, false, 4, 4>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
-                                          Tensor{}, false);
+    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
+                                       Tensor{}, false, false);
 }
 
 // --- the attention's output ---------------------------------------------------------------------------------
@@ -103,10 +113,10 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     require_spans(operation, "x", x);
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
-    scale_from_maxima(exec, q, maxima, x.rows);
-    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(x)};
-    tile_run<FMT_E4M3, false, false, 4, 3>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols, Tensor{},
-                                           false);
+    scale_behind_maxima(exec, q, maxima, x.rows);
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    walk_run<FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols, Tensor{}, false,
+                                        true);
 }
 
 void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor, Tensor x) {
@@ -115,9 +125,9 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor, Tensor x) {
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
-    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(x)};
-    tile_run<FMT_E4M3, true, false, 2, 3>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
-                                          false);
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    walk_run<FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
+                                       false, false);
 }
 
 // --- gradients ----------------------------------------------------------------------------------------------
@@ -135,13 +145,13 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         bf16_row_maxima(exec, dy, own);
         maxima = own;
     }
-    scale_from_maxima(exec, dy_q, maxima, dy.rows);
-    const ValuesOf<StoredBf16<true>> source = {stored_bf16<true>(dy)};
+    scale_launch(exec, dy_q, maxima, dy.rows, !dy.amax);
+    const ValuesOf<WalkBf16> source = {{(const bf16 *)dy.data, dy.stride}};
     const TileOut out = tile_out(dy_q, dy_qt);
     if (dy_q.format == FMT_E5M2)
-        tile_run<FMT_E5M2, true, true, 4, 2>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate);
+        walk_run<FMT_E5M2, true, true, 5>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true);
     else
-        tile_run<FMT_E4M3, true, true, 4, 2>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate);
+        walk_run<FMT_E4M3, true, true, 5>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true);
 }
 
 // --- weights ------------------------------------------------------------------------------------------------

@@ -1,0 +1,370 @@
+// The activation function of kept tensors (COAT sections 3 and 4), and the walk over rows that finds maxima or casts.
+// Included by fp8_activation.cu only, as is the walk down tiles (fp8_gelu_tiles.h). Both walks keep as many blocks as
+// fit the multiprocessors, each with its next loads on their way while it converts what came: these passes need
+// bandwidth and instructions alike.
+//
+// Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
+// the last. So each begins with what the one before it left in the L2 cache.
+#pragma once
+#include "fp8_kernels.h"
+
+namespace {
+
+// --- gelu ---------------------------------------------------------------------------------------------------
+// gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) without
+// the cancellation that the sum suffers for negative u. The hardware makes powers of two: the logarithm's factor is
+// in the constants.
+constexpr float GELU_LINEAR = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
+constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
+constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
+constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
+
+__device__ inline float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ inline float gelu_gate(float x) {
+    return fast_reciprocal(1.0f + power_of_two(x * fmaf(GELU_CUBIC, x * x, GELU_LINEAR)));
+}
+
+__device__ inline void gelu_span(float x[SPAN]) {
+#pragma unroll
+    for (int i = 0; i < SPAN; i++) x[i] *= gelu_gate(x[i]);
+}
+
+// d *= gelu'(x) = gate + 2 x u'(x) gate (1 - gate)
+__device__ inline void gelu_gradient_span(const float x[SPAN], float d[SPAN]) {
+#pragma unroll
+    for (int i = 0; i < SPAN; i++) {
+        const float gate = gelu_gate(x[i]), slope = x[i] * fmaf(SLOPE_SQUARE, x[i] * x[i], SLOPE);
+        d[i] = d[i] * gate * fmaf(slope, 1.0f - gate, 1.0f);
+    }
+}
+
+// --- codes --------------------------------------------------------------------------------------------------
+// 16 values from E4M3 codes, as decode() makes them, from whole registers.
+__device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, float out[SPAN]) {
+#if __CUDA_ARCH__ >= 890
+#pragma unroll
+    for (int i = 0; i < SPAN / 4; i++) {
+        uint32_t halves[2];
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
+            "cvt.rn.f16x2.e4m3x2 %1, high; }"
+            : "=r"(halves[0]), "=r"(halves[1])
+            : "r"(code[i]));
+        __half2 pairs[2];
+        memcpy(pairs, halves, sizeof pairs);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            out[4 * i + 2 * k] = __low2float(pairs[k]) * scale;
+            out[4 * i + 2 * k + 1] = __high2float(pairs[k]) * scale;
+        }
+    }
+#else
+    decode<SPAN>(code, scale, out);
+#endif
+}
+
+// --- the order of loads -------------------------------------------------------------------------------------
+// A thread asks for its next values as soon as the last have come, and then works on those. Left to itself the
+// compiler asks later, or earlier: then the wait for the last values, which counts all that is on its way, takes in
+// the next. Two values that it cannot know keep the order. A load's address depends on the values that came, by
+// their words & zero; and the work stands behind a branch on never, a number that no row has.
+struct LoadOrder {
+    uint32_t zero;
+    int never;
+};
+constexpr LoadOrder LOAD_ORDER = {0, -1};
+
+// --- what is stored -----------------------------------------------------------------------------------------
+// A tensor that a pass reads, 16 columns at a time. LAST: nothing reads it soon again. Loads are kept as whole words
+// until they are used: moved as pairs of BF16, each would cost an instruction. word(): some word of what came.
+typedef Pack<uint32_t, SPAN / 2> PairWords;
+
+__device__ inline void unpack_pairs(const PairWords &pairs, float out[SPAN]) {
+#pragma unroll
+    for (int i = 0; i < SPAN / 2; i++) {
+        out[2 * i] = __uint_as_float(pairs.value[i] << 16);
+        out[2 * i + 1] = __uint_as_float(pairs.value[i] & 0xffff0000u);
+    }
+}
+
+template <bool LAST> struct PlainSpans {
+    typedef PairWords Loaded;
+    const char *data;
+    int row_bytes;
+
+    __device__ Loaded load(int row, int column) const {
+        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
+        return ::load<SPAN / 2, policy>((const uint32_t *)((data + 2 * column) + (int64_t)row * row_bytes));
+    }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
+};
+
+template <bool LAST> struct GroupSpans {
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        uint16_t scale;
+    };
+    const uint8_t *codes;
+    const char *scales; // (rows, groups) BF16
+    int row_bytes, scale_bytes, group_bits;
+
+    __device__ Loaded load(int row, int column) const {
+        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
+        Loaded loaded;
+        loaded.codes = ::load<SPAN / 4, policy>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
+        loaded.scale = *(const uint16_t *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes);
+        return loaded;
+    }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.codes.value[SPAN / 4 - 1] ^ loaded.scale; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
+        decode_words(loaded.codes.value, bf16_decode(loaded.scale), out);
+    }
+};
+
+template <bool LAST> PlainSpans<LAST> plain_spans(Tensor t) {
+    return {(const char *)t.data, (int)(2 * t.stride)};
+}
+
+// Calls f(spans) with the reader that a plain or grouped tensor needs.
+template <bool LAST, typename F> void for_spans(Tensor t, F f) {
+    if (is_grouped(t))
+        f(GroupSpans<LAST>{(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride,
+                           (int)(2 * ceil_div(t.cols, t.group)), group_bits_of(t)});
+    else
+        f(plain_spans<LAST>(t));
+}
+
+template <typename S> struct GeluOf {
+    typedef typename S::Loaded Loaded;
+    S h;
+
+    __device__ Loaded load(int row, int column) const { return h.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return S::word(loaded); }
+    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+        S::values(loaded, out);
+        gelu_span(out);
+    }
+};
+
+template <typename S, bool LAST> struct GeluGradientOf {
+    struct Loaded {
+        PairWords dg;
+        typename S::Loaded h;
+    };
+    PlainSpans<LAST> dg;
+    S h;
+
+    __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.value[SPAN / 2 - 1] ^ S::word(loaded.h); }
+    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+        float x[SPAN];
+        S::values(loaded.h, x);
+        unpack_pairs(loaded.dg, out);
+        gelu_gradient_span(x, out);
+    }
+};
+
+// --- the walk over rows -------------------------------------------------------------------------------------
+// A block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass; its warps take turns in their
+// chunks of 32 spans, as if the rows lay one behind the other. `Op`:
+//   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
+//   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
+// Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
+constexpr int WALK_WARPS = 8;
+constexpr int WALK_ROWS = 1024; // of a block, at most
+
+struct Walk {
+    int rows, cols, chunks;     // chunks of a row
+    int step_rows, step_chunks; // WALK_WARPS chunks further
+    uint32_t *maxima;           // NULL: none wanted
+    float *scale;
+    float largest; // of the codes
+    StepState *state;
+    LoadOrder order;
+};
+
+struct WalkAt {
+    int turn, chunk; // turn: which of the block's rows
+
+    __device__ void advance(const Walk &w) {
+        turn += w.step_rows;
+        chunk += w.step_chunks;
+        if (chunk >= w.chunks) chunk -= w.chunks, turn++;
+    }
+};
+
+// The maximum of all blocks so far, and how many there were. The last block leaves both at 0 for the next pass;
+// operations run one after the other.
+__device__ uint32_t walk_maximum;
+__device__ unsigned walk_blocks;
+
+__device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
+    atomicMax(&walk_maximum, maximum);
+    __threadfence();
+    if (atomicInc(&walk_blocks, gridDim.x - 1) + 1 < gridDim.x) return;
+    __threadfence();
+    maximum = atomicExch(&walk_maximum, 0u);
+    *w.scale = scale_from_maximum(maximum, w.largest);
+    if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
+}
+
+template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
+__global__ __launch_bounds__(WALK_WARPS *WARP, BLOCKS) void walk_kernel(const __grid_constant__ Op op,
+                                                                        const __grid_constant__ Walk w) {
+    __shared__ uint32_t maximum[Op::maxima ? WALK_ROWS + 1 : 1]; // of the rows, then of all
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    if constexpr (Op::maxima) {
+        second_stage_allow();
+        for (int i = (int)threadIdx.x; i <= WALK_ROWS; i += WALK_WARPS * WARP) maximum[i] = 0;
+        __syncthreads();
+    } else {
+        first_stage_wait();
+    }
+    float own = op.begin();
+    const auto row_of = [&](int turn) { return (int)blockIdx.x + turn * (int)gridDim.x; };
+    const auto fetch = [&](WalkAt at, uint32_t came, typename Op::Loaded *loaded) {
+        const int row = min(row_of(at.turn), w.rows - 1), column = min((at.chunk * WARP + lane) * SPAN, w.cols - SPAN);
+        *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
+    };
+    WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
+    typename Op::Loaded loaded[BATCH];
+#pragma unroll
+    for (int u = 0; u < BATCH; u++) {
+        fetch(next, 0, &loaded[u]);
+        next.advance(w);
+    }
+#pragma unroll 2
+    while (row_of(use.turn) < w.rows) {
+        typename Op::Loaded now[BATCH];
+        uint32_t came = 0;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) now[u] = loaded[u], came |= Op::word(now[u]);
+        came &= w.order.zero;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) {
+            fetch(next, came, &loaded[u]);
+            next.advance(w);
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) {
+            const int row = row_of(use.turn), column = (use.chunk * WARP + lane) * SPAN;
+            float largest = 0.0f;
+            if (row != w.order.never)
+                largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
+                                   column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
+            if constexpr (Op::maxima) {
+                const uint32_t bits = warp_maximum_bits(largest);
+                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&maximum[use.turn], bits);
+            }
+            use.advance(w);
+        }
+    }
+    op.finish(own);
+    if constexpr (Op::maxima) {
+        if (!w.maxima) return;
+        __syncthreads();
+        uint32_t largest = 0;
+        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += WALK_WARPS * WARP) {
+            w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
+            largest = max(largest, maximum[turn]);
+        }
+        largest = __reduce_max_sync(ALL_LANES, largest);
+        if (lane == 0) atomicMax(&maximum[WALK_ROWS], largest);
+        __syncthreads();
+        if (threadIdx.x == 0) walk_scale(w, maximum[WALK_ROWS]);
+    }
+}
+
+// early: the kernel may begin before the one before it ends; it waits where it must (first_stage_wait).
+template <typename... P, typename... A>
+void launch(Exec *exec, bool early, void (*kernel)(P...), dim3 grid, int threads, const char *doing, A... arguments) {
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = early && backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, P(arguments)...), doing);
+}
+
+// t: whose scale follows from maxima; without maxima the pass does not look for them.
+template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
+void walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima) {
+    if (rows == 0 || cols == 0) return;
+    const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
+    int64_t blocks = slots < rows ? slots : rows;
+    if (blocks < ceil_div(rows, WALK_ROWS)) blocks = ceil_div(rows, WALK_ROWS);
+    const Walk w = {(int)rows,
+                    (int)cols,
+                    (int)chunks,
+                    (int)(WALK_WARPS / chunks),
+                    (int)(WALK_WARPS % chunks),
+                    maxima,
+                    (float *)t.scale,
+                    format_max(t.format),
+                    exec->state,
+                    LOAD_ORDER};
+    if (Op::maxima) {
+        walk_kernel<BATCH, BLOCKS, BACKWARD>
+            <<<grid_of(blocks), WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
+        LAUNCH_CHECK("walk_kernel");
+    } else {
+        launch(exec, true, walk_kernel<BATCH, BLOCKS, BACKWARD, Op>, grid_of(blocks), WALK_WARPS * WARP,
+               "launching the kernel walk_kernel", op, w);
+    }
+}
+
+template <typename Source> struct MaximaOf {
+    static constexpr bool maxima = true;
+    typedef typename Source::Loaded Loaded;
+    Source source;
+
+    __device__ float begin() const { return 0.0f; }
+    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
+    __device__ float apply(int, int, bool inside, const Loaded &loaded, float *) const {
+        float value[SPAN];
+        source.values(loaded, value);
+        const float largest = largest_magnitude<SPAN>(value, 0.0f);
+        return inside ? largest : 0.0f;
+    }
+    __device__ void finish(float) const {}
+};
+
+template <Format F, typename Source> struct CastOf {
+    static constexpr bool maxima = false;
+    typedef typename Source::Loaded Loaded;
+    Source source;
+    char *out;
+    int row_bytes;
+    const float *scale;
+
+    __device__ float begin() const { return F == FMT_BF16 ? 1.0f : scale_reciprocal(*scale); }
+    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
+    __device__ float apply(int row, int column, bool inside, const Loaded &loaded, const float *reciprocal) const {
+        float value[SPAN];
+        source.values(loaded, value);
+        char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
+        if constexpr (F == FMT_BF16) {
+            if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));
+        } else {
+            Pack<uint32_t, SPAN / 4> codes;
+            encode<F, SPAN>(value, *reciprocal, codes.value);
+            if (inside) store((uint32_t *)to, codes);
+        }
+        return 0.0f;
+    }
+    __device__ void finish(float) const {}
+};
+
+} // namespace

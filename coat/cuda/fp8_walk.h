@@ -1,0 +1,197 @@
+// One pass over a tensor by blocks that stay: each goes from tile to tile with the rows of its next tile already on
+// their way, and starts before the scale that it needs is made (COAT sections 3 and 4). For passes with few
+// instructions per element, where a block's start and end would cost more than its work.
+#pragma once
+#include "fp8_tiles.h"
+
+// Tiles of 128 rows by 64 columns: the widths of models divide by 64 more often than by 128. A warp has 32 rows, a
+// thread 4 rows of 16 columns: 4 lanes cover the tile's columns.
+constexpr int WALK_ROWS = 128;
+constexpr int WALK_COLUMNS = 64;
+constexpr int WALK_THREADS = 128;
+constexpr int WALK_WARPS = WALK_THREADS / WARP;
+constexpr int WALK_LANES = WALK_COLUMNS / SPAN; // side by side
+constexpr int WALK_WORDS = WALK_ROWS / THREAD_ROWS;
+
+// What is stored, read for the last time and kept in words: values = unscaled values * scale.
+struct WalkBf16 {
+    typedef Bf16Words<SPAN> Loaded;
+    const bf16 *data;
+    int64_t stride;
+
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        return load_words<SPAN, CACHE_STREAM>(data + row * stride + column);
+    }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
+    __device__ static float scale(const Loaded &) { return 1.0f; }
+};
+
+struct WalkGroups {
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        uint32_t scale; // BF16
+    };
+    const uint8_t *codes;
+    const uint16_t *scales; // (rows, groups)
+    int64_t stride;
+    int groups, group_bits;
+
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        Loaded loaded;
+        loaded.codes = load_streaming<SPAN / 4>((const uint32_t *)(codes + row * stride + column));
+        loaded.scale = scales[row * groups + (column >> group_bits)];
+        return loaded;
+    }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) {
+        decode_unscaled<SPAN>(loaded.codes.value, out);
+    }
+    __device__ static float scale(const Loaded &loaded) { return bf16_decode((uint16_t)loaded.scale); }
+};
+
+// Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
+template <typename Source> constexpr bool scales_itself = false;
+
+// How the rows are dealt: whole tiles in turn, and what is left in equal shares.
+struct WalkRows {
+    int64_t whole; // tiles of each block
+    int rest;      // rows of each block's last tile, at most
+};
+
+// Where a word of 4 rows by one column lies in the shared tile: as tile_word().
+__device__ static inline int walk_word(int column, int row_group) {
+    return column * WALK_WORDS + ((((row_group >> 2) ^ (column / SPAN * 2)) << 2) | (row_group & 3));
+}
+
+// 4 rows of 16 codes into the shared tile, each 4 x 4 block transposed in registers.
+__device__ static inline void walk_put(uint32_t *tile, const uint32_t code[THREAD_ROWS][SPAN / 4], int column,
+                                       int row_group) {
+#pragma unroll
+    for (int w = 0; w < SPAN / 4; w++) {
+        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
+        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
+        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
+        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
+        uint32_t *const word = tile + walk_word(column + 4 * w, row_group);
+        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
+        word[WALK_WORDS] = __byte_perm(ab_low, cd_low, 0x7632);
+        word[2 * WALK_WORDS] = __byte_perm(ab_high, cd_high, 0x5410);
+        word[3 * WALK_WORDS] = __byte_perm(ab_high, cd_high, 0x7632);
+    }
+}
+
+// The block's column sums, from those of its threads: over 8 lanes, then over the warps, in a fixed order.
+__device__ static inline void walk_sums(float sum[SPAN], float *shared, float *out, int columns) {
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+#pragma unroll
+    for (int i = 0; i < SPAN; i++)
+        for (int mask = WALK_LANES; mask < WARP; mask *= 2) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], mask);
+    __syncthreads(); // the tile has been read
+    if (lane < WALK_LANES) {
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) shared[warp * WALK_COLUMNS + lane * SPAN + i] = sum[i];
+    }
+    __syncthreads();
+    if ((int)threadIdx.x >= columns) return;
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WALK_WARPS; w++) total += shared[w * WALK_COLUMNS + threadIdx.x];
+    out[threadIdx.x] = total;
+}
+
+template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+__global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source source, const __grid_constant__ TileOut out,
+                                                                    WalkRows deal, int64_t rows, int cols) {
+    __shared__ uint4 tiles[TRANSPOSE ? 2 : 1][TRANSPOSE || SUMS ? WALK_ROWS * WALK_COLUMNS / sizeof(uint4) : 1];
+    if constexpr (SUMS) second_stage_allow();
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int column = lane % WALK_LANES * SPAN, row_group = warp * (WARP / WALK_LANES) + lane / WALK_LANES;
+    const int first_column = (int)blockIdx.x * WALK_COLUMNS, at_column = first_column + column;
+    const bool inside = at_column < cols;
+    // first row of a tile, and the row behind its last
+    const auto begin_of = [&](int64_t index) {
+        return index < deal.whole ? (index * gridDim.y + blockIdx.y) * WALK_ROWS
+                                  : deal.whole * gridDim.y * WALK_ROWS + (int64_t)blockIdx.y * deal.rest;
+    };
+    const auto end_of = [&](int64_t index, int64_t begin) {
+        const int64_t end = begin + (index < deal.whole ? WALK_ROWS : deal.rest);
+        return index > deal.whole ? 0 : end < rows ? end : rows;
+    };
+    int64_t begin = begin_of(0), end = end_of(0, begin);
+    typename Source::Loaded loaded[THREAD_ROWS];
+    // all of a thread's rows in one go, the last one again where there are fewer
+    const auto load_rows = [&](int64_t row, int64_t behind) {
+        if (!inside || row >= behind) return;
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; r++) loaded[r] = source.load(min(row + r, behind - 1), at_column);
+    };
+    load_rows(begin + row_group * THREAD_ROWS, end);
+    if (inside) source.begin(at_column);
+    first_stage_wait();
+    float reciprocal = 1.0f;
+    if constexpr (F != FMT_BF16 && !moves_codes<Source>) reciprocal = scale_reciprocal(*out.scale);
+    if constexpr (scales_itself<Source>) source.scale_by(reciprocal);
+
+    float sum[SPAN] = {};
+    for (int64_t index = 0; begin < end; index++) {
+        uint32_t *const tile = (uint32_t *)tiles[TRANSPOSE ? index % 2 : 0];
+        const int64_t next = begin_of(index + 1), next_end = end_of(index + 1, next);
+        uint32_t code[THREAD_ROWS][SPAN / 4];
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; r++) {
+            const int64_t row = begin + row_group * THREAD_ROWS + r;
+            if (inside && row < end) {
+                char *plain = (char *)out.plain;
+                if (plain) plain += (row * out.plain_stride + at_column) * (F == FMT_BF16 ? 2 : 1);
+                tile_convert<F>(source, loaded[r], scales_itself<Source> ? 1.0f : reciprocal, plain, code[r], sum,
+                                SUMS);
+            }
+        }
+        if constexpr (TRANSPOSE) walk_put(tile, code, column, row_group);
+        load_rows(next + row_group * THREAD_ROWS, next_end); // on their way while this tile is written
+        if constexpr (TRANSPOSE) {
+            __syncthreads(); // the other tile is free since the barrier before
+            constexpr int PIECES = WALK_ROWS / SPAN;
+            const int piece = (int)threadIdx.x % PIECES;
+            const int64_t out_row = begin + piece * SPAN;
+#pragma unroll
+            for (int i = 0; i < WALK_ROWS * WALK_COLUMNS / SPAN / WALK_THREADS; i++) {
+                const int tile_column = i * (WALK_THREADS / PIECES) + (int)threadIdx.x / PIECES;
+                if (first_column + tile_column < cols && out_row < end)
+                    *(uint4 *)(out.transposed + (first_column + tile_column) * out.transposed_stride + out_row) =
+                        *(const uint4 *)(tile + walk_word(tile_column, piece * (SPAN / THREAD_ROWS)));
+            }
+        }
+        begin = next, end = next_end;
+    }
+    if constexpr (SUMS) {
+        if (out.sums)
+            walk_sums(sum, (float *)tiles[0], out.sums + (int64_t)blockIdx.y * cols + first_column,
+                      min(WALK_COLUMNS, cols - first_column));
+    }
+}
+
+// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
+// rows are dealt depends on the shape and the number of multiprocessors, which hold BLOCKS each. `overlaps`: the kernel
+// before is that of the scale.
+template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
+                     Tensor dbias, bool accumulate, bool overlaps) {
+    if (rows == 0 || cols == 0) return;
+    const int64_t across = ceil_div(cols, WALK_COLUMNS), tiles = ceil_div(rows, WALK_ROWS);
+    int64_t splits = cuda_backend(exec)->sm_count * BLOCKS / across;
+    if (splits > tiles) splits = tiles;
+    if (splits < 1) splits = 1;
+    const bool sums = SUMS && dbias.data;
+    if (sums) {
+        if ((size_t)(splits * cols) * sizeof(float) > exec->workspace_bytes)
+            fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
+        out.sums = (float *)exec->workspace;
+    }
+    const int64_t whole = rows / (splits * WALK_ROWS), left = rows - whole * splits * WALK_ROWS;
+    const WalkRows deal = {whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
+    const dim3 grid((unsigned)across, (unsigned)splits);
+    launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                  WALK_THREADS, 0, overlaps, source, out, deal, rows, (int)cols);
+    if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
+}
