@@ -163,7 +163,8 @@ typedef struct Ops {
     // grad_quantize. Plain recipes: dh_q, dh_qt, dg are the same memory.
     void (*gelu_backward)(Exec *, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
 
-    // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved.
+    // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
+    // three are neighbouring columns of one tensor, whose maxima it holds then.
     void (*attention_backward)(Exec *, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, AttentionShape);
 

@@ -22,7 +22,8 @@ typedef struct {
     void *data;
     void *scale;       // see Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: k * 16 per group
-    uint32_t *amax;    // maxima of the bits of |x| as its producer left them, one per row; NULL if unused
+    uint32_t *amax;    // maxima of the bits of |x| as its producer left them, one per row or, for several rows, one in
+                       // the place of one of them and 0 in the others'; NULL if unused
     int64_t rows, cols, stride;
     Format format;
     Granularity granularity;

@@ -176,16 +176,15 @@ static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code
 }
 
 // Maxima of rows lie with a tensor that is quantised after the operation that makes it (DRESID: each norm_backward
-// writes them anew), else with the codes, where the quantising operation itself leaves them between its passes. The
-// producer of DQKV, attention, is a library's and emits none.
+// writes them anew; DQKV: attention_backward), else with the codes, where the quantising operation itself leaves them
+// between its passes.
 static bool codes_have_amax(TensorId id) {
     switch (id) {
     case N1:
     case N2:
     case G:
     case OQ:
-    case DH_Q:
-    case DQKV_Q: return true;
+    case DH_Q: return true;
     default: return false;
     }
 }
@@ -218,7 +217,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_SCRATCH:
         make_scratch(t);
         t->saved = false;
-        t->has_amax = fp8 && id == DRESID;
+        t->has_amax = fp8 && (id == DRESID || id == DQKV);
         break;
     case RULE_LOGITS:
         make_scratch(t);

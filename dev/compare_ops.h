@@ -126,6 +126,25 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(gpu);
 }
 
+// Passes if the largest of a tensor's maxima is its largest magnitude, on each side for itself.
+static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation) {
+    for (int s = 0; s < 2; s++) {
+        double *x = pair_values(b, p, s), *left = pair_values(b, maxima, s), largest = 0, found = 0;
+        for (int64_t i = 0; i < tensor_elements(p.t[s]); i++) largest = fmax(largest, fabs(x[i]));
+        bool ok = true;
+        for (int64_t i = 0; i < tensor_elements(maxima.t[s]); i++) {
+            ok = ok && left[i] >= 0; // false for what is still poisoned
+            found = fmax(found, left[i]);
+        }
+        char name[200];
+        snprintf(name, sizeof name, "%s, %s: the maxima's largest is %g, the values' %g", b->exec[s].ops->name,
+                 operation, found, largest);
+        check(ok && found == largest, name);
+        free(x);
+        free(left);
+    }
+}
+
 #define ON_BOTH(b) for (int s = 0; s < 2; s++)
 #define CALL(b, op, ...) (b)->exec[s].ops->op(&(b)->exec[s], __VA_ARGS__)
 
@@ -243,8 +262,9 @@ static void compare_attention(Backends *b, OpShape o) {
     AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
     Pair qkv = pair_random(b, M, 3 * C, o.format, 1.0f, 31), d_o = pair_random(b, M, C, o.format, 1.0f, 32);
     Pair out = pair_poisoned(b, M, C, o.format), lse = pair_poisoned(b, (int64_t)o.B * o.heads, o.T, FMT_FP32);
-    Pair dqkv = pair_poisoned(b, M, 3 * C, o.format);
+    Pair dqkv = pair_poisoned(b, M, 3 * C, o.format), maxima = pair_poisoned(b, M, 1, FMT_FP32);
     ON_BOTH(b) {
+        if (o.format == FMT_BF16) dqkv.t[s].amax = (uint32_t *)maxima.t[s].data;
         Tensor q = tensor_cols(qkv.t[s], 0, C), k = tensor_cols(qkv.t[s], C, C), v = tensor_cols(qkv.t[s], 2 * C, C);
         Tensor dq = tensor_cols(dqkv.t[s], 0, C), dk = tensor_cols(dqkv.t[s], C, C),
                dv = tensor_cols(dqkv.t[s], 2 * C, C);
@@ -254,7 +274,8 @@ static void compare_attention(Backends *b, OpShape o) {
     pair_check(b, out, o.loose, "attention forward", "o");
     pair_check(b, lse, 1e-3, "attention forward", "lse");
     pair_check(b, dqkv, o.loose, "attention backward", "dqkv");
-    Pair all[] = {qkv, d_o, out, lse, dqkv};
+    if (o.format == FMT_BF16) check_maxima(b, dqkv, maxima, "attention backward");
+    Pair all[] = {qkv, d_o, out, lse, dqkv, maxima};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 

@@ -142,6 +142,27 @@ static void store_matrix(const Cpu *cpu, Tensor to, Tensor from) {
     for (int64_t i = 0; i < to.rows; i++) row_store(cpu, to, i, 0, to.cols, (const real *)row_address(from, i));
 }
 
+// The maxima of the rows of a tensor whose columns are dq, dk and dv; `width` columns, of a head, at a time.
+static void store_maxima(const Cpu *cpu, Scratch *scratch, int threads, uint32_t *amax, const Tensor parts[3],
+                         int64_t width) {
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(scratch);
+        real *buffer = scratch_take(&slot, width);
+#pragma omp for
+        for (int64_t row = 0; row < parts[0].rows; row++) {
+            amax[row] = 0;
+            for (int i = 0; i < 3; i++) {
+                for (int64_t begin = 0; begin < parts[i].cols; begin += width) {
+                    uint32_t bits =
+                        cpu->kernels->maximum_bits(row_load(cpu, parts[i], row, begin, width, buffer), width);
+                    if (bits > amax[row]) amax[row] = bits;
+                }
+            }
+        }
+    }
+}
+
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                             Tensor k, Tensor v, AttentionShape shape) {
     require_plain("attention_backward", dq);
@@ -166,4 +187,6 @@ void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor 
         store_matrix(cpu, head_view(dk, shape, b, kv_head), kv.dk);
         store_matrix(cpu, head_view(dv, shape, b, kv_head), kv.dv);
     }
+    const Tensor parts[3] = {dq, dk, dv};
+    if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, parts, D);
 }

@@ -21,6 +21,7 @@ struct Rows {
     int64_t o_stride, d_o_stride;
     float *statistics;
     unsigned *next_unit;
+    uint32_t *amax; // set to 0 here; may be NULL
     int heads, T, blocks;
 };
 
@@ -42,6 +43,7 @@ __global__ static void statistics_kernel(Rows x) {
 #pragma unroll
     for (int offset = ROW_THREADS / 2; offset > 0; offset /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, offset);
     if (part != 0 || t >= x.blocks * TILE) return;
+    if (x.amax && head == 0 && t < x.T) x.amax[(int64_t)b * x.T + t] = 0;
     int64_t sequence_head = (int64_t)b * x.heads + head;
     float *to = x.statistics + (sequence_head * x.blocks + t / TILE) * 2 * TILE + t % TILE;
     to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
@@ -180,6 +182,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     rows.statistics = (float *)((char *)exec->workspace + 256);
     rows.heads = shape.heads, rows.T = shape.T, rows.blocks = (int)attention_backward_blocks(shape);
     x.statistics = rows.statistics, x.next_unit = rows.next_unit;
+    x.amax = rows.amax = dq.amax;
     x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
     x.dq_stride = dq.stride, x.dk_stride = dk.stride, x.dv_stride = dv.stride;
     x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;

@@ -21,6 +21,7 @@ struct Problem {
     const float *statistics;  // (B * heads, blocks, 2, TILE): lse in units of log 2, and delta
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
+    uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, sequence_heads, T, blocks; // heads of all sequences, of one
     float scale;                          // of the scores
@@ -235,9 +236,10 @@ __device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
 }
 
 // A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads
-// swap their pairs, so that each has 8 consecutive columns.
-__device__ static inline void sum_store(float (&sum)[32], float scale, bf16 *to, int64_t stride, int rows,
-                                        const Place &place) {
+// swap their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
+// the maxima of a pair's first and second magnitudes, as bits.
+__device__ static inline uint32_t sum_store(float (&sum)[32], float scale, bf16 *to, int64_t stride, int rows,
+                                            const Place &place, uint32_t largest) {
     wgmma_hold(sum);
     int quarter = place.pair / 2;
 #pragma unroll
@@ -256,11 +258,19 @@ __device__ static inline void sum_store(float (&sum)[32], float scale, bf16 *to,
             for (int i = 1; i < 4; i++) swapped[i] = __shfl_xor_sync(0xffffffffu, choose(word, quarter ^ i), i);
 #pragma unroll
             for (int i = 0; i < 4; i++) mine[i] = choose(swapped, quarter ^ i);
-            if (row < rows)
-                *(uint4 *)(to + row * stride + side * 32 + quarter * 8) =
-                    make_uint4(mine[0], mine[1], mine[2], mine[3]);
+            if (row >= rows) continue;
+            *(uint4 *)(to + row * stride + side * 32 + quarter * 8) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) largest = __vmaxu2(largest, mine[i] & 0x7fff7fffu);
         }
     }
+    return largest;
+}
+
+// The maximum of what a warp stored, in the place of its first row. Maxima do not depend on their order.
+__device__ static inline void maximum_store(const Problem &x, int64_t token, uint32_t largest) {
+    largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
+    if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
 template <bool KEYS>
@@ -302,12 +312,16 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
     release(place, &shared->own_empty[own]);
     int t = unit.block * TILE + place.half * HALF;
     int64_t token = (int64_t)(unit.head / x.sequence_heads) * x.T + t, column = unit.head % x.sequence_heads * HEAD;
+    uint32_t largest = 0;
     if constexpr (KEYS) {
-        sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, x.T - t, place);
-        sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, x.T - t, place);
+        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, x.T - t, place, 0);
+        largest =
+            sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, x.T - t, place, largest);
     } else {
-        sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, x.T - t, place);
+        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, x.T - t, place, 0);
     }
+    int warp_row = (int)threadIdx.x / 32 % 4 * 16;
+    if (x.amax && t + warp_row < x.T) maximum_store(x, token + warp_row, largest);
 }
 
 __device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {

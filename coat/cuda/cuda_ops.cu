@@ -20,9 +20,13 @@ static void attention_backward_op(Exec *exec, Tensor dq, Tensor dk, Tensor dv, T
     CudaBackend *backend = cuda_backend(exec);
     if (q.format == FMT_FP32)
         attention_fp32_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape);
-    else if (!attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape))
+    else if (!attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape)) {
         attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
                            exec->workspace_bytes);
+        Tensor packed = dq; // cuDNN leaves no maxima
+        packed.cols = dq.cols + dk.cols + dv.cols;
+        if (dq.amax) bf16_row_maxima(exec, packed, dq.amax);
+    }
 }
 
 // --- by format ----------------------------------------------------------------------------------------------

@@ -201,8 +201,6 @@ void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t cou
 // The same right behind the kernel that makes the maxima, which must allow it: the launch overlaps with that kernel.
 // The next kernel may be launched to overlap too, and may read all but the scale before it waits.
 void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
-// Row maxima of a BF16 tensor (rows, cols).
-void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima);
 
 // --- descriptors --------------------------------------------------------------------------------------------
 static inline bool is_grouped(Tensor t) {

@@ -19,3 +19,6 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 
 // out (stored transposed) = the codes of x; both share one scale.
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x);
+
+// The maxima of the bits of |x| of each row of a BF16 tensor (rows, cols), where its producer leaves none.
+void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima);
