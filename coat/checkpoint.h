@@ -35,9 +35,9 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
-// another model or other formats of the states, naming the field and both values; other settings that differ
-// from the checkpoint's are named on stderr. FP8 copies of weights are not restored: weights_quantize() makes
-// them.
+// another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
+// named on stderr, and states in other formats are converted (states_convert.h). FP8 copies of weights are not
+// restored: weights_quantize() makes them.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
 // Loads weights alone: a folder (a checkpoint of ours, or any GPT-2 of Hugging Face's in safetensors, sharded or

@@ -8,6 +8,7 @@
 #include "hf.h"
 #include "llmc_weights.h"
 #include "run_state.h"
+#include "states_convert.h"
 #include "weights.h"
 
 #define PATH_BUFFER 4096
@@ -50,7 +51,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     char state[PATH_BUFFER];
     Manifest manifest;
     ModelShape shape;
-    CheckpointTensor *model = NULL, *optimizer = NULL;
+    CheckpointTensor *model = NULL;
     if (!path_join(state, sizeof state, folder, "state.json", err)) return false;
     if (!manifest_open(&manifest, folder, err)) return false;
     bool good = manifest_check_file(&manifest, "config.json", err) &&
@@ -61,13 +62,9 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);
     }
-    if (good) {
-        int count = checkpoint_optimizer_tensors(arena, &optimizer);
-        good = checkpoint_read_tensors(&manifest, "optimizer.safetensors", optimizer, count, exec, err);
-    }
+    good = good && states_read(&manifest, "optimizer.safetensors", arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);
-    free(optimizer);
     manifest_close(&manifest);
     return good;
 }

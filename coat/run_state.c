@@ -136,14 +136,6 @@ static void value_text(const json_t *value, char *text, size_t size) {
     }
 }
 
-// Settings that decide how the optimizer's states are stored; the others may change from run to run.
-static bool is_state_format(const char *key) {
-    static const char *const keys[] = {"precision", "moments", "second-moment", "moments-fp32", "master"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(key, keys[i]) == 0) return true;
-    return false;
-}
-
 static bool compare_settings(const json_t *theirs, const Config *config, const Exec *exec, const char *path,
                              Error *err) {
     JsonText t;
@@ -163,7 +155,7 @@ static bool compare_settings(const json_t *theirs, const Config *config, const E
         char before[256], after[256];
         value_text(other, before, sizeof before);
         value_text(value, after, sizeof after);
-        if (is_state_format(key))
+        if (strcmp(key, "precision") == 0) // decides the weights' format; the others may change from run to run
             good = error_set(err, EXIT_DATA,
                              "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
                              "weights with --model",

@@ -9,8 +9,8 @@ extern "C" {
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// Reads `path` back. Settings are compared with config: other formats of the optimizer's states are an error,
-// rank 0 names other differences on stderr.
+// Reads `path` back. Settings are compared with config: another precision of the weights is an error, rank 0
+// names other differences on stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
 #ifdef __cplusplus

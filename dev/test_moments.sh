@@ -50,9 +50,32 @@ difference=$((saved - expected))
 [ "${difference#-}" -lt 4000 ] # the header names more tensors
 report $? "the states take 1 + 5/128 bytes per element and moment"
 
-"$program" "${run[@]}" --steps 20 --out "$folder/coat.whole" --resume --moments fp8 >"$folder/said" 2>&1
-[ $? -ne 0 ] && grep -q -- "--moments coat" "$folder/said"
-report $? "another kind of moments cannot be resumed"
+# continues FROM NAME COUNTS FLAGS...: a copy of FROM goes on with other states, which are converted, says what it
+# converts, and ends near to where FROM itself goes
+last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
+continues() {
+    local from=$1 counts=$2 name="$1.$3$4"
+    shift 2
+    cp -r "$folder/$from" "$folder/$name"
+    train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
+        awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
+            'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
+    report $? "a run of $from goes on with $*"
+}
+cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
+cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&
+    train --steps 20 --out "$folder/coat.whole.same" --resume --moments coat || exit 1
+# five matrices (the table of tokens and four of the block) of the model's 16 parameters have small moments
+continues fp32 "10 moments, 0 master weights" --moments coat
+continues fp32 "10 moments, 16 master weights" --moments bf16 --master split16
+continues fp32 "0 moments, 16 master weights" --master none
+continues fp32 "8 moments, 0 master weights" --moments fp8 --moments-fp32 wte
+continues coat.whole "10 moments, 0 master weights" --moments fp32
+continues coat.whole "5 moments, 16 master weights" --moments coat --second-moment e5m2 --master split16
+cp -r "$folder/coat.whole" "$folder/coat.plain"
+train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
+    grep -q "moments was coat and is now fp8" "$folder/said"
+report $? "codes with expansion and without are read alike"
 
 "$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.svg" >"$folder/table" 2>&1 &&
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
