@@ -156,11 +156,69 @@ static void weights(Fixture *f) {
     assert_int_equal(state.nonfinite, 0);
 }
 
+static Tensor zero_tensor(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = poisoned(f, format, rows, cols);
+    memset(t.data, 0, (size_t)(rows * cols) * format_bytes(format));
+    return t;
+}
+
+static uint32_t largest_bits(Tensor t) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < t.rows; i++)
+        for (int64_t j = 0; j < t.cols; j++) largest = larger_bits(largest, magnitude_bits(element(t, i, j)));
+    return largest;
+}
+
+// The update leaves each weight's maximum, as stored, for the next quantisation alone.
+static void maxima_from_update(Fixture *f) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    state.lr = 0.5f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
+    Parameter list[3];
+    memset(list, 0, sizeof list);
+    for (int i = 0; i < 3; i++) {
+        const int64_t rows = i == 1 ? 1 : 100, cols = 96; // of the others more than one block of the update
+        list[i].weight.value = uneven_tensor(f, rows, cols, 0.02);
+        list[i].grad = uneven_tensor(f, rows, cols, 1e-3);
+        list[i].m = zero_tensor(f, FMT_FP32, rows, cols);
+        list[i].v = zero_tensor(f, FMT_FP32, rows, cols);
+        if (i == 1) continue; // no codes
+        list[i].weight.codes = coded(f, FMT_E4M3, rows, cols);
+        list[i].weight.codes_t = coded_transpose(f, list[i].weight.codes);
+    }
+    for (int t = 0; t < 3; t++) {
+        ops->grad_norm(&f->exec, list, 3, &state);
+        ops->adamw_update(&f->exec, list, 3, &state);
+        for (int i = 0; i < 3; i += 2) {
+            uint32_t *amax = list[i].weight.codes.amax;
+            Tensor codes = list[i].weight.codes;
+            codes.amax = NULL;
+            assert_int_equal(*amax, largest_bits(list[i].weight.value));
+            ops->weights_quantize(&f->exec, list, 3);
+            assert_quantised(codes, list[i].weight.value);
+            ops->adamw_update(&f->exec, list, 3, &state);
+            *amax = float_bits(1792.0f); // used as it is left
+            ops->weights_quantize(&f->exec, list, 3);
+            assert_true(*(const float *)codes.scale == 4.0f);
+            ops->weights_quantize(&f->exec, list, 3); // once: now it is looked for
+            assert_quantised(codes, list[i].weight.value);
+            state.nonfinite = 1; // a skipped update leaves nothing
+            ops->adamw_update(&f->exec, list, 3, &state);
+            state.nonfinite = 0;
+            *amax = float_bits(1792.0f);
+            ops->weights_quantize(&f->exec, list, 3);
+            assert_quantised(codes, list[i].weight.value);
+        }
+    }
+}
+
 static void linear(void **state) {
     (void)state;
     run_everywhere(products_with_cache);
     run_everywhere(products_on_demand);
     run_everywhere(weights);
+    run_everywhere(maxima_from_update);
 }
 
 // --- what is not finite ----------------------------------------------------------------------------------------------

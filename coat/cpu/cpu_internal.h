@@ -13,8 +13,9 @@
 typedef struct {
     int threads;
     const CpuKernels *kernels;
-    bool blas;     // products by OpenBLAS instead of the kernels
-    Recipe recipe; // for what descriptors do not say: how moments are rounded
+    bool blas;        // products by OpenBLAS instead of the kernels
+    Recipe recipe;    // for what descriptors do not say: how moments are rounded
+    bool maxima_left; // adamw_update has left the weights' maxima, and weights_quantize has not yet used them
     char processor[MAX_CPU_NAME];
 } Cpu;
 

@@ -97,6 +97,16 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
+// The largest of a block's values as they are stored, which is what products read.
+static uint32_t block_maximum(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
+    real buffer[BLOCK];
+    return cpu->kernels->maximum_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
+}
+
+static uint32_t *maximum_of(const Parameter *p) {
+    return p->weight.codes.data ? p->weight.codes.amax : NULL;
+}
+
 // The step uses the fresh moments, before they are rounded.
 static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
                          int64_t begin, int64_t n) {
@@ -134,16 +144,26 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
                       (real)(1 / (1 - pow((double)state->beta2, (double)state->t))),
                       clip ? (real)(state->grad_clip / state->grad_norm) : 1};
     int nonfinite = 0;
+    for (int i = 0; i < count; i++)
+        if (maximum_of(&parameters[i])) *maximum_of(&parameters[i]) = 0;
 #pragma omp parallel num_threads(cpu->threads)
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
+        uint32_t *maximum = maximum_of(p), largest = 0; // of this thread's blocks
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < block_count(elements); b++) {
-            if (update_block(cpu, p, &step, state, b * BLOCK, smaller(BLOCK, elements - b * BLOCK))) continue;
+            int64_t n = smaller(BLOCK, elements - b * BLOCK);
+            bool finite = update_block(cpu, p, &step, state, b * BLOCK, n);
+            if (maximum) largest = larger_bits(largest, block_maximum(cpu, p, b * BLOCK, n));
+            if (finite) continue;
 #pragma omp atomic write
             nonfinite = 1;
         }
+        if (!maximum) continue;
+#pragma omp critical(weight_maximum)
+        *maximum = larger_bits(*maximum, largest);
     }
     if (nonfinite) state->nonfinite = 1;
+    ((Cpu *)exec->backend)->maxima_left = exec->ranks <= 1; // of several each has seen only its share
 }

@@ -186,10 +186,13 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 }
 
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    Cpu *cpu = (Cpu *)exec->backend;
+    const bool left = cpu->maxima_left;
+    cpu->maxima_left = false; // whoever changes the values next need not be the optimizer
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;
-        write_scale(exec, w.codes, stored_maximum(exec, w.value, NULL));
-        quantize_stored(exec, w.codes, cpu_of(exec)->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
+        write_scale(exec, w.codes, left && w.codes.amax ? *w.codes.amax : stored_maximum(exec, w.value, NULL));
+        quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
     }
 }
