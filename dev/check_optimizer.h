@@ -2,13 +2,15 @@
 // masters of each kind, gradients and values in both formats, on sizes that end groups and vectors early.
 //
 // With moments in FP32 or BF16 all bits must agree. With 8-bit moments the step from zero states must give the same a
-// and k; later ones begin with the CPU's states and may differ by the hardware's logarithms: rarely a code by one step.
+// and k; later ones begin with the CPU's states and may differ by the hardware's logarithms: rarely a code by one step,
+// and each parameter by what update_bound.h derives for it.
 #pragma once
 #include "bench_cuda.h"
 
 #include <math.h>
 
 #include "coat/moments.h"
+#include "update_bound.h"
 
 #define CHECK_GROUP 128
 #define CHECK_TENSORS 9
@@ -29,13 +31,14 @@ typedef struct {
     int64_t elements;
     size_t bytes[PARTS];
     char *cpu[PARTS], *gpu[PARTS], *copy[PARTS]; // copy: the GPU's, downloaded
-    float *before;                               // the parameters in full precision before a step
+    double *bound;                               // how far apart the parameters may be after a step on 8-bit moments
     Parameter side[2];                           // 0 the CPU's, 1 the GPU's
 } CheckTensor;
 
 // What was seen over all steps of a storage.
 typedef struct {
     int64_t codes, codes_differ, codes_far, groups, k_differ, a_differ, weights, weights_differ, weights_far;
+    double used, expected; // the worst share of a parameter's bound; steps of BF16 apart on average, at most
 } Tally;
 
 typedef struct {
@@ -107,7 +110,7 @@ static void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int
                                  groups};
     *t = CheckTensor{};
     t->elements = elements;
-    t->before = (float *)xmalloc(n * sizeof *t->before);
+    t->bound = fp8 ? (double *)xcalloc(n, sizeof *t->bound) : NULL;
     for (int i = 0; i < PARTS; i++) {
         t->bytes[i] = bytes[i];
         if (!bytes[i]) continue;
@@ -150,7 +153,7 @@ static void tensor_free(OptimizerCheck *c, CheckTensor *t) {
         free(t->copy[i]);
         if (t->gpu[i]) gpu->ops->release(gpu, t->gpu[i]);
     }
-    free(t->before);
+    free(t->bound);
 }
 
 // Lognormal gradients of a spread that grows along the tensor, with zeros sprinkled in; and groups that are zero,
@@ -188,6 +191,24 @@ static float master_of(const Storage *s, char *const parts[PARTS], int64_t i) {
     return check_load(s->value, parts[PART_VALUE], i);
 }
 
+static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
+    const Tensor moment = second ? t->side[0].v : t->side[0].m;
+    const int64_t g = i / CHECK_GROUP;
+    const MomentGroup group = moment_group(((const float *)moment.scale)[g], moment.exponent[g], moment.format);
+    return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
+}
+
+// From the states before the step, the CPU's.
+static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
+    const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t->elements; i++)
+        t->bound[i] = update_bound(&step, t->side[0].decay, (double)master_of(&c->storage, t->cpu, i),
+                                   (double)check_load(c->storage.grad, t->cpu[PART_GRAD], i), moment_of(t, 0, i),
+                                   moment_of(t, 1, i))
+                          .error;
+}
+
 // Both backends take a step from the CPU's states; the GPU's result is in `copy`.
 static void step_both(OptimizerCheck *c) {
     Exec *gpu = &c->bench->exec;
@@ -195,7 +216,7 @@ static void step_both(OptimizerCheck *c) {
     for (int k = 0; k < CHECK_TENSORS; k++) {
         CheckTensor *t = &c->tensor[k];
         for (int i = 0; i < PARTS; i++) part_upload(c, t, i);
-        for (int64_t i = 0; i < t->elements; i++) t->before[i] = master_of(&c->storage, t->cpu, i);
+        if (t->bound) bounds_make(c, t);
         for (int side = 0; side < 2; side++) list[side][k] = t->side[side];
     }
     gpu->ops->upload(gpu, c->gpu_state, &c->cpu_state, sizeof c->cpu_state);
@@ -250,11 +271,14 @@ static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
     for (int64_t i = 0; i < t->elements; i++) {
         const float want = master_of(s, t->cpu, i), have = master_of(s, t->copy, i);
         const bool rounded = s->value == FMT_BF16 && s->master == FMT_NONE;
-        const float step = rounded ? 0x1p-7f : 4e-7f; // of BF16; of FP32 before and after the subtraction
-        const float moved = fabsf(want - t->before[i]), size = fabsf(want) + fabsf(t->before[i]);
+        const double used = bound_used(want, have, t->bound[i], rounded, &tally->expected);
         tally->weights++;
         tally->weights_differ += float_bits(want) != float_bits(have);
-        tally->weights_far += !(fabsf(want - have) <= step * size + 1e-4f * moved);
+        tally->weights_far += !(used <= 1);
+        tally->used = fmax(tally->used, used);
+        // of FP32 masters, the value that belongs to them
+        if (s->master == FMT_FP32)
+            tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
     }
 }
 
@@ -331,13 +355,16 @@ static void check_storage(OptimizerCheck *c, Storage s) {
     if (fp8) {
         optimizer_say(c, tally.k_differ <= tally.groups / 500, "k");
         optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "codes and a");
+        const bool rounded = s.value == FMT_BF16 && s.master == FMT_NONE;
+        const double most = tally.expected + 6 * sqrt(tally.expected) + 6;
         optimizer_say(c, tally.weights_far == 0, "parameters");
+        optimizer_say(c, !rounded || (double)tally.weights_differ <= most, "how often parameters are rounded apart");
         printf(
             "  of %lld codes %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld weights %lld, "
-            "%lld far\n",
+            "%lld far, the worst at %.2f of its bound\n",
             (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far, (long long)tally.groups,
             (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
-            (long long)tally.weights_differ, (long long)tally.weights_far);
+            (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
     }
     check_nonfinite(c);
     storage_close(c);

@@ -1,0 +1,116 @@
+// How far two backends' parameters may lie apart after one AdamW step (COAT section 2) from the same 8-bit states,
+// gradients and parameters: a bound for each element, from the arithmetic that lies between.
+//
+// The twin rounds every operation of FP32 to nearest: a relative error of u = 2^-24 each. The GPU does so too, with
+// -fmad=false, but for what the special-function unit gives; PTX states its errors: lg2 2^-22 (absolute where |log2| is
+// below 1, else relative), ex2 2^-22, root and reciprocal 2^-23. The twin's own log2 and exp2 (coat/moments.h) are good to
+// 2 u, the first likewise absolute below 1. To first order, and with d(x) for how far both sides' x are apart:
+//
+// Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
+//   d(L) <= (4 + 2) u max(1, |L|)
+//   d(E) <= d(L) / k + 2 u |E|
+//   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n = 1 power and 1 product by it; 3 where the group is deep
+// Moments. The gradient and its products are the same bits on both sides, so that what differs comes from the old
+// moments alone (nothing, where they are 0):
+//   d(m') <= beta1 (d(m) + 2 u |m|) + 2 u |m'|
+//   d(v') <= beta2 (d(v) + 2 u v) + 2 u v'
+// The first is not small beside m' where beta1 m and (1 - beta1) g nearly cancel: d(m') / |m'| has no bound, but d(m')
+// has. That is why the bound is the element's own.
+// Divisor D = s + eps, s = sqrt(v' c2), with 2 u for what the two corrections c may differ by; the GPU's root of a
+// subnormal number is 0, and its eps at least 2^-63:
+//   d(s) <= s (d(v') / v' + 2 u + 2 u) / 2 + s (u + 2 u) + 2^-63
+//   d(D) <= d(s) + 2 u D
+// Update U = lr c1 m' / D: three roundings in the twin; a reciprocal and two roundings on the GPU; and c1:
+//   d(U) <= lr c1 / D d(m') + |U| (d(D) / D + (3 + 4 + 2) u)
+// Parameter p' = p - U - decay p: three roundings in the twin, two on the GPU:
+//   d(p') <= d(U) + 2 u |p - U| + u |decay p| + 2 u |p'|
+// Products of such errors are below a thousandth of them.
+#pragma once
+#include "coat/ops.h"
+
+#include <math.h>
+
+#include "coat/moments.h"
+
+#define BOUND_U 0x1p-24
+#define BOUND_SECOND_ORDER (1 + 0x1p-10)
+#define BOUND_TINY 0x1p-146 // roundings of subnormal numbers
+
+// A value with how far apart both sides may have it.
+typedef struct {
+    double value, error;
+} Bounded;
+
+// What a code stands for.
+static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format format) {
+    Bounded x;
+    x.value = (double)moment_decode(code, group, format);
+    x.error = 0;
+    if (x.value == 0) return x;
+    const double L = fabs((double)code_log2(code, format)), k_inv = (double)group.k_inv, steps = group.deep ? 3 : 1;
+    const double log2_error = 6 * BOUND_U * (L > 1 ? L : 1);
+    const double exponent_error = log2_error * k_inv + 2 * BOUND_U * L * k_inv;
+    x.error = fabs(x.value) * (0.6931471805599453 * exponent_error + 8 * BOUND_U * steps) + BOUND_TINY;
+    return x;
+}
+
+// The scalars of a step, as the backends derive them from its state.
+typedef struct {
+    double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
+} BoundStep;
+
+static inline BoundStep bound_step(const StepState *s, int64_t t) {
+    BoundStep b;
+    const bool clip = s->grad_clip > 0 && s->grad_norm > s->grad_clip;
+    b.lr = (double)s->lr;
+    b.beta1 = (double)s->beta1;
+    b.beta2 = (double)s->beta2;
+    b.eps = (double)s->eps;
+    b.weight_decay = (double)s->weight_decay;
+    b.clip = clip ? (double)(s->grad_clip / s->grad_norm) : 1.0;
+    b.c1 = 1 / (1 - pow(b.beta1, (double)t));
+    b.c2 = 1 / (1 - pow(b.beta2, (double)t));
+    return b;
+}
+
+// The parameter after the step, before it is rounded to what it is stored in.
+static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
+    const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
+    const double fresh_m = s->beta1 * m.value + (1 - s->beta1) * g;
+    const double fresh_v = s->beta2 * v.value + (1 - s->beta2) * g * g;
+    const double m_error =
+        m.value == 0 ? 0 : s->beta1 * (m.error + 2 * u * fabs(m.value)) + 2 * u * fabs(fresh_m) + BOUND_TINY;
+    const double v_error = v.value == 0 ? 0 : s->beta2 * (v.error + 2 * u * v.value) + 2 * u * fresh_v + BOUND_TINY;
+    const double root = sqrt(fresh_v * s->c2), divisor = root + s->eps;
+    const double root_error = fresh_v == 0 ? 0 : root * ((v_error / fresh_v + 4 * u) / 2 + 3 * u) + 0x1p-63;
+    const double divisor_error = root_error + 2 * u * divisor;
+    const double update = s->lr * s->c1 * fresh_m / divisor;
+    const double update_error = s->lr * s->c1 / divisor * m_error + fabs(update) * (divisor_error / divisor + 9 * u);
+    Bounded after;
+    after.value = p - update - decay * p;
+    after.error = update_error + 2 * u * fabs(p - update) + u * fabs(decay * p) + 2 * u * fabs(after.value);
+    after.error = after.error * BOUND_SECOND_ORDER + BOUND_TINY;
+    return after;
+}
+
+// The distance of neighbours in BF16 around x.
+static inline double bf16_step(float x) {
+    const uint32_t exponent = float_bits(x) >> 23 & 0xffu;
+    return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
+}
+
+// Whether two results of a step agree, and how much of the bound is used (1 and more: they do not). BF16 by stochastic
+// rounding: the same random number sends both to one neighbour, or, rarely, to neighbouring ones; *expected adds up how
+// often at most, on average.
+static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
+    const double apart = fabs((double)want - (double)have);
+    if (float_bits(want) == float_bits(have)) {
+        if (stochastic_bf16) *expected += fmin(1.0, bound / bf16_step(want));
+        return 0;
+    }
+    if (!(apart < (double)INFINITY)) return (double)INFINITY;
+    if (!stochastic_bf16) return apart / bound;
+    const double step = fmax(bf16_step(want), bf16_step(have));
+    *expected += fmin(1.0, bound / step);
+    return apart <= step ? 0.5 : apart / (step + bound);
+}
