@@ -155,7 +155,6 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
         out.scale = arena_tensor(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
     else if (t->scale_bytes)
         out.scale = arena->base + t->scale_offset + l * t->scale_stride;
-    if (role == CODES && out.scale) out.amax = (uint32_t *)out.scale + 1; // SCALE_ALIGNED leaves room
     if (t->exponent_bytes) out.exponent = (uint8_t *)arena->base + t->exponent_offset + l * t->exponent_stride;
     if (t->amax_bytes) out.amax = (uint32_t *)(arena->base + t->amax_offset);
     return out;
@@ -174,6 +173,7 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.value = arena_tensor(arena, id, VALUE, layer);
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
+    w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // a scale has 16 bytes to itself
     return w;
 }
 

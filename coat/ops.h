@@ -173,7 +173,7 @@ typedef struct Ops {
     void (*grad_norm)(Exec *, const Parameter *parameters, int count, StepState *state);
     // AdamW (COAT section 2) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
     // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first.
-    // Leaves the maxima of the weights that have FP8 codes, as they are stored now, in codes.amax where that is given.
+    // Leaves the maxima of the weights that have FP8 codes, as they are stored now, in weight.maximum where that is kept.
     void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
     // FP8 codes of the weights that have any, from w.value; nothing for the others. The maxima are those that an
     // adamw_update of the same parameters left just before; after anything else, such as a load, they are looked for.

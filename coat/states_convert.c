@@ -285,6 +285,11 @@ static bool states_convert(const SafeFile *file, const Manifest *manifest, const
                            Exec *exec, Error *err) {
     Conversion c;
     States all;
+    if (arena->ranks > 1 && arena->config.zero > 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: its states are stored in other formats than this run's, and processes that share them do "
+                         "not convert them; resume once with one process, or with the formats they have",
+                         file->path);
     size_t capacity = (size_t)arena_parameter_count(arena);
     memset(&c, 0, sizeof c);
     c.manifest = manifest;

@@ -33,9 +33,10 @@ typedef struct {
 
 // A weight of a linear layer (out, in), with the FP8 copies that FP8 products read.
 typedef struct {
-    Tensor value;   // (out, in) BF16 or FP32
-    Tensor codes;   // (out, in) E4M3, SCALE_TENSOR; data NULL where products are not FP8
-    Tensor codes_t; // its transpose, for the gradient of the input
+    Tensor value;      // (out, in) BF16 or FP32
+    Tensor codes;      // (out, in) E4M3, SCALE_TENSOR; data NULL where products are not FP8
+    Tensor codes_t;    // its transpose, for the gradient of the input
+    uint32_t *maximum; // bits of the largest |value| as the optimizer left it for the codes; NULL where it is not kept
 } Weight;
 
 static inline int64_t tensor_elements(Tensor t) {

@@ -349,6 +349,25 @@ static void expect_refusal(const char *folder, const char *says) {
     run_close(to);
 }
 
+// Processes that share the states would each have to convert its own.
+static void test_shared_states(void **state) {
+    (void)state;
+    Run *first = run_as(plain), *to = run_as(coat);
+    RunState rs = fill_training(first);
+    Error err;
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(first, "shared", &rs));
+    to->arena.ranks = 2;
+    to->arena.config.zero = 1;
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &to->arena, &to->exec, &rs, &err);
+    free(quiet_end(kept));
+    assert_false(good);
+    assert_says(&err, "one process");
+    run_close(first);
+    run_close(to);
+}
+
 static void replace_bytes(const char *path, const char *from, const char *to) {
     size_t size, length = strlen(from), at = 0;
     char *data = read_file(path, &size);
@@ -393,6 +412,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_moments),          cmocka_unit_test(test_there_and_back),
                                        cmocka_unit_test(test_codes_are_copied), cmocka_unit_test(test_masters),
                                        cmocka_unit_test(test_large_tensors),    cmocka_unit_test(test_what_is_said),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_shared_states),    cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests_name("states_convert", tests, test_folder_make, test_folder_remove);
 }

@@ -103,10 +103,6 @@ static uint32_t block_maximum(const Cpu *cpu, const Parameter *p, int64_t begin,
     return cpu->kernels->maximum_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
 }
 
-static uint32_t *maximum_of(const Parameter *p) {
-    return p->weight.codes.data ? p->weight.codes.amax : NULL;
-}
-
 // The step uses the fresh moments, before they are rounded.
 static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
                          int64_t begin, int64_t n) {
@@ -145,12 +141,12 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
                       clip ? (real)(state->grad_clip / state->grad_norm) : 1};
     int nonfinite = 0;
     for (int i = 0; i < count; i++)
-        if (maximum_of(&parameters[i])) *maximum_of(&parameters[i]) = 0;
+        if (parameters[i].weight.maximum) *parameters[i].weight.maximum = 0;
 #pragma omp parallel num_threads(cpu->threads)
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
-        uint32_t *maximum = maximum_of(p), largest = 0; // of this thread's blocks
+        uint32_t *maximum = p->weight.maximum, largest = 0; // of this thread's blocks
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < block_count(elements); b++) {
             int64_t n = smaller(BLOCK, elements - b * BLOCK);
