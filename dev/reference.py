@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 """Writes a GPT-2 with random weights, one batch, and PyTorch's loss and gradients for it.
 
-    python3 dev/reference.py FOLDER [--layers 12 --heads 12 --channels 768 --vocab 50257 --batch 4 --length 128]
+    python3 dev/reference.py FOLDER [--tokens zipf|uniform|FILE] [--layers 12 --heads 12 --channels 768 --vocab 50257
+                                    --batch 4 --length 128]
     ./test_gpt2_cpu --reference FOLDER
 
 FOLDER becomes a Hugging Face model folder (weights rounded to BF16, so that every precision starts from the same
 values) with reference.safetensors beside it: tokens, targets (B, T) I32, loss F64, and the gradient of each
 parameter under its own name, computed in FP64 and stored in FP32. The model is written out here on purpose, in
 plain PyTorch, so that it is an independent second opinion. Needs torch and safetensors.
+
+--tokens FILE takes the batch from the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens).
 """
 import argparse
 import json
 import math
 import os
+import struct
 import sys
 
 try:
@@ -48,6 +52,17 @@ def make_weights(a):
     return w
 
 
+def tokens_of_file(path, count, vocab):
+    with open(path, "rb") as f:
+        magic, version = struct.unpack("<2i", f.read(1024)[:8])
+        if (magic, version) != (20240520, 1):
+            sys.exit(f"{path}: not a file of 16-bit tokens")
+        tokens = struct.unpack(f"<{count}H", f.read(2 * count))
+    if max(tokens) >= vocab:
+        sys.exit(f"{path}: token {max(tokens)} is beyond the vocabulary of {vocab}")
+    return torch.tensor(tokens)
+
+
 def loss_of(a, w, tokens, targets):
     B, T = tokens.shape
     C, H = a.channels, a.heads
@@ -79,7 +94,7 @@ def main():
     for name, default in dict(layers=12, heads=12, channels=768, vocab=50257, positions=1024, batch=4, length=128,
                               seed=1).items():
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--tokens", choices=("zipf", "uniform"), default="zipf")
+    parser.add_argument("--tokens", default="zipf")
     a = parser.parse_args()
     weights = make_weights(a)
     os.makedirs(a.folder, exist_ok=True)
@@ -94,9 +109,14 @@ def main():
     # have. On uniformly random tokens they are noise alone, and the rounding of the BF16 residual stream and its
     # gradient over 24 additions shows undiluted: 1.2e-2 instead of 0.7e-2, in PyTorch with the same roundings too.
     # (--tokens uniform shows it.)
-    rank = torch.arange(1, a.vocab + 1, dtype=torch.float64)
-    frequency = 1.0 / rank if a.tokens == "zipf" else torch.ones_like(rank)
-    stream = torch.multinomial(frequency, a.batch * (a.length + 1), True, generator=g).view(a.batch, a.length + 1)
+    count = a.batch * (a.length + 1)
+    if a.tokens in ("zipf", "uniform"):
+        rank = torch.arange(1, a.vocab + 1, dtype=torch.float64)
+        frequency = 1.0 / rank if a.tokens == "zipf" else torch.ones_like(rank)
+        stream = torch.multinomial(frequency, count, True, generator=g)
+    else:
+        stream = tokens_of_file(a.tokens, count, a.vocab)
+    stream = stream.view(a.batch, a.length + 1)
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
     parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
     loss = loss_of(a, parameters, tokens, targets)
