@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "events.h"
 #include "files.h"
 
 #define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
@@ -18,6 +19,7 @@ struct Log {
     int fd;          // of log.jsonl, -1: none
     int64_t written; // bytes of whole lines in it
     char path[PATH_MAX_LENGTH + 16];
+    EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
@@ -95,7 +97,8 @@ static bool open_file(Log *log, const char *out, int64_t first_step, Error *err)
         return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     struct stat file;
     if (fstat(log->fd, &file) == 0) log->written = file.st_size;
-    return true;
+    log->events = events_open(out, first_step, err);
+    return log->events != NULL;
 }
 
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
@@ -150,6 +153,13 @@ static void write_line(Log *log, char *line, size_t size) {
     if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
     close(log->fd);
     log->fd = -1;
+}
+
+// The same figures for TensorBoard, with the same care.
+static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
+    if (!log->events || events_write(log->events, step, scalars, count)) return;
+    fprintf(stderr, "warning: %s: cannot be written: %s; it ends before step %" PRId64 "\n", events_path(log->events),
+            strerror(errno), step);
 }
 
 // --- lines for people --------------------------------------------------------------------------------------------
@@ -227,6 +237,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     log->steps_here++;
     update_rates(log, ms, tokens_step);
 
+    double tokens_per_s = ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN;
     char line[512];
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
     add_number(line, sizeof line, "loss", "%.9g", loss);
@@ -235,8 +246,11 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     add_number(line, sizeof line, "tokens", "%.0f", (double)tokens_total);
     if (skipped_now) add_number(line, sizeof line, "skipped", "%.0f", (double)skipped);
     add_number(line, sizeof line, "ms", "%.3f", ms);
-    add_number(line, sizeof line, "tokens_per_s", "%.1f", ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN);
+    add_number(line, sizeof line, "tokens_per_s", "%.1f", tokens_per_s);
     write_line(log, line, sizeof line);
+    const Scalar scalars[] = {{"loss", loss}, {"grad_norm", grad_norm},       {"lr", lr},
+                              {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
+    write_scalars(log, step, scalars, 6);
     if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
 }
 
@@ -247,6 +261,8 @@ void log_val(Log *log, int64_t step, double val_loss) {
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
     add_number(line, sizeof line, "val_loss", "%.9g", val_loss);
     write_line(log, line, sizeof line);
+    const Scalar scalar = {"val_loss", val_loss};
+    write_scalars(log, step, &scalar, 1);
     if (log->quiet || log->json) return;
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
            val_loss, colour_end(log), step);
@@ -281,5 +297,6 @@ void log_close(Log *log) {
     bool used = log->steps_here > 0 || !isnan(log->val_loss);
     if (log->active && used && !log->json) print_end(log);
     if (log->fd >= 0) close(log->fd);
+    events_close(log->events);
     free(log);
 }

@@ -1,4 +1,5 @@
-// What a run says: a line per step on the terminal, and OUT/log.jsonl for scripts.
+// What a run says: a line per step on the terminal, OUT/log.jsonl for scripts, and the same figures as TensorBoard
+// event files (events.h).
 //
 // log.jsonl has one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
