@@ -254,18 +254,33 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
 }
 
+// The result of an evaluation, in both files.
+static void write_result(Log *log, int64_t step, const char *key, double value) {
+    char line[128];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, key, "%.9g", value);
+    write_line(log, line, sizeof line);
+    const Scalar scalar = {key, value};
+    write_scalars(log, step, &scalar, 1);
+}
+
 void log_val(Log *log, int64_t step, double val_loss) {
     if (!log->active) return;
     log->val_loss = val_loss;
-    char line[128];
-    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
-    add_number(line, sizeof line, "val_loss", "%.9g", val_loss);
-    write_line(log, line, sizeof line);
-    const Scalar scalar = {"val_loss", val_loss};
-    write_scalars(log, step, &scalar, 1);
+    write_result(log, step, "val_loss", val_loss);
     if (log->quiet || log->json) return;
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
            val_loss, colour_end(log), step);
+    fflush(stdout);
+}
+
+void log_hellaswag(Log *log, int64_t step, int right, int examples) {
+    if (!log->active) return;
+    double share = (double)right / examples;
+    write_result(log, step, "hellaswag", share);
+    if (log->quiet || log->json) return;
+    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
+           colour_end(log), right, examples, step);
     fflush(stdout);
 }
 
