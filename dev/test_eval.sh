@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # HellaSwag in the trainer, with examples made here: their right ending is how a text goes on, the others are
-# any letters. On the CPU's program; with transformers where Python has it.
+# letters in any order. On the CPU's program; with transformers where Python has it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD program=$(realpath "${BIN:-.}")/train_gpt2_fp8_cpu
@@ -43,7 +43,10 @@ examples = []
 for i in range(60):
     at, length = pick.randrange(len(text) - 100), pick.randrange(20, 60)
     endings = [span(at + length, pick.randrange(5, 20))]
-    endings += ["".join(chr(pick.randrange(33, 127)) for _ in range(pick.randrange(5, 20))) for _ in range(3)]
+    for _ in range(3):  # of every other example the letters of another place, in any order: hard to tell from text
+        other = span(pick.randrange(len(text) - 30), pick.randrange(5, 20))
+        letters = pick.sample(other, len(other)) if i % 2 else [chr(pick.randrange(33, 127)) for _ in other]
+        endings.append("".join(letters))
     examples.append((span(at, length), endings))
 for turn in range(4):
     with open("%s/turned-%d.jsonl" % (folder, turn), "w") as turned, open("%s/labels-%d.jsonl" % (folder, turn), "w") as labels:
