@@ -22,6 +22,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/ops.h"
 #include "coat/outdir.h"
 #include "coat/plan.h"
+#include "coat/report.h"
 #include "coat/sampler.h"
 #include "coat/schedule.h"
 #include "coat/tokenizer.h"
@@ -638,28 +639,10 @@ static bool start_or_resume(Run *run, Error *err) {
 }
 
 static void report(Run *run) {
-    const Model *m = &run->model;
-    const Config *c = &m->config;
-    const ModelShape *s = &c->shape;
-    char text[256];
-    if (c->quiet) return;
-    FILE *out = c->json ? stderr : stdout;
-    m->ops->describe(&run->model.exec, text, sizeof text);
-    fprintf(out, "device      %s\n", text);
-    fprintf(
-        out,
-        "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
-        s->layers, s->heads, s->channels, s->positions, s->vocab, s->vocab_padded, (double)model_parameters(s) / 1e6);
-    fprintf(out, "recipe      %s%s\n", recipe_name(c->recipe.kind),
-            c->recipe.precision == PRECISION_FP32 ? ", everything in FP32" : "");
-    if (run->train) fprintf(out, "train       %s\n", data_describe(run->train, text, sizeof text));
-    if (run->val) fprintf(out, "validation  %s\n", data_describe(run->val, text, sizeof text));
-    if (run->train)
-        fprintf(out, "batch       %d x %d tokens, %lld micro-batches per step, %lld steps\n", c->micro_batch,
-                c->seq_len, (long long)config_accumulation(c, m->exec.ranks), (long long)run->steps);
-    arena_report(&m->arena, out);
-    int64_t in_use = m->ops->memory_in_use(&run->model.exec);
-    if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
+    Model *m = &run->model;
+    const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
+                         run->val,   run->hellaswag, run->steps, run->done.step};
+    if (!m->config.quiet) report_start(&page, m->config.json ? stderr : stdout);
 }
 
 static bool run_all(Run *run, const Config *config, Error *err) {

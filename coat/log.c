@@ -10,6 +10,7 @@
 
 #include "events.h"
 #include "files.h"
+#include "step_line.h"
 
 #define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
 
@@ -107,7 +108,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->active = rank == 0;
     log->quiet = config->quiet;
     log->json = config->json;
-    log->colour = !config->json && isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    log->colour = !config->json && terminal_colours(STDOUT_FILENO);
     log->fd = -1;
     log->total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
@@ -164,34 +165,12 @@ static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int cou
 
 // --- lines for people --------------------------------------------------------------------------------------------
 
-#define COLOUR_BOLD "\033[1m"
-#define COLOUR_GREEN "\033[32m"
-#define COLOUR_RED "\033[31m"
-
 static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
 static const char *colour_end(const Log *log) {
-    return colour(log, "\033[0m");
-}
-
-// 3725 -> "1:02:05"
-static void format_duration(char *text, size_t size, double seconds) {
-    int64_t s = seconds > 0.0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
-    snprintf(text, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
-}
-
-// 1234567 -> "1,234,567"
-static void format_count(char *text, size_t size, double value) {
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%.0f", value);
-    size_t used = 0;
-    for (int i = 0; i < length && used + 2 < size; i++) {
-        if (i > 0 && (length - i) % 3 == 0) text[used++] = ',';
-        text[used++] = digits[i];
-    }
-    text[used] = '\0';
+    return colour(log, COLOUR_END);
 }
 
 // Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
@@ -206,21 +185,12 @@ static void update_rates(Log *log, double ms, int64_t tokens) {
 
 static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
-    char rate[40], share[40] = "", left[40], skips[64] = "";
-    format_count(rate, sizeof rate, tokens_per_s);
-    if (log->peak_flops > 0.0)
-        snprintf(share, sizeof share, " | %4.1f%% of peak",
-                 100.0 * tokens_per_s * log->flops_per_token / log->peak_flops);
-    double steps_left = (double)(log->total_steps - log->step);
-    format_duration(left, sizeof left, log->weight > 0.0 ? steps_left * log->mean_ms / log->weight * 1e-3 : 0.0);
-    if (skipped)
-        snprintf(skips, sizeof skips, " | %supdate skipped (%" PRId64 " so far)%s", colour(log, COLOUR_RED),
-                 log->skipped, colour_end(log));
-    char total[32];
-    int width = snprintf(total, sizeof total, "%" PRId64, log->total_steps);
-    printf("step %*" PRId64 "/%s | loss %s%.6f%s | norm %7.4f | lr %.2e | %.1f ms | %s tok/s%s | %s left%s\n", width,
-           log->step, total, colour(log, isfinite(loss) ? COLOUR_BOLD : COLOUR_RED), loss, colour_end(log), grad_norm,
-           lr, ms, rate, share, left, skips);
+    double left = log->weight > 0.0 ? (double)(log->total_steps - log->step) * log->mean_ms / log->weight * 1e-3 : 0.0;
+    double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
+    const StepLine line = {log->step, log->total_steps, loss,   grad_norm, lr, ms, tokens_per_s, share,
+                           left,      log->skipped,     skipped};
+    char text[512];
+    puts(step_line(text, sizeof text, &line, terminal_columns(STDOUT_FILENO), log->colour));
     fflush(stdout);
 }
 
