@@ -582,7 +582,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
         if (!run->tokenizer) return false;
     } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
         return true; // the vocabulary that lies with the model
-    } else if (!c->quiet) {
+    } else if (!c->quiet && c->sample_tokens > 0) {
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     }
     return true;
