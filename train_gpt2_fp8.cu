@@ -16,11 +16,13 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/checkpoint.h"
 #include "coat/config.h"
 #include "coat/data.h"
+#include "coat/hellaswag.h"
 #include "coat/hf.h"
 #include "coat/log.h"
 #include "coat/ops.h"
 #include "coat/outdir.h"
 #include "coat/plan.h"
+#include "coat/report.h"
 #include "coat/sampler.h"
 #include "coat/schedule.h"
 #include "coat/tokenizer.h"
@@ -374,6 +376,27 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     return ok;
 }
 
+// How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them.
+static int evaluate_hellaswag(Model *m, HellaSwag *set) {
+    int B = m->config.micro_batch, T = (hellaswag_length(set) + 63) / 64 * 64;
+    if (T > m->config.seq_len) T = m->config.seq_len;
+    size_t tokens = (size_t)B * (size_t)T;
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
+    float *losses = (float *)xmalloc(tokens * sizeof *losses);
+    for (int row = 0; row < hellaswag_rows(set); row += B) {
+        hellaswag_batch(set, row, B, T, inputs, targets);
+        batch_upload(m, B, T, inputs, targets);
+        model_forward(m);
+        model_loss(m, 0.0f, false, false);
+        m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
+        hellaswag_take(set, row, B, T, losses);
+    }
+    state_upload(m); // a loss that is not finite has been noted there, but is none of training's
+    free(losses);
+    free(inputs);
+    return hellaswag_right(set);
+}
+
 // Validation batches: as many as asked for, and as there are.
 static int validation_batches(const Config *c, const DataLoader *loader) {
     int64_t available = data_sequences(loader) / c->micro_batch;
@@ -431,6 +454,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
 typedef struct {
     Model model;
     DataLoader *train, *val;
+    HellaSwag *hellaswag;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
     RunState done; // what checkpoints record: steps, position in the data, tokens
@@ -472,6 +496,12 @@ static bool validate(Run *run, Error *err) {
     if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
     log_val(run->log, run->done.step, loss);
     return true;
+}
+
+static void test_hellaswag(Run *run) {
+    if (!run->hellaswag) return;
+    int right = evaluate_hellaswag(&run->model, run->hellaswag);
+    log_hellaswag(run->log, run->done.step, right, hellaswag_examples(run->hellaswag));
 }
 
 // A sample, from the prompt or from the end-of-text token.
@@ -532,6 +562,7 @@ static bool train(Run *run, Error *err) {
             break;
         }
         if (last || due(step, c->val_every)) ok = validate(run, err);
+        if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
         if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
     }
@@ -551,7 +582,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
         if (!run->tokenizer) return false;
     } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
         return true; // the vocabulary that lies with the model
-    } else if (!c->quiet) {
+    } else if (!c->quiet && c->sample_tokens > 0) {
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     }
     return true;
@@ -567,6 +598,10 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
         if (!run->val) return false;
+    }
+    if (c->hellaswag[0]) {
+        run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
+        if (!run->hellaswag) return false;
     }
     return true;
 }
@@ -604,28 +639,10 @@ static bool start_or_resume(Run *run, Error *err) {
 }
 
 static void report(Run *run) {
-    const Model *m = &run->model;
-    const Config *c = &m->config;
-    const ModelShape *s = &c->shape;
-    char text[256];
-    if (c->quiet) return;
-    FILE *out = c->json ? stderr : stdout;
-    m->ops->describe(&run->model.exec, text, sizeof text);
-    fprintf(out, "device      %s\n", text);
-    fprintf(
-        out,
-        "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
-        s->layers, s->heads, s->channels, s->positions, s->vocab, s->vocab_padded, (double)model_parameters(s) / 1e6);
-    fprintf(out, "recipe      %s%s\n", recipe_name(c->recipe.kind),
-            c->recipe.precision == PRECISION_FP32 ? ", everything in FP32" : "");
-    if (run->train) fprintf(out, "train       %s\n", data_describe(run->train, text, sizeof text));
-    if (run->val) fprintf(out, "validation  %s\n", data_describe(run->val, text, sizeof text));
-    if (run->train)
-        fprintf(out, "batch       %d x %d tokens, %lld micro-batches per step, %lld steps\n", c->micro_batch,
-                c->seq_len, (long long)config_accumulation(c, m->exec.ranks), (long long)run->steps);
-    arena_report(&m->arena, out);
-    int64_t in_use = m->ops->memory_in_use(&run->model.exec);
-    if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
+    Model *m = &run->model;
+    const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
+                         run->val,   run->hellaswag, run->steps, run->done.step};
+    if (!m->config.quiet) report_start(&page, m->config.json ? stderr : stdout);
 }
 
 static bool run_all(Run *run, const Config *config, Error *err) {
@@ -643,12 +660,18 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                          "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
                          (long long)data_tokens(run->train), (long long)step_tokens);
     report(run);
-    if (c->eval_only) {
+    if (c->eval_only && run->val) {
         double loss;
         int batches = validation_batches(c, run->val);
         if (!evaluate(m, run->val, batches, &loss, err)) return false;
         printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                (long long)run->done.step, loss);
+    }
+    if (c->eval_only && run->hellaswag) {
+        int examples = hellaswag_examples(run->hellaswag);
+        double share = (double)evaluate_hellaswag(m, run->hellaswag) / examples;
+        printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
+               (long long)run->done.step, share, examples);
     }
     if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
     if (c->out[0] && !out_clear(c, err)) return false;
@@ -679,6 +702,7 @@ int main(int argc, char **argv) {
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);
+            hellaswag_close(run.hellaswag);
             tokenizer_close(run.tokenizer);
             model_destroy(&run.model);
         }

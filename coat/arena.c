@@ -268,12 +268,12 @@ static void print_share(FILE *out, const char *name, size_t bytes, size_t total)
     fprintf(out, "  %-16s %12.3f MB %6.1f %%\n", name, (double)bytes / 1e6, 100.0 * (double)bytes / (double)total);
 }
 
-void arena_report(const Arena *arena, FILE *out) {
+static void report(const Arena *arena, bool saved_tensors, FILE *out) {
     fprintf(out, "memory per process (1 MB = 10^6 bytes)\n");
     for (int c = 0; c < CATEGORY_COUNT; c++) {
         if (!arena->category_bytes[c]) continue;
         print_share(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
-        if (c != CATEGORY_SAVED) continue;
+        if (c != CATEGORY_SAVED || !saved_tensors) continue;
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
             const TensorLayout *t = &arena->layout[id][VALUE];
             if (owns_memory(t) && t->category == CATEGORY_SAVED)
@@ -283,6 +283,14 @@ void arena_report(const Arena *arena, FILE *out) {
         }
     }
     print_share(out, "total", arena->total_bytes, arena->total_bytes);
+}
+
+void arena_report(const Arena *arena, FILE *out) {
+    report(arena, true, out);
+}
+
+void arena_report_categories(const Arena *arena, FILE *out) {
+    report(arena, false, out);
 }
 
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {

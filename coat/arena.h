@@ -49,6 +49,7 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
 
 // The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
 void arena_report(const Arena *arena, FILE *out);
+void arena_report_categories(const Arena *arena, FILE *out); // without the saved activations one by one
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);
 
 #ifdef __cplusplus

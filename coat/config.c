@@ -125,6 +125,7 @@ void config_defaults(Config *config) {
     config->max_skipped = 10;
     config->val_every = 20;
     config->val_batches = 20;
+    config->hellaswag_every = -1;
     config->sample_every = 20;
     config->sample_tokens = 64;
     config->temperature = 1.0f;
@@ -268,8 +269,11 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->eval_only && c->prompt[0])
         return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
     if (c->plan != PLAN_NONE) return true;
-    if (c->eval_only && !c->val[0])
-        return error_set(err, EXIT_USER, "--eval-only: there is nothing to evaluate on; add --val GLOB");
+    if (c->hellaswag_every >= 0 && !c->hellaswag[0])
+        return error_set(err, EXIT_USER, "--hellaswag-every: there are no examples; add --hellaswag FILE");
+    if (c->eval_only && !c->val[0] && !c->hellaswag[0])
+        return error_set(err, EXIT_USER,
+                         "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (c->train[0] && !c->eval_only) return true;
     if (!c->prompt[0] && !c->eval_only)
         return error_set(

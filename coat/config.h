@@ -92,10 +92,12 @@ typedef struct {
     int max_skipped;                // stop after this many skipped updates in a row
     float skip_loss_z, skip_grad_z; // skip an update whose loss or gradient norm is this many deviations high; 0 = off
     // evaluation and samples
-    int64_t val_every;    // 0 = only at the end
-    int val_batches;      // -1 = all of the validation data
-    int64_t sample_every; // 0 = only at the end
-    int sample_tokens;    // 0 = no samples
+    int64_t val_every;               // 0 = only at the end
+    int val_batches;                 // -1 = all of the validation data
+    char hellaswag[PATH_MAX_LENGTH]; // file of its examples; "" = none
+    int64_t hellaswag_every;         // 0 = only at the end, -1 = as val_every
+    int64_t sample_every;            // 0 = only at the end
+    int sample_tokens;               // 0 = no samples
     char prompt[4096];
     float temperature;
     int top_k;

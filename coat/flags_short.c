@@ -2,10 +2,13 @@
 // there. Each takes one value.
 #include "flags.h"
 
+#include <unistd.h>
+
 typedef enum {
     SHORT_VALUE,      // the value goes to the long flag as it is
     SHORT_DEFAULT,    // the same, but -1 means 0, "as if not given"
     SHORT_SWITCH,     // 0 or 1 chooses between two lists of long flags
+    SHORT_FILE,       // 1: the value is llm.c's file `off`, where there is one; 0: nothing
     SHORT_DESCRIPTOR, // dN means gpt2:dN, which follows llm.c's table for every depth
     SHORT_IGNORED     // accepted without effect
 } ShortKind;
@@ -14,8 +17,8 @@ typedef struct {
     const char *name;
     ShortKind kind;
     const char *target; // long flag; for a switch what 1 means, several flags separated by a blank
-    const char *off;    // for a switch what 0 means
-    const char *note;   // for an ignored flag that asks for something: what happens instead
+    const char *off;    // for a switch what 0 means; for a file its path
+    const char *note;   // for what is asked for and ignored, or a file that is missing: what happens instead
 } Short;
 
 static const Short table[] = {
@@ -49,7 +52,8 @@ static const Short table[] = {
     {"-pn", SHORT_VALUE, "world-size", "", ""},
     {"-pr", SHORT_VALUE, "rank", "", ""},
     {"-ps", SHORT_VALUE, "rendezvous", "", ""},
-    {"-h", SHORT_IGNORED, "", "", "HellaSwag is not evaluated"},
+    {"-h", SHORT_FILE, "hellaswag", "dev/data/hellaswag/hellaswag_val.bin",
+     "HellaSwag is not evaluated: dev/data/hellaswag/hellaswag_val.bin is missing; --hellaswag FILE names another"},
     {"-lg", SHORT_IGNORED, "", "", "the GPU's clocks and power are not logged"},
     {"-f", SHORT_IGNORED, "", "", ""},  // TF32 is never used
     {"-ge", SHORT_IGNORED, "", "", ""}, // what is fused depends on the recipe alone
@@ -122,6 +126,15 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, ch
         if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
         append_all(args, one ? s->target : s->off);
         return true;
+    case SHORT_FILE:
+        if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
+        if (zero) return true;
+        if (access(s->off, F_OK) != 0) {
+            add_note(notes, size, s, value);
+            return true;
+        }
+        value = s->off;
+        break;
     case SHORT_IGNORED: add_note(notes, size, s, value); return true;
     case SHORT_VALUE: break;
     }

@@ -8,7 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "events.h"
 #include "files.h"
+#include "step_line.h"
 
 #define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
 
@@ -18,6 +20,7 @@ struct Log {
     int fd;          // of log.jsonl, -1: none
     int64_t written; // bytes of whole lines in it
     char path[PATH_MAX_LENGTH + 16];
+    EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
@@ -95,7 +98,8 @@ static bool open_file(Log *log, const char *out, int64_t first_step, Error *err)
         return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     struct stat file;
     if (fstat(log->fd, &file) == 0) log->written = file.st_size;
-    return true;
+    log->events = events_open(out, first_step, err);
+    return log->events != NULL;
 }
 
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
@@ -104,7 +108,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->active = rank == 0;
     log->quiet = config->quiet;
     log->json = config->json;
-    log->colour = !config->json && isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    log->colour = !config->json && terminal_colours(STDOUT_FILENO);
     log->fd = -1;
     log->total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
@@ -152,36 +156,21 @@ static void write_line(Log *log, char *line, size_t size) {
     log->fd = -1;
 }
 
-// --- lines for people --------------------------------------------------------------------------------------------
+// The same figures for TensorBoard, with the same care.
+static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
+    if (!log->events || events_write(log->events, step, scalars, count)) return;
+    fprintf(stderr, "warning: %s: cannot be written: %s; it ends before step %" PRId64 "\n", events_path(log->events),
+            strerror(errno), step);
+}
 
-#define COLOUR_BOLD "\033[1m"
-#define COLOUR_GREEN "\033[32m"
-#define COLOUR_RED "\033[31m"
+// --- lines for people --------------------------------------------------------------------------------------------
 
 static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
 static const char *colour_end(const Log *log) {
-    return colour(log, "\033[0m");
-}
-
-// 3725 -> "1:02:05"
-static void format_duration(char *text, size_t size, double seconds) {
-    int64_t s = seconds > 0.0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
-    snprintf(text, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
-}
-
-// 1234567 -> "1,234,567"
-static void format_count(char *text, size_t size, double value) {
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%.0f", value);
-    size_t used = 0;
-    for (int i = 0; i < length && used + 2 < size; i++) {
-        if (i > 0 && (length - i) % 3 == 0) text[used++] = ',';
-        text[used++] = digits[i];
-    }
-    text[used] = '\0';
+    return colour(log, COLOUR_END);
 }
 
 // Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
@@ -196,21 +185,12 @@ static void update_rates(Log *log, double ms, int64_t tokens) {
 
 static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
-    char rate[40], share[40] = "", left[40], skips[64] = "";
-    format_count(rate, sizeof rate, tokens_per_s);
-    if (log->peak_flops > 0.0)
-        snprintf(share, sizeof share, " | %4.1f%% of peak",
-                 100.0 * tokens_per_s * log->flops_per_token / log->peak_flops);
-    double steps_left = (double)(log->total_steps - log->step);
-    format_duration(left, sizeof left, log->weight > 0.0 ? steps_left * log->mean_ms / log->weight * 1e-3 : 0.0);
-    if (skipped)
-        snprintf(skips, sizeof skips, " | %supdate skipped (%" PRId64 " so far)%s", colour(log, COLOUR_RED),
-                 log->skipped, colour_end(log));
-    char total[32];
-    int width = snprintf(total, sizeof total, "%" PRId64, log->total_steps);
-    printf("step %*" PRId64 "/%s | loss %s%.6f%s | norm %7.4f | lr %.2e | %.1f ms | %s tok/s%s | %s left%s\n", width,
-           log->step, total, colour(log, isfinite(loss) ? COLOUR_BOLD : COLOUR_RED), loss, colour_end(log), grad_norm,
-           lr, ms, rate, share, left, skips);
+    double left = log->weight > 0.0 ? (double)(log->total_steps - log->step) * log->mean_ms / log->weight * 1e-3 : 0.0;
+    double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
+    const StepLine line = {log->step, log->total_steps, loss,   grad_norm, lr, ms, tokens_per_s, share,
+                           left,      log->skipped,     skipped};
+    char text[512];
+    puts(step_line(text, sizeof text, &line, terminal_columns(STDOUT_FILENO), log->colour));
     fflush(stdout);
 }
 
@@ -227,6 +207,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     log->steps_here++;
     update_rates(log, ms, tokens_step);
 
+    double tokens_per_s = ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN;
     char line[512];
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
     add_number(line, sizeof line, "loss", "%.9g", loss);
@@ -235,21 +216,41 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     add_number(line, sizeof line, "tokens", "%.0f", (double)tokens_total);
     if (skipped_now) add_number(line, sizeof line, "skipped", "%.0f", (double)skipped);
     add_number(line, sizeof line, "ms", "%.3f", ms);
-    add_number(line, sizeof line, "tokens_per_s", "%.1f", ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN);
+    add_number(line, sizeof line, "tokens_per_s", "%.1f", tokens_per_s);
     write_line(log, line, sizeof line);
+    const Scalar scalars[] = {{"loss", loss}, {"grad_norm", grad_norm},       {"lr", lr},
+                              {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
+    write_scalars(log, step, scalars, 6);
     if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
+}
+
+// The result of an evaluation, in both files.
+static void write_result(Log *log, int64_t step, const char *key, double value) {
+    char line[128];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, key, "%.9g", value);
+    write_line(log, line, sizeof line);
+    const Scalar scalar = {key, value};
+    write_scalars(log, step, &scalar, 1);
 }
 
 void log_val(Log *log, int64_t step, double val_loss) {
     if (!log->active) return;
     log->val_loss = val_loss;
-    char line[128];
-    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
-    add_number(line, sizeof line, "val_loss", "%.9g", val_loss);
-    write_line(log, line, sizeof line);
+    write_result(log, step, "val_loss", val_loss);
     if (log->quiet || log->json) return;
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
            val_loss, colour_end(log), step);
+    fflush(stdout);
+}
+
+void log_hellaswag(Log *log, int64_t step, int right, int examples) {
+    if (!log->active) return;
+    double share = (double)right / examples;
+    write_result(log, step, "hellaswag", share);
+    if (log->quiet || log->json) return;
+    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
+           colour_end(log), right, examples, step);
     fflush(stdout);
 }
 
@@ -281,5 +282,6 @@ void log_close(Log *log) {
     bool used = log->steps_here > 0 || !isnan(log->val_loss);
     if (log->active && used && !log->json) print_end(log);
     if (log->fd >= 0) close(log->fd);
+    events_close(log->events);
     free(log);
 }

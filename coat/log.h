@@ -1,8 +1,10 @@
-// What a run says: a line per step on the terminal, and OUT/log.jsonl for scripts.
+// What a run says: a line per step on the terminal, OUT/log.jsonl for scripts, and the same figures as TensorBoard
+// event files (events.h).
 //
 // log.jsonl has one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
+//   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
 // finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
 #pragma once
@@ -34,6 +36,9 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
 
 // A validation after `step` steps.
 void log_val(Log *log, int64_t step, double val_loss);
+
+// A test with HellaSwag after `step` steps: how many examples were right.
+void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);

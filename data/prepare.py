@@ -4,6 +4,7 @@
     data/prepare.py --out data/tokens/shakespeare tinyshakespeare
     data/prepare.py --out data/tokens/mine --tokenizer FOLDER notes/ 'logs/*.jsonl' more.parquet
     data/prepare.py --out data/tokens/mine --bytes notes/
+    data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
 
 Writes OUT_train_000000.bin, ... and OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 where the
 vocabulary needs it) and OUT_manifest.json. Every document begins with the end-of-text token. A run that was
@@ -22,6 +23,7 @@ import signal
 import sys
 import time
 
+from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_tokenizers import Failure, Pairs, first_line, open_tokenizer, width_of, write_atomically
 
@@ -299,6 +301,8 @@ def parse(arguments):
     parser.add_argument("--tokenizer", default="gpt2", help="folder or file: encoder.json with vocab.bpe, vocab.json "
                         "with merges.txt, or tokenizer.json (default gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
+    parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for the "
+                        "trainer's --hellaswag")
     parser.add_argument("--field", default="text", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
@@ -313,6 +317,9 @@ def parse(arguments):
 def main(arguments):
     try:
         options = parse(arguments)
+        if options.hellaswag:
+            make_hellaswag(options.inputs, options.out, "bytes" if options.bytes else options.tokenizer)
+            return 0
         named = [name for name in options.inputs if name in SETS and not os.path.exists(name)]
         if named and len(options.inputs) > 1:
             raise Failure("a named set comes alone: %s" % named[0], 1)

@@ -5,6 +5,8 @@
     dev/check_transformers.py FOLDER --val GLOB --program ./train_gpt2_fp8_cpu [-- FLAGS]
                                                                          both report the same validation loss
     dev/check_transformers.py FOLDER --val GLOB --loss 3.21              the same with a loss that is known already
+    dev/check_transformers.py FOLDER --hellaswag FILE --program ./train_gpt2_fp8_cpu [-- FLAGS]
+                                                                         both choose the same endings of HellaSwag
     dev/check_transformers.py FOLDER --logits FILE                       FILE: safetensors with tokens (B, T) I32 and
                                                                          logits (B, T, V) F32, as the program has them
     dev/check_transformers.py --make-random FOLDER [--layers 2 --dtype float16 --shards 3 --bare]
@@ -137,6 +139,52 @@ def program_loss(a):
     return float(found[-1])
 
 
+def hellaswag_examples(path):
+    """(situation, endings, label) of llm.c's evaluation file."""
+    words = np.fromfile(path, dtype=np.uint16, offset=1024).astype(np.int64).tolist()
+    at = 0
+    while at < len(words):
+        label, endings, texts, next_text = words[at + 3], words[at + 4], [], at + 5
+        for _ in range(1 + endings):
+            count = words[next_text]
+            texts.append(words[next_text + 1 : next_text + 1 + count])
+            next_text += 1 + count
+        yield texts[0], texts[1:], label
+        at += words[at + 1] // 2
+
+
+def hellaswag_share(model, path):
+    """The share of right endings, and how many examples are too close to be sure of it."""
+    right = close = total = 0
+    for situation, endings, label in hellaswag_examples(path):
+        means = []
+        for ending in endings:
+            logits = logits_of(model, [situation + ending[:-1]])[0, len(situation) - 1 :]
+            means.append(F.cross_entropy(logits.double(), torch.tensor(ending)).item())
+        order = sorted(means)
+        close += order[1] - order[0] < 1e-3
+        right += means.index(order[0]) == label
+        total += 1
+    return right / total, close, total
+
+
+def program_share(a):
+    command = [a.program, "--model", a.folder, "--hellaswag", a.hellaswag, "--eval-only", "--micro-batch",
+               str(a.micro_batch), "--seq-len", str(a.seq_len), "--json", "--quiet", *a.flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    found = re.findall(r'"hellaswag":([^,}]+)', done.stdout)
+    if done.returncode or not found:
+        sys.exit(f"failed ({done.returncode}): {' '.join(command)}")
+    return float(found[-1])
+
+
+def check_hellaswag(model, a):
+    theirs, close, total = hellaswag_share(model, a.hellaswag)
+    ours = program_share(a)
+    report("HellaSwag", abs(ours - theirs) * total <= close + 0.5,
+           f"{ours:.6f}, transformers {theirs:.6f} of {total} examples, {close} of them close")
+
+
 def make_random(a):
     torch.manual_seed(a.seed)
     config = GPT2Config(n_layer=a.layers, n_head=a.heads, n_embd=a.channels, vocab_size=a.vocab,
@@ -169,6 +217,7 @@ def parse():
     p.add_argument("--val", help="token files to compute a loss over")
     p.add_argument("--loss", type=float, help="the loss that the program reports for them")
     p.add_argument("--program", help="the program; its loss is asked for with --eval-only")
+    p.add_argument("--hellaswag", metavar="FILE", help="llm.c's evaluation file; needs --program")
     p.add_argument("--micro-batch", type=int, default=4)
     p.add_argument("--seq-len", type=int, default=128)
     p.add_argument("--batches", type=int, default=4, help="micro-batches of the loss")
@@ -186,8 +235,10 @@ def parse():
     a.flags = flags
     if not a.folder and not a.make_random:
         p.error("give a FOLDER or --make-random DIR")
-    if (a.loss is not None or a.program) and not a.val:
-        p.error("--loss and --program need --val")
+    if (a.loss is not None and not a.val) or (a.program and not a.val and not a.hellaswag):
+        p.error("--loss needs --val, --program needs --val or --hellaswag")
+    if a.hellaswag and not a.program:
+        p.error("--hellaswag needs --program")
     return a
 
 
@@ -210,6 +261,8 @@ def main():
         if ours is not None:
             report("loss", abs(ours - theirs) <= loss_tolerance,
                    f"{ours:.6f}, difference {abs(ours - theirs):.2e} (at most {loss_tolerance:g})")
+    if a.hellaswag:
+        check_hellaswag(model, a)
     sys.exit(1 if failures else 0)
 
 

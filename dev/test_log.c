@@ -24,9 +24,7 @@ static int fresh_config(void **state) {
 // The next test finds no log.
 static int remove_out(void **state) {
     (void)state;
-    unlink(path);
-    rmdir(config.out);
-    return 0;
+    return folder_remove(config.out, &err) ? 0 : -1;
 }
 
 // The contents of a file, "" where there is none.

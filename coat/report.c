@@ -1,0 +1,131 @@
+#include "report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "step_line.h"
+
+enum { LINE_WIDTH = 79, TEXT_COLUMN = 12, TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
+
+// One item of the page, broken at blanks and continued in the same column.
+__attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
+    char buffer[TEXT_LENGTH];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(buffer, sizeof buffer, format, args);
+    va_end(args);
+    for (const char *text = buffer; *text; label = "") {
+        int room = LINE_WIDTH - TEXT_COLUMN, length = (int)strlen(text), cut = length;
+        if (length > room)
+            for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
+        if (cut == 0) cut = (int)strcspn(text, " "); // a path longer than the line stays in one piece
+        fprintf(out, "%-*s%.*s\n", TEXT_COLUMN, label, cut, text);
+        text += cut + (text[cut] == ' ');
+    }
+}
+
+static const char *count(double value) {
+    static char texts[4][32]; // a line has at most four
+    static int next;
+    char *text = texts[next++ % 4];
+    format_count(text, sizeof texts[0], value);
+    return text;
+}
+
+static void report_model(const Config *c, FILE *out) {
+    const ModelShape *s = &c->shape;
+    item(out, "model",
+         "%s%s%.1f M parameters: %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d)",
+         c->model, c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, s->heads, s->channels,
+         s->positions, s->vocab, s->vocab_padded);
+}
+
+// What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
+static void report_recipe(const Config *c, FILE *out) {
+    static const char *const moments[] = {"fp32", "bf16", "fp8", "coat"};
+    static const char *const master[] = {"fp32", "split16", "none"};
+    const Recipe *r = &c->recipe;
+    if (r->precision == PRECISION_FP32) {
+        item(out, "recipe", "everything in FP32");
+        return;
+    }
+    item(out, "recipe", "%s: linear %s, head %s, saved %s, recompute %d, gradients %s, moments %s%s%s, master %s",
+         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", r->head == LINEAR_FP8 ? "fp8" : "bf16",
+         r->saved == SAVED_COAT ? "coat" : "bf16", r->recompute, format_name(r->grads), moments[r->moments],
+         r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
+         master[r->master]);
+}
+
+static void report_schedule(const Report *report, FILE *out) {
+    static const char *const schedules[] = {"cosine", "linear", "wsd", "constant"};
+    const Config *c = report->config;
+    int ranks = report->exec->ranks;
+    int64_t accumulation = config_accumulation(c, ranks);
+    double step_tokens = (double)(accumulation * config_micro_tokens(c) * ranks);
+    double total = step_tokens * (double)report->steps;
+    double epoch = (double)data_sequences(report->train) * c->seq_len;
+    char processes[48] = "", done[64] = "", warmup[64] = "", final[48] = "";
+    if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes", ranks);
+    if (report->done > 0) snprintf(done, sizeof done, "; %s steps are done", count((double)report->done));
+    if (c->warmup > 0) snprintf(warmup, sizeof warmup, " after %s steps of warm-up", count((double)c->warmup));
+    if (c->schedule != SCHEDULE_CONSTANT) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
+    item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s tokens per step", c->micro_batch,
+         c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens));
+    item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64, schedules[c->schedule],
+         c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
+    item(out, "length", "%s steps, %s tokens, %.3g epochs%s", count((double)report->steps), count(total), total / epoch,
+         done);
+}
+
+// "every 250 steps" or "at the end".
+static const char *how_often(char text[48], int64_t every) {
+    if (every > 0)
+        snprintf(text, 48, "every %" PRId64 " steps", every);
+    else
+        snprintf(text, 48, "at the end");
+    return text;
+}
+
+static void report_evaluation(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    char text[PATH_MAX_LENGTH], often[48];
+    if (report->val) {
+        data_describe(report->val, text, sizeof text);
+        item(out, "validation", "%s%s%s", text, report->train ? ", " : "",
+             report->train ? how_often(often, c->val_every) : "");
+    }
+    if (report->hellaswag)
+        item(out, "HellaSwag", "%s examples%s%s", count(hellaswag_examples(report->hellaswag)),
+             report->train ? ", " : "",
+             report->train ? how_often(often, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every) : "");
+}
+
+static void report_files(const Config *c, FILE *out) {
+    char often[48], keep[48] = "";
+    if (c->keep > 0) snprintf(keep, sizeof keep, ", the newest %d kept", c->keep);
+    if (c->out[0])
+        item(out, "files", "%s: log.jsonl, curves for TensorBoard, a checkpoint %s%s", c->out,
+             how_often(often, c->save_every), keep);
+    else
+        item(out, "files", "none are written (--out DIR)");
+}
+
+void report_start(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    const Ops *ops = report->exec->ops;
+    char text[PATH_MAX_LENGTH];
+    ops->describe(report->exec, text, sizeof text);
+    item(out, "device", "%s", text);
+    report_model(c, out);
+    report_recipe(c, out);
+    if (report->train) item(out, "train", "%s", data_describe(report->train, text, sizeof text));
+    report_evaluation(report, out);
+    if (report->train) {
+        report_schedule(report, out);
+        report_files(c, out);
+    }
+    arena_report_categories(report->arena, out);
+    int64_t in_use = ops->memory_in_use(report->exec);
+    if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
+    fflush(out);
+}

@@ -1,0 +1,40 @@
+// The line that a training step shows on the terminal, and the small formats that it is made of.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t step, total_steps;
+    double loss, grad_norm, lr, ms;
+    double tokens_per_s;  // smoothed
+    double share_of_peak; // 0 to 1; 0 = unknown
+    double seconds_left;
+    int64_t skipped; // updates skipped so far
+    bool skipped_now;
+} StepLine;
+
+// Writes the line without its newline, in words where they fit into `columns` and shortened to at most 80 columns
+// where not; columns 0: always in words. Returns text.
+const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
+
+// Columns of the terminal behind the stream; 0 where it is none.
+int terminal_columns(int fd);
+// Whether the stream shows colours: a terminal that is not dumb, and no NO_COLOR in the environment (no-color.org).
+bool terminal_colours(int fd);
+
+#define COLOUR_BOLD "\033[1m"
+#define COLOUR_GREEN "\033[32m"
+#define COLOUR_RED "\033[31m"
+#define COLOUR_END "\033[0m"
+
+void format_duration(char *text, size_t size, double seconds); // 3725 -> "1:02:05"
+void format_count(char *text, size_t size, double value);      // 1234567 -> "1,234,567"
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,71 @@
+"""HellaSwag as prepare.py --hellaswag writes it: the published JSON lines to llm.c's evaluation file.
+
+A line has "ctx", the situation; "endings", four of them; "label", the number of the right one. The tokens of an
+ending are those of a blank and its text, as it would follow the situation. The file: 256 int32 (magic, version,
+examples, bytes of the longest), then each example as uint16: 65535, its bytes, its number, the label, the number of
+endings, and count and tokens of the situation and of each ending.
+"""
+import array
+import json
+import os
+import sys
+
+from prepare_tokenizers import Failure, little_endian, open_tokenizer, width_of, write_atomically
+
+MAGIC, VERSION, START, ENDINGS = 20240522, 1, 65535, 4
+
+
+def examples_of(path):
+    """(situation, endings, label) of every line."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                example = json.loads(line)
+                situation, endings, label = example["ctx"], list(example["endings"]), int(example["label"])
+                if len(endings) != ENDINGS or not 0 <= label < ENDINGS:
+                    raise ValueError
+                texts = [situation.encode(), *((" " + ending).encode() for ending in endings)]
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                raise Failure('%s, line %d: not an example with "ctx", four "endings" and a "label"' % (path, number))
+            yield texts, label
+
+
+def packed(tokenizer, number, texts, label):
+    words = array.array("H", [START, 0, number, label, ENDINGS])
+    for tokens in tokenizer.encode(texts):
+        part = array.array("H", tokens)
+        if sys.byteorder == "big":
+            part.byteswap()
+        if len(part) == 0:
+            raise Failure("example %d has a text without tokens" % number)
+        words.append(len(part))
+        words.extend(part)
+    if 2 * len(words) >= 1 << 16:
+        raise Failure("example %d is too long: %d tokens" % (number, len(words)))
+    words[1] = 2 * len(words)
+    return words
+
+
+def make_hellaswag(inputs, out, spec):
+    """Writes OUT.bin from one JSONL file."""
+    if len(inputs) != 1 or not os.path.isfile(inputs[0]):
+        raise Failure("--hellaswag takes one file, the published hellaswag_val.jsonl", 1)
+    tokenizer = open_tokenizer(spec)
+    if width_of(tokenizer.vocab) != 2:
+        raise Failure("--hellaswag: the format holds 16-bit tokens, and this vocabulary has %d" % tokenizer.vocab)
+    stream, longest, count = bytearray(), 0, 0
+    for texts, label in examples_of(inputs[0]):
+        if count == 1 << 16:
+            raise Failure("%s has more than 65536 examples" % inputs[0])
+        words = packed(tokenizer, count, texts, label)
+        longest = max(longest, 2 * len(words))
+        stream += little_endian(words)
+        count += 1
+    if not count:
+        raise Failure("%s holds no examples" % inputs[0])
+    header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSION, count, longest)).ljust(1024, b"\0")
+    path = out + ("" if out.endswith(".bin") else ".bin")
+    write_atomically(path, header, stream)
+    print("%s: %s examples" % (path, format(count, ",")))

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# HellaSwag in the trainer, with examples made here: their right ending is how a text goes on, the others are
+# letters in any order. On the CPU's program; with transformers where Python has it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD program=$(realpath "${BIN:-.}")/train_gpt2_fp8_cpu
+build=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+ok() { echo "ok - $1"; }
+bad() {
+    echo "not ok - $1"
+    shift
+    printf '    %s\n' "$@"
+    failures=1
+}
+# check NAME COMMAND...: whether it succeeds
+check() {
+    local name=$1 said
+    shift
+    if said=$("$@" 2>&1); then ok "$name"; else bad "$name" "$said"; fi
+}
+
+command -v python3 >/dev/null || {
+    echo "skip - HellaSwag in the trainer: no python3"
+    exit 77
+}
+"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+
+# 60 examples, each four times with its endings turned by one: turned-0 ... turned-3; labels-0 ... labels-3 keep the
+# endings and turn the label.
+python3 - "$folder" <<'PYTHON'
+import json, random, sys
+folder, pick = sys.argv[1], random.Random(5)
+with open(folder + "/src_val.bin", "rb") as file:
+    tokens = memoryview(file.read()[1024:]).cast("H")
+text = bytes(t for t in tokens if t < 128).decode()
+def span(at, length):
+    return text[at:at + length]
+examples = []
+for i in range(60):
+    at, length = pick.randrange(len(text) - 100), pick.randrange(20, 60)
+    endings = [span(at + length, pick.randrange(5, 20))]
+    for _ in range(3):  # of every other example the letters of another place, in any order: hard to tell from text
+        other = span(pick.randrange(len(text) - 30), pick.randrange(5, 20))
+        letters = pick.sample(other, len(other)) if i % 2 else [chr(pick.randrange(33, 127)) for _ in other]
+        endings.append("".join(letters))
+    examples.append((span(at, length), endings))
+for turn in range(4):
+    with open("%s/turned-%d.jsonl" % (folder, turn), "w") as turned, open("%s/labels-%d.jsonl" % (folder, turn), "w") as labels:
+        for number, (situation, endings) in enumerate(examples):
+            place = (number + turn) % 4
+            print(json.dumps({"ctx": situation, "endings": endings[-place:] + endings[:-place], "label": place}), file=turned)
+            print(json.dumps({"ctx": situation, "endings": endings, "label": turn}), file=labels)
+PYTHON
+for name in turned labels; do
+    for turn in 0 1 2 3; do
+        python3 data/prepare.py --bytes --hellaswag --out "$folder/$name-$turn" "$folder/$name-$turn.jsonl" >/dev/null || exit 1
+    done
+done
+
+flags=(--tokenizer bytes --seq-len 96 --micro-batch 6 --sample-tokens 0 --threads 2)
+model=(--layers 2 --heads 2 --channels 64 --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
+train=("${flags[@]}" "${model[@]}" --steps 120 --lr 4e-3 --warmup 10 --val-every 60)
+# share LOG: the last in a log; shares LOG: all of them, with their steps
+share() { sed -n 's/.*"hellaswag":\([0-9.e-]*\).*/\1/p' | tail -n 1; }
+shares() { sed -n 's/.*"step":\([0-9]*\),"hellaswag".*/\1/p' "$1" | tr '\n' ' '; }
+evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --eval-only --json --quiet "${@:2}"; }
+
+# --- during training
+"$program" "${train[@]}" --out "$folder/plain" --quiet >/dev/null || bad "training"
+"$program" "${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --out "$folder/run" >"$folder/said" || bad "training with HellaSwag"
+[ "$(shares "$folder/run/log.jsonl")" = "40 80 120 " ] && ok "every --hellaswag-every steps" || bad "every --hellaswag-every steps" "$(cat "$folder/run/log.jsonl")"
+grep -qE '^HellaSwag [0-9.]+% \([0-9]+ of 60\) after 120 steps$' "$folder/said" && ok "a line on the terminal" || bad "a line on the terminal" "$(grep Hella "$folder/said")"
+grep -qa hellaswag "$folder"/run/events.out.tfevents.* && ok "and in TensorBoard's file" || bad "and in TensorBoard's file"
+check "training does not notice it" diff -r "$folder/plain/step-00000120" "$folder/run/step-00000120"
+"$program" "${train[@]}" --steps 60 --hellaswag "$folder/turned-0.bin" --out "$folder/default" --quiet >/dev/null
+[ "$(shares "$folder/default/log.jsonl")" = "60 " ] && ok "as --val-every otherwise" || bad "as --val-every otherwise" "$(shares "$folder/default/log.jsonl")"
+"$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
+[ "$(shares "$folder/end/log.jsonl")" = "4 " ] && ok "--hellaswag-every 0: only at the end" || bad "--hellaswag-every 0: only at the end" "$(shares "$folder/end/log.jsonl")"
+
+# --- by itself
+checkpoint=$folder/run/step-00000120
+trained=$(evaluate "$folder/turned-0.bin" | share)
+[ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ] && ok "--eval-only repeats it" || bad "--eval-only repeats it" "$trained"
+awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: $trained where guessing is 0.25" || bad "the model has learned" "$trained"
+same=yes sum=0
+for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" | share)" = "$trained" ] || same=no; done
+[ $same = yes ] && ok "the order of the endings does not matter" || bad "the order of the endings does not matter"
+for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
+awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }" && ok "one ending of each example wins" || bad "one ending of each example wins" "$sum"
+[ "$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)" = "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" ] &&
+    ok "rows may be batched in any number" || bad "rows may be batched in any number"
+both=$(evaluate "$folder/turned-0.bin" --val "$folder/src_val.bin" --val-batches 1)
+[[ $both == *'"val_loss"'*'"hellaswag"'* ]] && ok "together with the validation loss" || bad "together with the validation loss" "$both"
+
+# --- llm.c's -h 1 takes the file where llm.c has it
+mkdir -p "$folder/llmc/dev/data/hellaswag" && cp "$folder/turned-0.bin" "$folder/llmc/dev/data/hellaswag/hellaswag_val.bin"
+short=$(cd "$folder/llmc" && "$program" "${flags[@]}" --model "$checkpoint" --eval-only -h 1 --json --quiet 2>&1 | share)
+[ "$short" = "$trained" ] && ok "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" || bad "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" "$short"
+said=$(cd "$folder" && "$program" "${train[@]}" --steps 1 -h 1 --quiet 2>&1)
+[[ $said == *"hellaswag_val.bin is missing"* ]] && ok "-h 1 without it: a note, and training goes on" || bad "-h 1 without it: a note, and training goes on" "$said"
+
+# --- what is refused
+# refuses NAME CODE PATTERN FLAGS...
+refuses() {
+    local status=0 text
+    text=$("$program" "${flags[@]}" "${@:4}" --quiet 2>&1 >/dev/null) || status=$?
+    [ $status -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE -- "$3" <<<"$text" && ok "$1" || bad "$1" "exit $status, wanted $2; said:" "$text"
+}
+refuses "a row longer than --seq-len" 1 "--seq-len [0-9]+ or more" --model "$checkpoint" --eval-only --hellaswag "$folder/turned-0.bin" --seq-len 32
+refuses "a file that is not there" 2 "none.bin" --model "$checkpoint" --eval-only --hellaswag "$folder/none.bin"
+refuses "a token file" 2 "src_val.bin is not a HellaSwag file" --model "$checkpoint" --eval-only --hellaswag "$folder/src_val.bin"
+refuses "--hellaswag-every without a file" 1 "--hellaswag FILE" "${model[@]}" --hellaswag-every 5
+refuses "nothing to evaluate" 1 "--hellaswag FILE" --model "$checkpoint" --eval-only
+sed '3s/"endings"/"end"/' "$folder/turned-0.jsonl" >"$folder/wrong.jsonl"
+said=$(python3 data/prepare.py --bytes --hellaswag --out "$folder/wrong" "$folder/wrong.jsonl" 2>&1)
+[ $? -eq 2 ] && [[ $said == *"wrong.jsonl, line 3"* ]] && [ ! -e "$folder/wrong.bin" ] && ok "prepare.py names the line that is wrong" || bad "prepare.py names the line that is wrong" "$said"
+
+# --- another program's opinion
+if python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
+    check "transformers chooses the same endings" python3 dev/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
+        --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
+else
+    echo "skip - transformers chooses the same endings: Python has no torch or transformers"
+fi
+cd "$root" || exit 1
+exit $failures

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The launch scripts: they are valid, print and run the commands that they should, and the program takes these.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=$(realpath "${BIN:-.}")/train_gpt2_fp8_cpu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset GPUS LAUNCHER RECIPE DATA TRAIN VAL OUT HELLASWAG TOKENIZER MICRO_BATCH RESTARTS PROGRAM
+export OUT=$folder/run RESTART_PAUSE=0
+failures=0
+
+ok() { echo "ok - $1"; }
+bad() {
+    echo "not ok - $1"
+    shift
+    printf '    %s\n' "$@"
+    failures=1
+}
+# has NAME TEXT WORDS: the words stand in the text
+has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
+
+for script in scripts/*.sh scripts/*.sbatch; do
+    if said=$(bash -n "$script" 2>&1); then ok "$script is a valid script"; else bad "$script is a valid script" "$said"; fi
+done
+
+# A program, and launchers, that say how they were called.
+printf '#!/bin/sh\necho "$0 $*" >>"%s"\nexit $(cat "%s" 2>/dev/null || echo 0)\n' "$folder/calls" "$folder/status" >"$folder/program"
+printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
+printf '#!/bin/sh\necho "srun $*"\n' >"$folder/srun"
+printf '#!/bin/sh\nprintf "node7\\nnode8\\n"\n' >"$folder/scontrol"
+chmod +x "$folder/program" "$folder/mpirun" "$folder/srun" "$folder/scontrol"
+export PATH="$folder:$PATH"
+
+# planned FLAGS...: GB of the plan
+planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
+# stated NAME PATTERN FILE PLAN: the first "x GB" of the pattern in the script's head is that of the plan, within 5 %
+stated() {
+    local figure
+    figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
+    figure=${figure% GB}
+    if awk -v a="${figure:-0}" -v b="$4" 'BEGIN { exit !(a > 0.95 * b && a < 1.05 * b) }'; then ok "$1"; else bad "$1" "says $figure GB, the plan is $4 GB"; fi
+}
+
+for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
+    IFS=: read -r size model batch <<<"$size"
+    script=scripts/run_gpt2_$size.sh
+    line=$("$script" --dry-run) || bad "$size: dry run"
+    has "$size: the model" "$line" "--model $model --recipe coat"
+    has "$size: continues what is there" "$line" "--resume --out $folder/run"
+    [[ $line == ./train_gpt2_fp8\ * ]] && ok "$size: one GPU needs no launcher" || bad "$size: one GPU needs no launcher" "$line"
+    line=$(GPUS=8 "$script" --dry-run --lr 1e-3)
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]] && ok "$size: several GPUs, and a flag passed on" || bad "$size: several GPUs, and a flag passed on" "$line"
+    said=$(PROGRAM=$program "$script" --plan=json 2>&1)
+    [[ $said == '{"parameters":'* ]] && ok "$size: the program takes the flags" || bad "$size: the program takes the flags" "$said"
+    stated "$size: memory of eight" '[0-9.]+ GB each with ZeRO 1 \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch --gpus 8 --zero 1)"
+    case $size in 350M | 774M)
+        stated "$size: memory of one" '[0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch)"
+        stated "$size: memory in BF16" 'BF16 [0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe bf16 --master split16 --micro-batch $batch)"
+        ;;
+    esac
+done
+
+script=scripts/run_gpt2_124M.sh
+line=$("$script" --gpus 4 --dry-run)
+has "--gpus N is GPUS=N" "$line" "-np 4"
+eval "words=($line)"
+has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
+[ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ] && ok "RECIPE=bf16" || bad "RECIPE=bf16"
+: >"$folder/hellaswag_val.bin"
+has "DATA with HellaSwag in it" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
+has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
+said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot share is refused" "$said" || has "a batch that three GPUs cannot share is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
+said=$(GPUS=many "$script" --dry-run 2>&1) && bad "a number of GPUs that is none is refused" || ok "a number of GPUs that is none is refused"
+
+calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
+: >"$folder/calls"
+PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ] && ok "it runs once" || bad "it runs once"
+echo 5 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
+[ "$? $(calls)" = "5 3" ] && ok "RESTARTS=2: three times where a process is lost" || bad "RESTARTS=2: three times where a process is lost"
+echo 4 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
+[ "$? $(calls)" = "4 1" ] && ok "and once where training diverges" || bad "and once where training diverges"
+
+# --- Slurm
+has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
+line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' MICRO_BATCH=16 bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
+has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
+has "and all GPUs share the states" "$line" "--zero 1"
+exit $failures

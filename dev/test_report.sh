@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What a run shows: the page it begins with, and the quiet, JSON and terminal modes. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+program=${BIN:-.}/train_gpt2_fp8_cpu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+# says NAME PATTERN FILE: a line of the file matches
+says() {
+    if grep -qE -- "$2" "$3"; then echo "ok - $1"; else
+        printf 'not ok - %s\n    no /%s/ in:\n' "$1" "$2"
+        sed 's/^/    /' "$3"
+        failures=1
+    fi
+}
+# is NAME GOT WANTED
+is() {
+    if [ "$2" = "$3" ]; then echo "ok - $1"; else
+        printf 'not ok - %s\n    got: %s\n    wanted: %s\n' "$1" "$2" "$3"
+        failures=1
+    fi
+}
+
+"${BUILD:-build}"/prepare_bytes --out "$folder/t" coat >/dev/null || exit 1
+run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256
+    --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --sample-tokens 0)
+
+"${run[@]}" --recipe coat --schedule cosine --lr 6e-4 --lr-final 0.1 --out "$folder/run" --save-every 2 --keep 1 >"$folder/page" 2>"$folder/errors"
+is "nothing on standard error" "$(cat "$folder/errors")" ""
+says "the device" '^device      .*2? threads?' "$folder/page"
+says "the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
+says "the recipe" '^recipe      coat: linear fp8, head bf16, saved coat' "$folder/page"
+says "the data" '^train       1 shard, [0-9,]+ tokens, uint16$' "$folder/page"
+says "the validation" '^validation  1 shard, [0-9,]+ tokens, uint16, every 2 steps$' "$folder/page"
+says "the batch" '^batch       4 x 32 tokens, 2 micro-batches per step: 256 tokens per step$' "$folder/page"
+says "the schedule" '^schedule    cosine: lr 0.0006 after 2 steps of warm-up, then to 6e-05; weight' "$folder/page"
+says "the length" '^length      4 steps, 1,024 tokens, 0\.[0-9]+ epochs$' "$folder/page"
+says "the memory plan" '^  saved +[0-9.]+ MB +[0-9.]+ %$' "$folder/page"
+says "and its total" '^  total +[0-9.]+ MB +100\.0 %$' "$folder/page"
+says "a line per step with the time left" '^step 3/4 \| loss .* tok/s \| [0-9]+:[0-9]{2}:[0-9]{2} left$' "$folder/page"
+is "no line of the page is wider than 80 columns" "$(sed '/^step 1/,$d' "$folder/page" | grep -v "$folder" | awk 'length > 80')" ""
+is "no colours in a file" "$(grep -c $'\033' "$folder/page")" 0
+
+"${run[@]}" --out "$folder/run" --resume --steps 6 --recipe coat >"$folder/resumed" 2>/dev/null
+says "a resumed run says what is done" '^length      6 steps, 1,536 tokens, .* epochs; 4 steps are done$' "$folder/resumed"
+
+"${run[@]}" --quiet >"$folder/quiet" 2>&1
+is "--quiet leaves the last line" "$(grep -cE '^done: 4 of 4 steps' "$folder/quiet") of $(wc -l <"$folder/quiet")" "1 of 1"
+"${run[@]}" --json --out "$folder/json" >"$folder/lines" 2>"$folder/errors"
+is "--json prints what the log holds" "$(cat "$folder/lines")" "$(cat "$folder/json/log.jsonl")"
+says "and the page to standard error" '^device ' "$folder/errors"
+"${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
+is "--json --quiet is silent there" "$(cat "$folder/errors")" ""
+
+# in a terminal of 80 columns: colours, and no line that wraps
+terminal() { # COLUMNS COMMAND...: what the command shows there
+    python3 -c '
+import fcntl, os, pty, struct, sys, termios
+pid, fd = pty.fork()
+if pid == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, int(sys.argv[1]), 0, 0))
+    os.execvp(sys.argv[2], sys.argv[2:])
+try:
+    while True:
+        sys.stdout.buffer.write(os.read(fd, 65536))
+except OSError:
+    pass
+os.waitpid(pid, 0)' "$@" | tr -d '\r'
+}
+if command -v python3 >/dev/null; then
+    TERM=xterm terminal 80 env -u NO_COLOR "${run[@]}" >"$folder/narrow"
+    says "colours on a terminal" $'^3/4 loss \033\\[1m[0-9.]+\033\\[0m norm' "$folder/narrow"
+    is "nothing wraps at 80 columns" "$(sed 's/\x1b\[[0-9]*m//g' "$folder/narrow" | awk 'length > 80')" ""
+    TERM=xterm NO_COLOR=1 terminal 80 "${run[@]}" >"$folder/plain"
+    is "none with NO_COLOR" "$(grep -c $'\033' "$folder/plain")" 0
+    TERM=xterm NO_COLOR=1 terminal 120 "${run[@]}" >"$folder/wide"
+    says "words where there is room" '^step 3/4 \| loss .* left$' "$folder/wide"
+else
+    echo "skip - terminals: no python3"
+fi
+exit $failures

@@ -1,0 +1,137 @@
+// Tests of the terminal's line of a step: what it says at which width, and when it has colours.
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+
+#include "coat/step_line.h"
+#include "test_folder.h"
+
+static const StepLine usual = {12345, 20000, 3.294117, 0.3012, 6e-4, 800.25, 655100, 0.412, 12065, 0, false};
+static char text[512];
+
+static void in_words(void **state) {
+    (void)state;
+    const char *words =
+        "step 12345/20000 | loss 3.294117 | norm  0.3012 | lr 6.00e-04 | 800.2 ms | 655,100 tok/s | 41.2% of "
+        "peak | 3:21:05 left";
+    assert_string_equal(step_line(text, sizeof text, &usual, 0, false), words);
+    assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
+    assert_true(strlen(words) <= 120);
+}
+
+static void shortened(void **state) {
+    (void)state;
+    const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05";
+    assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
+    assert_string_equal(step_line(text, sizeof text, &usual, 40, false), words);
+    assert_string_equal(step_line(text, sizeof text, &usual, 100, false),
+                        "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05 left");
+    StepLine line = usual;
+    line.share_of_peak = 0;
+    line.step = 7;
+    assert_string_equal(step_line(text, sizeof text, &line, 80, false),
+                        "    7/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05 left");
+    line.skipped_now = true;
+    line.skipped = 3;
+    line.loss = NAN;
+    assert_string_equal(step_line(text, sizeof text, &line, 80, false),
+                        "    7/20000 loss nan norm 0.301 lr 6.0e-04 update skipped (3) 3:21:05 left");
+    assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
+}
+
+// Whatever the figures, a terminal of 80 columns does not wrap.
+static void never_wider_than_80(void **state) {
+    (void)state;
+    const double norms[] = {0, 0.5, 99.9996, 9999.97, 123456, 3e38, NAN, INFINITY, -INFINITY};
+    const double times[] = {0, 0.04, 99.97, 999.96, 99999}, rates[] = {0, 999.6, 99951, 999501, 99.96e6, 999e6};
+    const double lefts[] = {0, 3599.6, 35999.6, 86400, 3.6e6, 1e9, 1e20, NAN}, losses[] = {0, 11.0123, -INFINITY, NAN};
+    int widest = 0;
+    for (int n = 0; n < 9; n++)
+        for (int t = 0; t < 5; t++)
+            for (int r = 0; r < 6; r++)
+                for (int l = 0; l < 8; l++)
+                    for (int s = 0; s < 8; s++) {
+                        const StepLine line = {999999,   999999, losses[s / 2], norms[n], 1e-30,     times[t],
+                                               rates[r], 0.99,   lefts[l],      99999,    s % 2 == 1};
+                        int width = (int)strlen(step_line(text, sizeof text, &line, 80, false));
+                        if (width > 80) fail_msg("%d columns: %s", width, text);
+                        if (width > widest) widest = width;
+                    }
+    assert_true(widest > 70);
+}
+
+static void small_formats(void **state) {
+    (void)state;
+    const struct {
+        double seconds;
+        const char *words;
+    } durations[] = {{0, "0:00:00"},    {NAN, "0:00:00"},  {-1, "0:00:00"},
+                     {59.6, "0:01:00"}, {3725, "1:02:05"}, {400000, "111:06:40"}};
+    for (int i = 0; i < 6; i++) {
+        format_duration(text, sizeof text, durations[i].seconds);
+        assert_string_equal(text, durations[i].words);
+    }
+    format_count(text, sizeof text, 1234567);
+    assert_string_equal(text, "1,234,567");
+    format_count(text, sizeof text, 999.4);
+    assert_string_equal(text, "999");
+}
+
+// Colours change nothing but colours.
+static void colours(void **state) {
+    (void)state;
+    const int columns[] = {0, 80};
+    for (int bad = 0; bad < 2; bad++) {
+        for (int i = 0; i < 2; i++) {
+            StepLine line = usual;
+            line.loss = bad ? NAN : 3;
+            line.skipped_now = bad;
+            char plain[512], bare[512];
+            step_line(plain, sizeof plain, &line, columns[i], false);
+            step_line(text, sizeof text, &line, columns[i], true);
+            assert_non_null(strstr(text, bad ? COLOUR_RED "nan" COLOUR_END : COLOUR_BOLD "3.0000"));
+            size_t used = 0;
+            for (const char *p = text; *p; p++) {
+                if (*p == '\033') {
+                    p = strchr(p, 'm');
+                    continue;
+                }
+                bare[used++] = *p;
+            }
+            bare[used] = '\0';
+            assert_string_equal(bare, plain);
+        }
+    }
+}
+
+static void terminals(void **state) {
+    (void)state;
+    int master = posix_openpt(O_RDWR | O_NOCTTY), file = open("/dev/null", O_WRONLY);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0);
+    unsetenv("NO_COLOR");
+    setenv("TERM", "xterm", 1);
+    assert_true(terminal_colours(terminal));
+    assert_false(terminal_colours(file));
+    assert_int_equal(terminal_columns(terminal), 80); // it has no size
+    assert_int_equal(terminal_columns(file), 0);
+    setenv("NO_COLOR", "", 1); // empty means unset
+    assert_true(terminal_colours(terminal));
+    setenv("NO_COLOR", "1", 1);
+    assert_false(terminal_colours(terminal));
+    unsetenv("NO_COLOR");
+    setenv("TERM", "dumb", 1);
+    assert_false(terminal_colours(terminal));
+    close(terminal);
+    close(master);
+    close(file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_words),      cmocka_unit_test(shortened), cmocka_unit_test(never_wider_than_80),
+        cmocka_unit_test(small_formats), cmocka_unit_test(colours),   cmocka_unit_test(terminals),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

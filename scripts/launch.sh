@@ -1,0 +1,72 @@
+# Sourced by scripts/run_gpt2_*.sh, which set: name, model, micro_batch, batch_tokens, train, val, out, settings (array).
+# Puts the command together and runs it.
+#
+#   scripts/run_gpt2_124M.sh [--dry-run] [--gpus N] [FLAG...]     FLAGs go to the program, after and over these
+#
+#   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER says) where there are several
+#   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
+#   RECIPE=coat         or bf16, fp8-linear
+#   DATA=data/tokens    where the token files are; TRAIN and VAL name others
+#   OUT=runs/NAME       the run's folder; what is there is continued (--resume)
+#   HELLASWAG=FILE      by default DATA/hellaswag_val.bin, where that exists
+#   TOKENIZER=FILE      a vocabulary, for samples of text along the way
+#   MICRO_BATCH=N       sequences per GPU and pass, if the GPU has less memory than an H200
+#   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5)
+#   PROGRAM=./train_gpt2_fp8
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+gpus=${GPUS:-1} dry_run=
+flags=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --dry-run) dry_run=yes ;;
+    --gpus)
+        [ $# -gt 1 ] || { echo "--gpus needs a number" >&2; exit 1; }
+        gpus=$2
+        shift
+        ;;
+    --gpus=*) gpus=${1#--gpus=} ;;
+    *) flags+=("$1") ;;
+    esac
+    shift
+done
+case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: not a number of GPUs: $gpus" >&2; exit 1 ;; esac
+
+data=${DATA:-data/tokens}
+train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out} micro_batch=${MICRO_BATCH:-$micro_batch}
+recipe=${RECIPE:-coat}
+pass=$((micro_batch * 1024 * gpus))
+if [ $((batch_tokens % pass)) -ne 0 ]; then
+    echo "$name: $batch_tokens tokens per step are no multiple of $micro_batch x 1024 tokens on $gpus GPUs; choose another MICRO_BATCH or GPUS" >&2
+    exit 1
+fi
+
+command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" --recipe "$recipe" --train "$train" --val "$val"
+    --micro-batch "$micro_batch" --seq-len 1024 --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
+[ "$recipe" != bf16 ] || command+=(--master split16)
+[ "$gpus" -eq 1 ] || command+=(--zero 1)
+hellaswag=${HELLASWAG:-$data/hellaswag_val.bin}
+if [ -n "${HELLASWAG:-}" ] || [ -e "$hellaswag" ]; then command+=(--hellaswag "$hellaswag"); fi
+if [ -n "${TOKENIZER:-}" ]; then command+=(--tokenizer "$TOKENIZER" --sample-every 5000 --sample-tokens 144); else command+=(--sample-tokens 0); fi
+command+=("${flags[@]}")
+
+case ${LAUNCHER:-mpirun} in
+mpirun) [ "$gpus" -eq 1 ] || command=(mpirun -np "$gpus" --bind-to none "${command[@]}") ;;
+srun) command=(srun --kill-on-bad-exit=1 "${command[@]}") ;;
+*) echo "LAUNCHER: mpirun or srun, not $LAUNCHER" >&2; exit 1 ;;
+esac
+
+# One line that a shell reads back as it is.
+if [ -n "$dry_run" ]; then
+    printf '%q ' "${command[@]}" | sed 's/ $//'
+    echo
+    exit 0
+fi
+for ((left = ${RESTARTS:-0}; ; left--)); do
+    status=0
+    "${command[@]}" || status=$?
+    case $status in 3 | 5) [ "$left" -gt 0 ] || exit $status ;; *) exit $status ;; esac
+    echo "$name: ended with $status, starts again from the newest checkpoint ($left left)" >&2
+    sleep "${RESTART_PAUSE:-10}"
+done

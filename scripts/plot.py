@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""Curves of one run or several, compared: from the log.jsonl in each --out folder.
+
+    scripts/plot.py runs/gpt2                                   writes curves.png and curves.svg
+    scripts/plot.py BF16=runs/bf16 COAT=runs/coat --out loss    loss.png and loss.svg, with names in the legend
+    scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'         a dashed line in the loss
+
+Training loss (every step faint, smoothed on top) and validation loss (dots) over tokens and over hours of training,
+gradient norm and tokens per second; HellaSwag where it was evaluated. Runs whose log carries FP8 health get a second
+picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped codes per layer.
+
+Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the loss of one run.
+"""
+import argparse
+import json
+import math
+import os
+import re
+import sys
+
+try:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+except ImportError as error:
+    if __name__ == "__main__":
+        sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % error)
+    raise
+
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F4FC9", "#5F5F5F"]
+DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # of the 1st to 8th, 9th to 16th ... run
+STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
+         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#E3E5E8",
+         "grid.linewidth": 0.8, "axes.axisbelow": True, "axes.edgecolor": "#8A8F98", "axes.labelcolor": "#333333",
+         "xtick.color": "#555555", "ytick.color": "#555555", "legend.frameon": False, "legend.fontsize": 9,
+         "svg.hashsalt": "coat", "svg.fonttype": "path", "savefig.facecolor": "white"}
+
+
+def fail(text):
+    sys.exit("plot.py: " + text)
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+class Run:
+    """The figures of a log: lists over steps, and evaluations as (tokens, hours, value)."""
+
+    def __init__(self, name, path):
+        self.name, self.path = name, path
+        self.step, self.tokens, self.hours, self.loss, self.norm, self.speed, self.lr = [], [], [], [], [], [], []
+        self.val, self.hellaswag, self.fp8 = [], [], []
+        self.read()
+
+    def read(self):
+        hours = tokens = 0
+        try:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                lines = file.readlines()
+        except OSError as error:
+            fail("%s cannot be read: %s" % (self.path, error.strerror))
+        for line in lines:
+            try:
+                fields = json.loads(line)
+                step = fields["step"]
+            except (ValueError, KeyError, TypeError):  # a line cut short when the run was killed
+                continue
+            if "loss" in fields:
+                hours += (fields.get("ms") or 0) / 3.6e6
+                tokens = fields.get("tokens") or tokens
+                for values, value in ((self.step, step), (self.tokens, tokens), (self.hours, hours),
+                                      (self.loss, number(fields["loss"])), (self.norm, number(fields.get("grad_norm"))),
+                                      (self.speed, number(fields.get("tokens_per_s"))),
+                                      (self.lr, number(fields.get("lr")))):
+                    values.append(value)
+            for key, values in (("val_loss", self.val), ("hellaswag", self.hellaswag)):
+                if fields.get(key) is not None:
+                    values.append((tokens, hours, fields[key]))
+            if isinstance(fields.get("fp8"), dict):
+                self.fp8.append((step, fields["fp8"]))
+        if not any(math.isfinite(loss) for loss in self.loss):
+            fail("%s holds no training loss" % self.path)
+
+
+def number(value):
+    return float(value) if value is not None else math.nan
+
+
+def find_run(argument):
+    """A folder, its log.jsonl, or NAME= before either."""
+    name, _, path = argument.partition("=") if "=" in argument and not os.path.exists(argument) else ("", "", argument)
+    log = os.path.join(path, "log.jsonl") if os.path.isdir(path) else path
+    return Run(name or os.path.basename(os.path.dirname(os.path.abspath(log))), log)
+
+
+def smoothed(values, steps):
+    """The mean of about `steps` values around each, of fewer near the start, where curves bend; gaps stay gaps."""
+    sums, counts, out = [0.0], [0], []
+    for value in values:
+        good = math.isfinite(value)
+        sums.append(sums[-1] + (value if good else 0.0))
+        counts.append(counts[-1] + good)
+    for i, value in enumerate(values):
+        reach = int(min(steps / 2, i / 5))
+        begin, end = i - reach, min(len(values), i + reach + 1)
+        count = counts[end] - counts[begin]
+        out.append((sums[end] - sums[begin]) / count if math.isfinite(value) and count else math.nan)
+    return out
+
+
+# --- axes -----------------------------------------------------------------------------------------------------------
+
+def short(value, _=None):
+    """1500000 -> 1.5M"""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return "%.4g%s" % (value / size, unit)
+    return "%.4g" % value
+
+
+def finite(values):
+    return [value for value in values if math.isfinite(value)]
+
+
+def percentile(values, share):
+    values = sorted(finite(values))
+    return values[min(len(values) - 1, int(share * len(values)))] if values else math.nan
+
+
+def loss_limits(runs, curves, references):
+    """From the lowest to what the loss was early on: its first fall would flatten everything else."""
+    low = min(min(finite(curve)) for curve in curves)
+    high = max(max(finite(curve[len(curve) // 12:]) or finite(curve)) for curve in curves)
+    for run in runs:
+        low = min([low] + [value for _, _, value in run.val])
+        low = min(low, percentile(run.loss[len(run.loss) // 2:], 0.02) if len(run.loss) > 4 else low)
+    low = min([low] + [value for _, value in references])
+    high = max([high] + [value for _, value in references])
+    margin = 0.05 * (high - low) or 0.1
+    return low - margin, high + margin
+
+
+def wide_range(values):
+    values = finite(values)
+    return bool(values) and min(values) > 0 and percentile(values, 0.99) > 8 * percentile(values, 0.01)
+
+
+def draw_loss(axis, runs, curves, over, references):
+    minutes = over == "hours" and max(run.hours[-1] for run in runs) < 1
+    factor = 60 if minutes else 1
+    for run, curve in zip(runs, curves):
+        x = [factor * value for value in getattr(run, over)]
+        axis.plot(x, run.loss, color=run.colour, alpha=0.22, linewidth=0.7)
+        axis.plot(x, curve, color=run.colour, linestyle=run.dashes, linewidth=1.7)
+        if run.val:
+            axis.plot([factor * v[0 if over == "tokens" else 1] for v in run.val], [v[2] for v in run.val],
+                      color=run.colour, marker="o", markersize=4.5 if len(run.val) < 40 else 2.5,
+                      markeredgecolor="white", markeredgewidth=0.6, linestyle="none", zorder=4)
+    for name, value in references:
+        axis.axhline(value, color="#6B7280", linestyle=(0, (4, 3)), linewidth=1)
+        axis.annotate("%s %.4g" % (name, value), (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(),
+                      textcoords="offset points", ha="right", va="bottom", fontsize=8, color="#6B7280")
+    axis.set_ylim(*loss_limits(runs, curves, references))
+    axis.set_ylabel("loss, nats per token")
+    axis.set_title("Loss over %s" % ("tokens" if over == "tokens" else "time"))
+    if over == "hours":
+        axis.set_xlabel("%s of training, evaluations left out" % ("minutes" if minutes else "hours"))
+
+
+def draw_series(axis, runs, key, steps, title, label):
+    for run in runs:
+        values = getattr(run, key)
+        axis.plot(run.tokens, values, color=run.colour, alpha=0.22, linewidth=0.7)
+        if key == "speed":  # the first step sets things up: it is no speed of training
+            values = [math.nan] + values[1:]
+        axis.plot(run.tokens, smoothed(values, steps(run)), color=run.colour, linestyle=run.dashes, linewidth=1.7)
+    everything = [value for run in runs for value in getattr(run, key)]
+    if key == "norm" and wide_range(everything):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(FuncFormatter(short))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    elif finite(everything):  # from 0, so that heights compare; a rare spike may leave the picture
+        axis.set_ylim(0, 1.12 * max(percentile(everything, 0.99), percentile(everything, 0.5)) or 1)
+    axis.set_title(title)
+    axis.set_ylabel(label)
+
+
+def draw_hellaswag(axis, runs):
+    for run in runs:
+        if run.hellaswag:
+            axis.plot([v[0] for v in run.hellaswag], [100 * v[2] for v in run.hellaswag], color=run.colour,
+                      linestyle=run.dashes, marker="o", markersize=3.5, linewidth=1.7)
+    axis.axhline(25, color="#6B7280", linestyle=(0, (4, 3)), linewidth=1)
+    axis.annotate("guessing", (1, 25), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
+                  ha="right", va="bottom", fontsize=8, color="#6B7280")
+    axis.set_xlim(0, 1.02 * max(run.tokens[-1] for run in runs))
+    axis.set_title("HellaSwag")
+    axis.set_ylabel("right, %")
+
+
+def label_of(run):
+    last = next((v for v in reversed(smoothed(run.loss, len(run.loss) / 50)) if math.isfinite(v)), math.nan)
+    text = "%s: loss %.4f" % (run.name, last)
+    return text + (", validation %.4f" % run.val[-1][2] if run.val else "")
+
+
+def draw_curves(runs, options):
+    steps = lambda run: options.smooth or max(3, len(run.loss) / 50)  # noqa: E731
+    curves = [smoothed(run.loss, steps(run)) for run in runs]
+    hellaswag = any(run.hellaswag for run in runs)
+    figure, axes = plt.subplots(2, 3 if hellaswag else 2, figsize=(16 if hellaswag else 11.5, 7.6), layout="constrained")
+    axes = axes.flatten().tolist()
+    draw_loss(axes[0], runs, curves, "tokens", options.ref)
+    draw_loss(axes[1], runs, curves, "hours", options.ref)
+    if hellaswag:
+        draw_hellaswag(axes[2], runs)
+        draw_series(axes[5], runs, "lr", lambda run: 1, "Learning rate", "")
+        axes[5].yaxis.set_major_formatter(FuncFormatter(lambda v, _: ("%.1e" % v).replace("e-0", "e-") if v else "0"))
+    below = axes[3:] if hellaswag else axes[2:]
+    draw_series(below[0], runs, "norm", steps, "Gradient norm", "before clipping")
+    draw_series(below[1], runs, "speed", steps, "Speed", "tokens per second")
+    below[1].yaxis.set_major_formatter(FuncFormatter(short))
+    for axis in axes:
+        axis.margins(x=0.01)
+        if axis is not axes[1]:
+            axis.set_xlabel("tokens")
+            axis.xaxis.set_major_formatter(FuncFormatter(short))
+    handles = [plt.Line2D([], [], color=run.colour, linestyle=run.dashes, linewidth=2.2) for run in runs]
+    labels = [label_of(run) for run in runs]
+    if any(run.val for run in runs):
+        handles.append(plt.Line2D([], [], color="#555555", marker="o", markersize=4.5, linestyle="none"))
+        labels.append("validation")
+    columns = max(1, min(len(handles), 130 // max(len(text) + 8 for text in labels)))
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+    return figure
+
+
+# --- FP8 health -------------------------------------------------------------------------------------------------------
+
+HEALTH = (("amax", "largest value"), ("saturated", "saturated"), ("flushed", "flushed to zero"),
+          ("clamped", "groups with k clamped"))
+
+
+def grid_of(run, tensor, key):
+    """(layers x log lines) values; None where the log has none."""
+    columns = [line.get(tensor, {}).get(key) for _, line in run.fp8]
+    layers = max((len(column) for column in columns if isinstance(column, list)), default=0)
+    if not layers:
+        return None
+    filled = [list(column or []) + [None] * layers for column in columns]
+    return [[number(column[layer]) for column in filled] for layer in range(layers)]
+
+
+def draw_health(run):
+    tensors = list(dict.fromkeys(tensor for _, line in run.fp8 for tensor in line))
+    keys = [(key, title) for key, title in HEALTH if any(grid_of(run, tensor, key) for tensor in tensors)]
+    if not tensors or not keys:
+        return None
+    heights = [max(len(grid_of(run, tensor, key) or []) for key, _ in keys) for tensor in tensors]
+    figure, axes = plt.subplots(len(tensors), len(keys), squeeze=False, layout="constrained",
+                                figsize=(1.2 + 3.1 * len(keys), 1.4 + sum(0.75 + 0.07 * h for h in heights)),
+                                height_ratios=[0.6 + 0.07 * h for h in heights])
+    figure.suptitle("FP8 health of %s: layers from the first at the bottom, over steps" % run.name, fontsize=11,
+                    fontweight="bold", x=0.01, ha="left")
+    for column, (key, title) in enumerate(keys):
+        draw_health_column(figure, axes[:, column], run, tensors, key, title)
+        axes[-1, column].set_xlabel("step")
+    for row, tensor in enumerate(tensors):
+        axes[row, 0].set_ylabel(tensor, rotation=0, ha="right", va="center")
+    return figure
+
+
+def draw_health_column(figure, axes, run, tensors, key, title):
+    """One figure of all tensors, with one scale of colours, so that they compare."""
+    grids = [grid_of(run, tensor, key) for tensor in tensors]
+    scale = 1 if key == "amax" else 100
+    values = finite([scale * value for grid in grids for row in grid or [] for value in row])
+    above = [value for value in values if value > 0]
+    # whole decades, at most four: what is smaller does not matter beside the largest
+    top = math.ceil(math.log10(max(above)) + 1e-9) if above else 0
+    norm = LogNorm(10.0 ** max(math.floor(math.log10(min(above))), top - 4), 10.0**top) if above else None
+    steps = [step for step, _ in run.fp8]
+    image = None
+    for axis, grid in zip(axes, grids):
+        axis.grid(False)
+        axis.set_yticks([])
+        axis.set_facecolor("#F4F5F7")  # nothing, or exactly 0
+        if axis is not axes[-1]:
+            axis.set_xticklabels([])
+        if grid and norm:
+            shown = [[scale * value if value > 0 else math.nan for value in row] for row in grid]
+            image = axis.imshow(shown, aspect="auto", origin="lower", interpolation="nearest", norm=norm,
+                                cmap="viridis" if key == "amax" else "YlOrRd",
+                                extent=(steps[0], steps[-1] or 1, -0.5, len(grid) - 0.5))
+        else:
+            axis.set_xlim(steps[0], steps[-1] or 1)
+            axis.text(0.5, 0.5, "none" if grid else "", transform=axis.transAxes, ha="center", va="center",
+                      fontsize=8, color="#8A8F98")
+    axes[0].set_title(title + ("" if key == "amax" else ", %"), fontsize=10)
+    if image is not None:
+        bar = figure.colorbar(image, ax=list(axes), location="bottom", aspect=30, pad=0.02, shrink=0.9)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(short))
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+def reference(text):
+    name, _, value = text.rpartition("=")
+    return name, float(value)
+
+
+def save(figure, prefix):
+    folder = os.path.dirname(prefix)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    figure.savefig(prefix + ".png", dpi=130)
+    figure.savefig(prefix + ".svg", metadata={"Date": None})
+    plt.close(figure)
+    print("%s.png %s.svg" % (prefix, prefix))
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER")
+    parser.add_argument("--out", default="curves", help="path of the pictures, without .png (default curves)")
+    parser.add_argument("--smooth", type=float, metavar="STEPS", help="length of the mean (default: steps / 50)")
+    parser.add_argument("--ref", type=reference, action="append", default=[], metavar="NAME=LOSS",
+                        help="a line to compare the loss with")
+    options = parser.parse_args(arguments)
+    runs = [find_run(argument) for argument in options.runs]
+    for i, run in enumerate(runs):
+        run.colour, run.dashes = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+    with plt.rc_context(STYLE):
+        save(draw_curves(runs, options), options.out)
+        for run in runs:
+            figure = draw_health(run) if run.fp8 else None
+            if figure:
+                save(figure, "%s-fp8-%s" % (options.out, re.sub(r"[^\w.-]+", "_", run.name)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
