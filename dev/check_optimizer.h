@@ -25,7 +25,19 @@ typedef struct {
 } Storage;
 
 // The arrays of one parameter, in this order.
-enum { PART_VALUE, PART_MASTER, PART_GRAD, PART_M, PART_V, PART_M_SCALE, PART_V_SCALE, PART_M_K, PART_V_K, PARTS };
+enum {
+    PART_VALUE,
+    PART_MASTER,
+    PART_GRAD,
+    PART_M,
+    PART_V,
+    PART_M_SCALE,
+    PART_V_SCALE,
+    PART_M_K,
+    PART_V_K,
+    PART_MAXIMUM,
+    PARTS
+};
 
 typedef struct {
     int64_t elements;
@@ -107,7 +119,8 @@ static void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int
                                  groups * sizeof(float),
                                  groups * sizeof(float),
                                  groups,
-                                 groups};
+                                 groups,
+                                 s->value == FMT_BF16 ? sizeof(uint32_t) : 0};
     *t = CheckTensor{};
     t->elements = elements;
     t->bound = fp8 ? (double *)xcalloc(n, sizeof *t->bound) : NULL;
@@ -139,6 +152,7 @@ static void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int
         p->weight.value.data = parts[PART_VALUE], p->weight.value.format = s->value;
         p->grad.data = parts[PART_GRAD], p->grad.format = s->grad;
         p->master.data = parts[PART_MASTER], p->master.format = s->master;
+        p->weight.maximum = (uint32_t *)parts[PART_MAXIMUM];
         p->m = moment_tensor(t, side, 0, fp8, m);
         p->v = moment_tensor(t, side, 1, fp8, v);
         p->decay = number % 2 == 0;
@@ -265,6 +279,17 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
     }
 }
 
+// Whether the GPU's maximum is that of its values.
+static bool maximum_fits(const CheckTensor *t) {
+    uint32_t largest = 0;
+    if (!t->bytes[PART_MAXIMUM]) return true;
+    for (int64_t i = 0; i < t->elements; i++) {
+        const uint32_t bits = (uint32_t)(((const uint16_t *)t->copy[PART_VALUE])[i] & 0x7fffu) << 16;
+        largest = bits > largest ? bits : largest;
+    }
+    return *(const uint32_t *)t->copy[PART_MAXIMUM] == largest;
+}
+
 static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
     for (int64_t g = 0; g * CHECK_GROUP < t->elements; g++)
         for (int second = 0; second < 2; second++) tally_group(t, second, g, tally);
@@ -337,13 +362,14 @@ static void check_storage(OptimizerCheck *c, Storage s) {
     storage_open(c, s);
     Tally tally = {};
     const bool fp8 = s.moments >= MOMENTS_FP8;
-    bool equal = true;
+    bool equal = true, maxima = true;
     for (int step = 0; step < CHECK_STEPS; step++) {
         gradients_make(c, step, step != 1);
         c->cpu_state.grad_clip = step == 1 ? 1.0f : 0.0f;
         c->cpu_state.grad_norm = 3.7f;
         step_both(c);
         for (int k = 0; k < CHECK_TENSORS; k++) {
+            maxima = maxima && maximum_fits(&c->tensor[k]);
             if (fp8 && k % 5 != 4)
                 tally_tensor(&s, &c->tensor[k], &tally);
             else
@@ -352,6 +378,7 @@ static void check_storage(OptimizerCheck *c, Storage s) {
         if (step == 0 && fp8) optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a and k from zero states");
     }
     optimizer_say(c, equal, "bits with moments in FP32 or BF16");
+    optimizer_say(c, maxima, "the maxima of the values");
     if (fp8) {
         optimizer_say(c, tally.k_differ <= tally.groups / 500, "k");
         optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "codes and a");

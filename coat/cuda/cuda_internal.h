@@ -34,7 +34,8 @@ typedef struct CudaBackend {
     int64_t l2_bytes;
     int64_t memory_bytes; // of the whole device
     char device_name[256];
-    Recipe recipe; // for what descriptors do not say: how moments are rounded
+    Recipe recipe;    // for what descriptors do not say: how moments are rounded
+    bool maxima_left; // adamw_update has left the weights' maxima, and weights_quantize has not yet used them
     struct MatmulState *matmul;
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned memory for uploads

@@ -23,7 +23,8 @@ namespace {
 
 // Entries of one launch's table: tables stay below 4 KiB, the limit of kernel parameters on older toolkits.
 constexpr int NORM_ENTRIES = 160;
-constexpr int UPDATE_ENTRIES = 56;
+constexpr int MAXIMUM_ENTRIES = 480;
+constexpr int UPDATE_ENTRIES = 52;
 constexpr int64_t NORM_ELEMENTS = 65536;  // of a gradient, per block
 constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
@@ -148,10 +149,34 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     *scalars = s;
 }
 
+// The maxima begin at 0, unless the step is skipped: then the weights and their maxima stay.
+struct MaximumTable {
+    uint32_t *maximum[MAXIMUM_ENTRIES];
+    int count;
+};
+static_assert(sizeof(MaximumTable) <= 4096, "a table is a kernel parameter");
+
+__global__ void maxima_clear_kernel(const __grid_constant__ MaximumTable table, const UpdateScalars *scalars) {
+    if (scalars->skip || (int)threadIdx.x >= table.count) return;
+    *table.maximum[threadIdx.x] = 0;
+}
+
+void maxima_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
+    MaximumTable table = {};
+    for (int i = 0; i < count; i++) {
+        if (parameters[i].weight.maximum) table.maximum[table.count++] = parameters[i].weight.maximum;
+        if (table.count == 0 || (table.count < MAXIMUM_ENTRIES && i + 1 < count)) continue;
+        maxima_clear_kernel<<<1, MAXIMUM_ENTRIES, 0, stream>>>(table, scalars);
+        LAUNCH_CHECK("maxima_clear_kernel");
+        table.count = 0;
+    }
+}
+
 struct UpdateEntry {
     void *value, *master;
     const void *grad;
     void *m, *v;
+    uint32_t *maximum; // of the values as stored; NULL where nobody asks
     int64_t elements;
     uint64_t index; // Parameter.index
     bool decay, wide;
@@ -188,9 +213,10 @@ __device__ inline UpdateLoaded<MASTER, S, G, V> update_load(const UpdateEntry &e
     return x;
 }
 
+// Returns the largest of the values' bits in BF16, without sign.
 template <MasterStore MASTER, typename S, typename G, int V>
-__device__ inline void update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
-                                    const UpdateLoaded<MASTER, S, G, V> &x) {
+__device__ inline uint32_t update_apply(const UpdateEntry &e, const UpdateScalars &s, int64_t at,
+                                        const UpdateLoaded<MASTER, S, G, V> &x) {
     float grad[V], m[V], v[V];
     unpack<V>(x.grad, grad);
     unpack<V>(x.m, m);
@@ -220,7 +246,12 @@ __device__ inline void update_apply(const UpdateEntry &e, const UpdateScalars &s
     if constexpr (MASTER == IN_VALUE) store((float *)e.value + at, master);
     if constexpr (MASTER == IN_FP32) store((float *)e.master + at, master);
     if constexpr (MASTER == IN_SPLIT16) store((uint16_t *)e.master + at, low);
-    if constexpr (MASTER != IN_VALUE) store((uint16_t *)e.value + at, high);
+    if constexpr (MASTER == IN_VALUE) return 0;
+    store((uint16_t *)e.value + at, high);
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++) largest = max(largest, high.value[i] & 0x7fffu);
+    return largest;
 }
 
 template <MasterStore MASTER, typename S, typename G>
@@ -233,6 +264,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
     const int64_t begin = (blockIdx.x - table.first_block[index]) * UPDATE_ELEMENTS;
     const int64_t end = min(begin + UPDATE_ELEMENTS, e.elements);
     const int64_t vectors_end = e.wide ? begin + (end - begin) / V * V : begin;
+    uint32_t largest = 0;
     for (int64_t first = begin + threadIdx.x * V; first < vectors_end; first += BATCH * V * OPTIMIZER_THREADS) {
         UpdateLoaded<MASTER, S, G, V> loaded[BATCH];
 #pragma unroll
@@ -243,11 +275,21 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
             const int64_t at = first + k * V * OPTIMIZER_THREADS;
-            if (at < vectors_end) update_apply<MASTER, S, G, V>(e, scalars, at, loaded[k]);
+            if (at < vectors_end) largest = max(largest, update_apply<MASTER, S, G, V>(e, scalars, at, loaded[k]));
         }
     }
     for (int64_t at = vectors_end + threadIdx.x; at < end; at += OPTIMIZER_THREADS)
-        update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at));
+        largest = max(largest, update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at)));
+    if constexpr (MASTER != IN_VALUE) {
+        if (!e.maximum) return;
+        __shared__ uint32_t shared[OPTIMIZER_THREADS / WARP];
+        largest = __reduce_max_sync(ALL_LANES, largest);
+        if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
+        __syncthreads();
+        if (threadIdx.x > 0) return;
+        for (uint32_t other : shared) largest = max(largest, other);
+        atomicMax(e.maximum, largest << 16);
+    }
 }
 
 // --- the host's side ----------------------------------------------------------------------------------------
@@ -274,6 +316,7 @@ void adamw_launch(cudaStream_t stream, const Parameter *parameters, int count, c
         e->grad = p.grad.data;
         e->m = p.m.data;
         e->v = p.v.data;
+        e->maximum = p.weight.maximum;
         e->elements = flat_elements("adamw_update", p.weight.value);
         e->index = p.index;
         e->decay = p.decay;
@@ -340,9 +383,11 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
     update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
     LAUNCH_CHECK("update_begin_kernel");
+    maxima_clear(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE>(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE_BF16>(stream, parameters, count, scalars);
     adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
+    cuda_backend(exec)->maxima_left = exec->ranks <= 1; // of several each has seen only its share
 }

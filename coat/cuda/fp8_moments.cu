@@ -6,8 +6,8 @@
 namespace {
 
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
-constexpr int CHUNK_BLOCKS_PER_SM = 4;            // 16 warps of 128 registers, of which none is spilled
-constexpr int ENTRIES = 37;
+constexpr int CHUNK_BLOCKS_PER_SM = 5;            // 20 warps of 96 registers
+constexpr int ENTRIES = 34;
 
 struct MomentEntry {
     void *value, *master;
@@ -15,6 +15,7 @@ struct MomentEntry {
     uint8_t *code[2]; // of m and v, and so on
     float *scale[2];
     uint8_t *exponent[2];
+    uint32_t *maximum;        // of the values as stored; NULL where nobody asks
     int64_t elements, chunks; // whole ones, 0 on odd addresses
     uint64_t index;           // Parameter.index
     bool decay;
@@ -73,8 +74,10 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
+// Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32 values.
 template <MasterStore MASTER>
-__device__ inline void master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at, const float p[WIDTH]) {
+__device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
+                                              const float p[WIDTH]) {
     uint32_t high[WIDTH / 2], low[WIDTH / 2];
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; i++) {
@@ -94,16 +97,30 @@ __device__ inline void master_write(const MomentEntry &e, const UpdateScalars &s
     }
     if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32)
         store((float *)(MASTER == IN_VALUE ? e.value : e.master) + at, packed<float, WIDTH>(p));
+    __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
     if constexpr (MASTER != IN_VALUE) {
         memcpy(&half, high, sizeof half);
         store((uint16_t *)e.value + at, half);
+        __nv_bfloat162 pairs[WIDTH / 2];
+        memcpy(pairs, high, sizeof pairs);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) largest = __hmax2_nan(largest, __habs2(pairs[i]));
     }
+    return largest;
+}
+
+// Their maximum over a warp, into *maximum in shared memory, as the bits of BF16.
+__device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
+    uint32_t bits;
+    memcpy(&bits, &largest, sizeof bits);
+    bits = __reduce_max_sync(ALL_LANES, max(bits & 0xffffu, bits >> 16));
+    if (threadIdx.x % WARP == 0) atomicMax(maximum, bits);
 }
 
 // --- whole chunks -------------------------------------------------------------------------------------------
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
 __device__ inline void update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
-                                    const MomentEntry &e, int64_t begin) {
+                                    const MomentEntry &e, int64_t begin, uint32_t *maximum) {
     const int lane = (int)threadIdx.x % WARP, in_group = lane % GROUP_LANES;
     const int64_t group = begin / GROUP + lane / GROUP_LANES, first = group * GROUP + in_group * WIDTH;
 
@@ -134,6 +151,7 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
     decode_lane<FMT_E4M3, false>(tables, lane_group(tables, a[0], k[0], FMT_E4M3), code[0], m);
     decode_lane<SECOND, true>(tables, lane_group(tables, a[1], k[1], SECOND), code[1], v);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
+    __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
 #pragma unroll
     for (int j = 0; j < SPANS; j++) {
         float g[WIDTH], p[WIDTH];
@@ -142,8 +160,9 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             p[i] = adamw_element<false>(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
-        master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p);
+        largest = __hmax2_nan(largest, master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p));
     }
+    if constexpr (MASTER != IN_VALUE) maximum_note(maximum, largest);
 
     LaneGroup fresh[2];
     groups_measure<SECOND>(tables, lane_extremes(m, true), lane_extremes(v, false), table.expand, &fresh[0], &fresh[1]);
@@ -168,12 +187,32 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
     }
 }
 
+// Asks for a later chunk, that its loads find it in the L2 cache. Each array of it is contiguous.
+template <MasterStore MASTER, typename G> __device__ inline void prefetch_chunk(const MomentEntry &e, int64_t begin) {
+#if __CUDA_ARCH__ >= 900
+    const auto ask = [](const void *address, uint32_t bytes) {
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(address)), "r"(bytes));
+    };
+    if (threadIdx.x % WARP != 0) return;
+    ask(e.code[0] + begin, CHUNK);
+    ask(e.code[1] + begin, CHUNK);
+    ask((const G *)e.grad + begin, CHUNK * sizeof(G));
+    if constexpr (MASTER == IN_VALUE) ask((const float *)e.value + begin, CHUNK * sizeof(float));
+    if constexpr (MASTER == IN_FP32) ask((const float *)e.master + begin, CHUNK * sizeof(float));
+    if constexpr (MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16)
+        ask((const uint16_t *)e.value + begin, CHUNK * sizeof(uint16_t));
+    if constexpr (MASTER == IN_SPLIT16) ask((const uint16_t *)e.master + begin, CHUNK * sizeof(uint16_t));
+#endif
+}
+
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
 __global__ __launch_bounds__(CHUNK_THREADS,
                              CHUNK_BLOCKS_PER_SM) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
+    __shared__ uint32_t maxima[ENTRIES]; // of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
+    if (threadIdx.x < ENTRIES) maxima[threadIdx.x] = 0;
     tables_fill<SECOND>(&tables);
     constexpr int WARPS = CHUNK_THREADS / WARP;
     const int chunks = table.first[table.count];
@@ -181,9 +220,15 @@ __global__ __launch_bounds__(CHUNK_THREADS,
     for (int chunk = (int)blockIdx.x * WARPS + (int)threadIdx.x / WARP; chunk < chunks;
          chunk += (int)gridDim.x * WARPS) {
         while (chunk >= table.first[entry + 1]) entry++;
+        const int next = chunk + (int)gridDim.x * WARPS;
+        if (next < table.first[entry + 1])
+            prefetch_chunk<MASTER, G>(table.entry[entry], (int64_t)(next - table.first[entry]) * CHUNK);
         update_chunk<MASTER, G, SECOND, STOCHASTIC>(table, scalars, &tables, table.entry[entry],
-                                                    (int64_t)(chunk - table.first[entry]) * CHUNK);
+                                                    (int64_t)(chunk - table.first[entry]) * CHUNK, &maxima[entry]);
     }
+    __syncthreads();
+    const int i = (int)threadIdx.x;
+    if (i < table.count && table.entry[i].maximum && maxima[i]) atomicMax(table.entry[i].maximum, maxima[i] << 16);
 }
 
 // --- what is left of a parameter ----------------------------------------------------------------------------
@@ -196,14 +241,17 @@ template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntr
     return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
 }
 
+// Returns the bits of the BF16 value without sign; 0 of an FP32 value.
 template <MasterStore MASTER>
-__device__ inline void rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
+__device__ inline uint32_t rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
     if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;
     if constexpr (MASTER == IN_FP32) ((float *)e.master)[at] = p;
     if constexpr (MASTER == IN_SPLIT16) ((uint16_t *)e.master)[at] = (uint16_t)float_bits(p);
-    if constexpr (MASTER == IN_VALUE_BF16)
-        ((uint16_t *)e.value)[at] = bf16_encode_stochastic(p, s.seed, s.t, e.index + (uint64_t)at);
-    if constexpr (MASTER == IN_FP32 || MASTER == IN_SPLIT16) ((uint16_t *)e.value)[at] = master_bf16(p);
+    if constexpr (MASTER == IN_VALUE) return 0;
+    const uint16_t high =
+        MASTER == IN_VALUE_BF16 ? bf16_encode_stochastic(p, s.seed, s.t, e.index + (uint64_t)at) : master_bf16(p);
+    ((uint16_t *)e.value)[at] = high;
+    return high & 0x7fffu;
 }
 
 // The group of a warp's values; lane 0 stores it.
@@ -240,15 +288,18 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     const MomentGroup old_v = moment_group(e.scale[1][at], e.exponent[1][at], table.second);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     float m[GROUP / WARP] = {}, v[GROUP / WARP] = {};
+    uint32_t largest = 0;
     for (int i = 0; i < GROUP / WARP; i++) {
         const int64_t index = begin + i * WARP;
         if (index >= e.elements) continue;
         m[i] = moment_decode(e.code[0][index], old_m, FMT_E4M3);
         v[i] = moment_decode(e.code[1][index], old_v, table.second);
         const float grad = (float)((const G *)e.grad)[index];
-        rest_store<MASTER>(e, s, index,
-                           adamw_element<false>(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index)));
+        const float p = adamw_element<false>(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index));
+        largest = max(largest, rest_store<MASTER>(e, s, index, p));
     }
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (lane == 0 && e.maximum) atomicMax(e.maximum, largest << 16);
     const MomentGroup group_m = rest_measure(table, e, 0, FMT_E4M3, at, m);
     const MomentGroup group_v = rest_measure(table, e, 1, table.second, at, v);
     for (int i = 0; i < GROUP / WARP; i++) {
@@ -281,6 +332,7 @@ MomentEntry entry_of(const Parameter &p) {
         e.scale[i] = (float *)moments[i].scale;
         e.exponent[i] = moments[i].exponent;
     }
+    e.maximum = p.weight.maximum;
     e.elements = flat_elements("adamw_update", p.weight.value);
     e.index = p.index;
     e.decay = p.decay;

@@ -2,8 +2,8 @@
 // sections 1 and 4).
 //
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written; quantize_rebuild 2 and 1; grad_quantize
-// 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no maxima; weights_quantize 2 + 2 and
-// 1 + 1 (1 without cached transposes).
+// 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no maxima; weights_quantize 2 and 1 + 1 (1
+// without cached transposes), with 2 more read where the optimizer has not just left the maxima.
 #include "fp8_walk.h"
 
 namespace {
@@ -158,7 +158,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 namespace {
 
 // Entries of one launch's table, which travels as a kernel parameter of at most 4 KiB.
-constexpr int WEIGHT_ENTRIES = 80;
+constexpr int WEIGHT_ENTRIES = 72;
 constexpr int WEIGHT_THREADS = 256;
 constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
 
@@ -166,6 +166,7 @@ struct WeightEntry {
     const bf16 *value;
     uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
     float *scale;
+    uint32_t *maximum; // NULL: not kept
     int rows, cols;
 };
 
@@ -174,7 +175,7 @@ struct WeightTable {
     int first_block[WEIGHT_ENTRIES + 1]; // of the blocks that look for maxima
     int first_tile[WEIGHT_ENTRIES + 1];
     int count;
-    uint32_t *maxima; // one per block
+    uint32_t *maxima; // one per block; NULL: the entries' own are known
     StepState *state;
 };
 static_assert(sizeof(WeightTable) <= 4096, "a table is a kernel parameter");
@@ -220,9 +221,12 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __g
 }
 
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __grid_constant__ WeightTable table) {
+    const WeightEntry &e = table.entry[blockIdx.x];
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
-    const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
-    if (threadIdx.x == 0) scale_write(table.entry[blockIdx.x].scale, maximum, E4M3_MAX, table.state);
+    const uint32_t maximum = table.maxima ? block_maximum<WEIGHT_THREADS>(table.maxima + first, count) : *e.maximum;
+    if (threadIdx.x > 0) return;
+    if (e.maximum) *e.maximum = maximum; // stays if the next update is skipped
+    scale_write(e.scale, maximum, E4M3_MAX, table.state);
 }
 
 __global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
@@ -257,8 +261,10 @@ void weights_launch(Exec *exec, WeightTable *table) {
     cudaStream_t stream = cuda_backend(exec)->stream;
     if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
-    weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
-    LAUNCH_CHECK("weight_maxima_kernel");
+    if (table->maxima) {
+        weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_maxima_kernel");
+    }
     weight_scales_kernel<<<grid_of(table->count), WEIGHT_THREADS, 0, stream>>>(*table);
     LAUNCH_CHECK("weight_scales_kernel");
     weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
@@ -270,8 +276,12 @@ void weights_launch(Exec *exec, WeightTable *table) {
 
 void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     const char *operation = "weights_quantize";
+    CudaBackend *backend = cuda_backend(exec);
+    bool left = backend->maxima_left;
+    backend->maxima_left = false; // whoever changes the values next need not be the optimizer
+    for (int i = 0; i < count; i++) left = left && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};
-    table.maxima = (uint32_t *)exec->workspace;
+    table.maxima = left ? NULL : (uint32_t *)exec->workspace;
     table.state = exec->state;
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
@@ -288,6 +298,7 @@ void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
                            (uint8_t *)w.codes.data,
                            keeps_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
                            (float *)w.codes.scale,
+                           w.maximum,
                            (int)rows,
                            (int)cols};
         table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(rows * cols, WEIGHT_ELEMENTS);
