@@ -60,7 +60,7 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(CommWatch *w, in
     va_end(args);
     watch_leave(w, code);
     if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // what the run has said so far, unless it is just speaking
-    fprintf(stderr, "error: rank %d: %s\n", w->place.rank, text);
+    dprintf(STDERR_FILENO, "error: rank %d: %s\n", w->place.rank, text);
     _exit(code);
 }
 
