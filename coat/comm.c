@@ -1,0 +1,192 @@
+// The calls of comm.h, and their implementation for one process, where there is nothing to send.
+#include "comm_internal.h"
+
+#include <string.h>
+#include <unistd.h>
+
+// --- one process --------------------------------------------------------------------------------------------------
+
+static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
+    if (to == from || bytes == 0) return;
+#ifdef COAT_CUDA
+    if (strcmp(comm->exec->ops->name, "cuda") == 0) {
+        comm_cuda_copy(comm->exec, to, from, bytes);
+        return;
+    }
+#endif
+    (void)comm;
+    memcpy(to, from, bytes);
+}
+
+static void one_close(Comm *comm) {
+    (void)comm;
+}
+static void one_abort(Comm *comm, int code) {
+    (void)comm, (void)code;
+}
+static void one_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
+    (void)comm, (void)data, (void)count, (void)type, (void)op;
+}
+static void one_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
+}
+static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
+}
+static void one_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root) {
+    (void)comm, (void)data, (void)count, (void)type, (void)root;
+}
+static void one_group(Comm *comm, bool begin) {
+    (void)comm, (void)begin;
+}
+static void one_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
+    (void)comm, (void)values, (void)count, (void)op;
+}
+static void one_after_compute(Comm *comm) {
+    (void)comm;
+}
+static int one_mark(Comm *comm) {
+    (void)comm;
+    return 0;
+}
+static void one_wait(Comm *comm, int ticket) {
+    (void)comm, (void)ticket;
+}
+static bool one_check(Comm *comm, Error *err) {
+    (void)comm, (void)err;
+    return true;
+}
+
+static const CommOps one_ops = {
+    "one process",  one_close,     one_abort, one_all_reduce,  one_reduce_scatter,
+    one_all_gather, one_broadcast, one_group, one_host_reduce, one_after_compute,
+    one_mark,       one_wait,      one_check,
+};
+
+// --- opening ------------------------------------------------------------------------------------------------------
+
+static bool open_cpu(Comm *comm, Error *err) {
+#ifdef COAT_MPI
+    if (!comm->place.mpi)
+        return error_set(err, EXIT_USER,
+                         "%d processes on CPUs talk over MPI, and %s is not a launcher of MPI; start them with "
+                         "mpirun -np %d (or srun --mpi=pmix)",
+                         comm->place.ranks, comm->place.launcher, comm->place.ranks);
+    return comm_mpi_open(comm, err);
+#else
+    return error_set(err, EXIT_USER,
+                     "%d processes on CPUs: this program was built without MPI; install Open MPI (scripts/setup.sh "
+                     "--all) and build again, or start one process",
+                     comm->place.ranks);
+#endif
+}
+
+static bool open_gpu(Comm *comm, const Config *config, Error *err) {
+#ifdef COAT_NCCL
+    return comm_nccl_open(comm, config, err);
+#else
+    (void)config;
+    return error_set(err, EXIT_USER,
+                     "%d processes on GPUs: this program was built without NCCL; install it (or say NCCL_HOME=folder) "
+                     "and build again, or start one process",
+                     comm->place.ranks);
+#endif
+}
+
+Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err) {
+    Comm *comm = (Comm *)xcalloc(1, sizeof *comm);
+    comm->ops = &one_ops;
+    comm->place = *place;
+    comm->exec = exec;
+    comm->patience = COMM_PATIENCE;
+    if (place->ranks == 1) return comm;
+    bool gpu = strcmp(exec->ops->name, "cuda") == 0;
+    if (gpu ? open_gpu(comm, config, err) : open_cpu(comm, err)) return comm;
+    free(comm);
+    return NULL;
+}
+
+void comm_close(Comm *comm) {
+    if (!comm) return;
+    comm->ops->close(comm);
+    free(comm);
+}
+
+void comm_abort(Comm *comm, ExitCode code) {
+    fflush(NULL);
+    if (comm) comm->ops->abort(comm, (int)code);
+    _exit((int)code);
+}
+
+// --- the calls ------------------------------------------------------------------------------------------------------
+
+int comm_rank(const Comm *comm) {
+    return comm->place.rank;
+}
+int comm_ranks(const Comm *comm) {
+    return comm->place.ranks;
+}
+const char *comm_name(const Comm *comm) {
+    return comm->ops->name;
+}
+
+void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
+    if (count > 0) comm->ops->all_reduce(comm, data, count, type, op);
+}
+void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    if (count_per_rank > 0) comm->ops->reduce_scatter(comm, out, in, count_per_rank, type);
+}
+void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    if (count_per_rank > 0) comm->ops->all_gather(comm, out, in, count_per_rank, type);
+}
+void comm_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root) {
+    if (count > 0) comm->ops->broadcast(comm, data, count, type, root);
+}
+void comm_group_begin(Comm *comm) {
+    comm->ops->group(comm, true);
+}
+void comm_group_end(Comm *comm) {
+    comm->ops->group(comm, false);
+}
+
+int64_t comm_max_i64(Comm *comm, int64_t mine) {
+    comm->ops->host_reduce(comm, &mine, 1, COMM_MAX);
+    return mine;
+}
+int64_t comm_sum_i64(Comm *comm, int64_t mine) {
+    comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
+    return mine;
+}
+bool comm_agree(Comm *comm, bool mine) {
+    return comm_sum_i64(comm, mine ? 0 : 1) == 0;
+}
+void comm_barrier(Comm *comm) {
+    (void)comm_sum_i64(comm, 0);
+}
+
+// The lowest rank that is not good is named, with its exit code: both in one number, of which the largest is taken.
+bool comm_all_good(Comm *comm, bool good, Error *err) {
+    enum { CODES = 256 };
+    int64_t mine = good ? 0 : (int64_t)(comm->place.ranks - comm->place.rank) * CODES + (int64_t)err->code;
+    int64_t worst = comm_max_i64(comm, mine);
+    if (worst == 0) return true;
+    int rank = comm->place.ranks - (int)(worst / CODES);
+    if (good) error_set(err, (ExitCode)(worst % CODES), "rank %d failed; it says why", rank);
+    return false;
+}
+
+void comm_after_compute(Comm *comm) {
+    comm->ops->after_compute(comm);
+}
+int comm_mark(Comm *comm) {
+    return comm->ops->mark(comm);
+}
+void comm_wait(Comm *comm, int ticket) {
+    comm->ops->wait(comm, ticket);
+}
+bool comm_check(Comm *comm, Error *err) {
+    return comm->ops->check(comm, err);
+}
+void comm_patience(Comm *comm, int seconds) {
+    comm->patience = seconds > 0 ? seconds : COMM_PATIENCE;
+}

@@ -1,0 +1,47 @@
+// What the implementations of comm.h share.
+#pragma once
+#include "comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const char *name;
+    void (*close)(Comm *);
+    void (*abort)(Comm *, int code); // tells whoever can end the other ranks; may return
+    void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
+    void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
+    void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
+    void (*broadcast)(Comm *, void *data, int64_t count, CommType, int root);
+    void (*group)(Comm *, bool begin);
+    void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // of host memory; returns when done
+    void (*after_compute)(Comm *);
+    int (*mark)(Comm *);
+    void (*wait)(Comm *, int ticket);
+    bool (*check)(Comm *, Error *err);
+} CommOps;
+
+struct Comm {
+    const CommOps *ops;
+    CommPlace place;
+    Exec *exec;
+    void *backend;         // private to the implementation
+    volatile int patience; // seconds
+};
+
+// --- MPI: comm_mpi.c, for the CPU's collectives and to bring NCCL's processes together --------------------------
+bool comm_mpi_open(Comm *comm, Error *err);
+typedef struct CommMpi CommMpi;
+CommMpi *mpi_open(const CommPlace *place, Error *err); // NULL with err: no MPI here, or it sees other processes
+void mpi_close(CommMpi *mpi);
+void mpi_broadcast_bytes(CommMpi *mpi, void *data, size_t bytes, int root, int patience);
+void mpi_abort(CommMpi *mpi, int code);
+
+// --- NCCL: coat/cuda/comm_nccl.cu, in programs with CUDA ----------------------------------------------------------
+bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
+void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes); // within the GPU, in order with computation
+
+#ifdef __cplusplus
+}
+#endif
