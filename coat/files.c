@@ -19,6 +19,11 @@ bool path_is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool path_is_link(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 const char *path_base(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -144,6 +149,29 @@ bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Er
         *data = NULL;
     }
     return good;
+}
+
+FILE *file_open_lines(const char *path, Error *err) {
+    int fd;
+    uint64_t size;
+    if (!file_open(path, &fd, &size, err)) return NULL;
+    FILE *file = fdopen(fd, "r");
+    if (file) return file;
+    error_set(err, EXIT_DATA, "cannot open %s: %s", path, strerror(errno));
+    close(fd);
+    return NULL;
+}
+
+size_t file_read_line(FILE *file, char *line, size_t size) {
+    size_t length = 0;
+    for (int c; (c = getc_unlocked(file)) != EOF;) {
+        if (length < size) line[length] = (char)c;
+        length++;
+        if (c != '\n') continue;
+        if (length <= size) return length;
+        length = 0;
+    }
+    return length <= size ? length : 0;
 }
 
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err) {
