@@ -27,7 +27,7 @@ typedef struct {
 } Error;
 
 // Messages quote files: what a file says must neither break the line nor reach the terminal as a command.
-static inline void printable(char *text) {
+static inline void text_printable(char *text) {
     for (; *text; text++)
         if ((unsigned char)*text < 32 || *text == 127) *text = '?';
 }
@@ -39,7 +39,7 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    printable(err->text);
+    text_printable(err->text);
 }
 
 // Fills err and is false, so that a failing function can end with `return error_set(...)`. A macro, because

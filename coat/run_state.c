@@ -135,7 +135,7 @@ static void value_text(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "%s", dumped ? dumped : "?");
         free(dumped);
     }
-    printable(text);
+    text_printable(text);
 }
 
 // Settings that decide how the optimizer's states are stored; the others may change from run to run.

@@ -7,7 +7,7 @@
 #       --built: do not build; TARGET: only these, such as tokens
 set -euo pipefail
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL
+unset MAKEFLAGS MFLAGS MAKELEVEL SANITIZE
 
 seconds=4 built=
 targets=()

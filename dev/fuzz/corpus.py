@@ -294,6 +294,24 @@ write("checkpoint", "state-settings-lines", sections(
 write("checkpoint", "state-settings-deep", sections(state__json='{"settings":' + "[" * 2500))
 write("checkpoint", "state-duplicate", sections(state__json='{"format": 1, "format": 1}'))
 
+# --- edits of a whole checkpoint -----------------------------------------------------------------------------------
+
+
+def edits(*which):
+    return b"".join(struct.pack("<BBHB", file, kind, place, value) for file, kind, place, value in which)
+
+
+write("resume", "untouched", b"")
+write("resume", "config-flip", edits((0, 0, 90, 7)))
+write("resume", "state-digits", edits((1, 4, 30, 9), (1, 4, 60, 9)))
+write("resume", "model-header-length", edits((2, 0, 0, 255)))
+write("resume", "model-flip", edits((2, 0, 4000, 64)))
+write("resume", "model-cut", edits((2, 3, 3000, 0)))
+write("resume", "optimizer-digits", edits((3, 4, 200, 1), (3, 4, 230, 3)))
+write("resume", "optimizer-hole", edits((3, 2, 5000, 16)))
+write("resume", "optimizer-longer", edits((3, 1, 9000, 1)))
+write("resume", "optimizer-empty", edits((3, 3, 0, 0)))
+
 # --- log.jsonl ---------------------------------------------------------------------------------------------------
 
 LINES = "".join('{"step":%d,"loss":%g,"grad_norm":1,"lr":0.1,"tokens":1,"ms":1,"tokens_per_s":1}\n' % (i, 4 / i)
