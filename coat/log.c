@@ -73,7 +73,8 @@ static bool trim(const char *path, int64_t first_step, Error *err) {
     if (!from) return false;
     char temporary[PATH_MAX_LENGTH + 24];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *to = fopen(temporary, "w");
+    unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
+    FILE *to = fopen(temporary, "wx");
     bool good = to && copy_lines(from, to, first_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
     if (to && fclose(to) != 0) good = false;
     fclose(from);

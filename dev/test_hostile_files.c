@@ -49,6 +49,18 @@ static void test_lines_of_any_length(void **state) {
     assert_says(&err, "/dev/zero is not a regular file");
 }
 
+// A header as long as its file says, which is too long.
+static void test_long_header(void **state) {
+    (void)state;
+    SafeFile file;
+    Error err;
+    uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
+    write_file(path_of("long.safetensors"), &bytes, sizeof bytes);
+    assert_int_equal(truncate(path_of("long.safetensors"), (off_t)(sizeof bytes + bytes)), 0);
+    assert_false(safetensors_open(&file, path_of("long.safetensors"), &err));
+    assert_says(&err, "long.safetensors has a header of 33554433 bytes");
+}
+
 // A log that is one endless line, or no file at all.
 static void test_logs(void **state) {
     (void)state;
@@ -66,11 +78,19 @@ static void test_logs(void **state) {
     write_text(path_of("out/log.jsonl"), text);
     free(text);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
+    // what is written beside the log and the picture is not written through a link
+    write_text(path_of("precious"), "mine");
+    assert_int_equal(symlink(path_of("precious"), path_of("out/log.jsonl.tmp")), 0);
+    assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
+    assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
     Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
     assert_non_null(log);
     log_close(log);
     text = read_file(path_of("out/log.jsonl"), &size);
     assert_string_equal(text, "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":1}\n");
+    free(text);
+    text = read_file(path_of("precious"), &size);
+    assert_string_equal(text, "mine");
     free(text);
     unlink(path_of("out/log.jsonl"));
     assert_int_equal(symlink("/dev/zero", path_of("out/log.jsonl")), 0);
@@ -124,6 +144,10 @@ static void test_manifest_stays_inside(void **state) {
     refuse_listed("link.json", "link.json is a link; a checkpoint must hold its files itself");
     refuse_listed("broken.json", "broken.json is a link");
     refuse_listed("missing.json", "missing.json");
+    assert_int_equal(rename(path_of("checkpoint/manifest.json"), path_of("elsewhere.json")), 0);
+    assert_int_equal(symlink("../elsewhere.json", path_of("checkpoint/manifest.json")), 0);
+    assert_false(manifest_open(&manifest, path_of("checkpoint"), &err));
+    assert_says(&err, "manifest.json is a link");
 }
 
 // Numbers of a state that a run would add to until they overflow.
@@ -159,9 +183,9 @@ static void test_states_far_away(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_stay_lines),
-                                       cmocka_unit_test(test_lines_of_any_length), cmocka_unit_test(test_logs),
-                                       cmocka_unit_test(test_manifest_stays_inside),
-                                       cmocka_unit_test(test_states_far_away)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages_stay_lines),   cmocka_unit_test(test_lines_of_any_length),
+        cmocka_unit_test(test_long_header),           cmocka_unit_test(test_logs),
+        cmocka_unit_test(test_manifest_stays_inside), cmocka_unit_test(test_states_far_away)};
     return cmocka_run_group_tests_name("hostile files", tests, test_folder_make, test_folder_remove);
 }
