@@ -83,7 +83,7 @@ static bool hash_file(int fd, const char *path, uint64_t size, uint64_t *hash, E
     XXH3_state_t *state = XXH3_createState();
     if (!state) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
     XXH3_64bits_reset(state);
-    char *piece = (char *)xmalloc(READ_PIECE);
+    char *piece = (char *)xmalloc(size < READ_PIECE ? (size_t)size : READ_PIECE);
     bool good = true;
     for (uint64_t at = 0; good && at < size;) {
         size_t part = size - at < READ_PIECE ? (size_t)(size - at) : READ_PIECE;

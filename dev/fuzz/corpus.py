@@ -19,13 +19,8 @@ def write(target, name, data):
 
 def sections(**files):
     """The form of an input of several files, see fuzz_section() in fuzz.h; __ in a name stands for a dot."""
-    out = b""
-    for name, data in files.items():
-        data = data if isinstance(data, bytes) else data.encode()
-        out += b"=== " + name.replace("__", ".").encode() + b"\n" + data
-        if not data.endswith(b"\n"):
-            out += b"\n"
-    return out
+    return b"\n".join(b"=== " + name.replace("__", ".").encode() + b"\n" +
+                      (data if isinstance(data, bytes) else data.encode()) for name, data in files.items())
 
 
 # --- token shards --------------------------------------------------------------------------------------------------
@@ -257,26 +252,26 @@ def inner(**changes):
 
 
 GOOD = {"bytes": 3, "xxh3": HASH_OF_LINE, "tensors": {"x": HASH_OF_LINE}}
-write("checkpoint", "good", sections(manifest__json=manifest({"config.json": GOOD}), config__json="{}",
+write("checkpoint", "good", sections(manifest__json=manifest({"config.json": GOOD}), config__json="{}\n",
                                      state__json=state()))
 write("checkpoint", "good-with-state-listed", sections(
     manifest__json=manifest({"config.json": GOOD, "state.json": {"bytes": 1, "xxh3": HASH_OF_LINE}}),
-    config__json="{}", state__json=state()))
+    config__json="{}\n", state__json=state()))
 for name, listed in {"parent": "../config.json", "absolute": "/etc/passwd", "below": "x/config.json", "folder": ".",
                      "nothing": "", "lines": "a\nb\u001b[31m", "missing": "missing.json"}.items():
-    write("checkpoint", "names-" + name, sections(manifest__json=manifest({listed: GOOD}), config__json="{}"))
+    write("checkpoint", "names-" + name, sections(manifest__json=manifest({listed: GOOD}), config__json="{}\n"))
 write("checkpoint", "names-a-link-out", sections(
     manifest__json=manifest({"link.json": {"bytes": 2, "xxh3": HASH_OF_BRACES}})))
 write("checkpoint", "size-differs", sections(
-    manifest__json=manifest({"config.json": {"bytes": 2**63 - 1, "xxh3": HASH_OF_LINE}}), config__json="{}"))
+    manifest__json=manifest({"config.json": {"bytes": 2**63 - 1, "xxh3": HASH_OF_LINE}}), config__json="{}\n"))
 write("checkpoint", "size-negative", sections(
-    manifest__json=manifest({"config.json": {"bytes": -1, "xxh3": HASH_OF_LINE}}), config__json="{}"))
+    manifest__json=manifest({"config.json": {"bytes": -1, "xxh3": HASH_OF_LINE}}), config__json="{}\n"))
 write("checkpoint", "hash-differs", sections(
-    manifest__json=manifest({"config.json": {"bytes": 3, "xxh3": HASH_OF_BRACES}}), config__json="{}"))
+    manifest__json=manifest({"config.json": {"bytes": 3, "xxh3": HASH_OF_BRACES}}), config__json="{}\n"))
 write("checkpoint", "hash-too-long", sections(
-    manifest__json=manifest({"config.json": {"bytes": 3, "xxh3": HASH_OF_LINE + "0"}}), config__json="{}"))
+    manifest__json=manifest({"config.json": {"bytes": 3, "xxh3": HASH_OF_LINE + "0"}}), config__json="{}\n"))
 write("checkpoint", "files-no-object", sections(manifest__json='{"format": 1, "files": [1]'))
-write("checkpoint", "entry-no-object", sections(manifest__json=manifest({"config.json": 3}), config__json="{}"))
+write("checkpoint", "entry-no-object", sections(manifest__json=manifest({"config.json": 3}), config__json="{}\n"))
 write("checkpoint", "other-format", sections(manifest__json='{"format": 2, "files": {}'))
 write("checkpoint", "unsigned", sections(unsigned__json='{"format": 1, "files": {}}'))
 write("checkpoint", "unsigned-short", sections(unsigned__json="}"))
@@ -310,6 +305,9 @@ write("resume", "model-cut", edits((2, 3, 3000, 0)))
 write("resume", "optimizer-digits", edits((3, 4, 200, 1), (3, 4, 230, 3)))
 write("resume", "optimizer-hole", edits((3, 2, 5000, 16)))
 write("resume", "optimizer-longer", edits((3, 1, 9000, 1)))
+write("resume", "optimizer-other-type", edits((3, 0, 4317, 1), (3, 0, 4319, 1)))  # F8_E5M2
+write("resume", "optimizer-other-name", edits((3, 0, 5789, 1)))
+write("resume", "optimizer-other-rank", edits((3, 1, 101, ord("1")), (3, 1, 102, ord(",")), (3, 0, 0, 2)))
 write("resume", "optimizer-empty", edits((3, 3, 0, 0)))
 
 # --- log.jsonl ---------------------------------------------------------------------------------------------------

@@ -97,8 +97,9 @@ static inline const char *fuzz_file(const char *name, const void *data, size_t s
     return path;
 }
 
-// An input of several files: each begins with a line "=== NAME", the first of these lines may be missing. Finds the
-// section of a name and its bytes (NULL, 0 where there is none), which need not be text.
+// An input of several files: each begins with a line "=== NAME", and the line end before such a line is not part of
+// the file that ends there. Finds the section of a name and its bytes (NULL, 0 where there is none); they need not be
+// text.
 static inline const uint8_t *fuzz_section(const uint8_t *data, size_t size, const char *name, size_t *bytes) {
     char head[64];
     size_t length = (size_t)snprintf(head, sizeof head, "=== %s\n", name);
@@ -111,7 +112,7 @@ static inline const uint8_t *fuzz_section(const uint8_t *data, size_t size, cons
         at = begin;
         if (!at_line) continue;
         const uint8_t *next = (const uint8_t *)memmem(begin, (size_t)(end - begin), "\n=== ", 5);
-        *bytes = (size_t)((next ? next + 1 : end) - begin);
+        *bytes = (size_t)((next ? next : end) - begin);
         return begin;
     }
     return NULL;

@@ -60,7 +60,6 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
         if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
         break;
     case 1: // one more
-        if (file->size == MOST_BYTES) break;
         memmove(file->bytes + place + 1, file->bytes + place, rest);
         file->bytes[place] = (char)value;
         file->size++;
@@ -111,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     make_checkpoint();
     for (int i = 0; i < FILES; i++) {
         files[i].size = sound[i].size;
-        files[i].bytes = (char *)memcpy(xmalloc(MOST_BYTES), sound[i].bytes, sound[i].size);
+        files[i].bytes = (char *)memcpy(xmalloc(sound[i].size + MOST_EDITS), sound[i].bytes, sound[i].size);
     }
     size_t edits = size / EDIT_BYTES < MOST_EDITS ? size / EDIT_BYTES : MOST_EDITS;
     for (size_t i = 0; i < edits; i++, data += EDIT_BYTES)
