@@ -23,19 +23,20 @@ if [ ${#targets[@]} -eq 0 ]; then
     for source in dev/fuzz/fuzz_*.c; do targets+=("$(basename "${source#dev/fuzz/fuzz_}" .c)"); done
 fi
 
-scratch=$(mktemp -d)
+# The targets' files are in memory where the machine allows it; the folder also goes when a target crashes.
+scratch=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-if ! echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o "$scratch/probe" 2>/dev/null; then
+export TMPDIR=$scratch
+mkdir -p build/fuzz/found
+if ! echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o build/fuzz/probe 2>/dev/null; then
     echo "skip - fuzz targets: this gcc has no -fsanitize=address,undefined (libasan, libubsan)"
     exit 77
 fi
 # Leaks are looked for by one process tracing another, which some containers forbid.
-"$scratch/probe" 2>/dev/null || export ASAN_OPTIONS=detect_leaks=0
+build/fuzz/probe 2>/dev/null || export ASAN_OPTIONS=detect_leaks=0
 [ -n "$built" ] || make -j"$(nproc)" OPENBLAS=0 MPI=0 CUDA=0 fuzz-targets >/dev/null
 
 # What is found goes to build/fuzz/found; what longer runs learn, to build/fuzz/work.
-mkdir -p build/fuzz/found
-
 run_target() { # NAME
     local name=$1 log=$scratch/$1.log work=$scratch/$1.work status=0
     [ "$seconds" -lt 60 ] || work=build/fuzz/work/$name

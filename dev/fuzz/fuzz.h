@@ -68,12 +68,12 @@ static inline void fuzz_folder_remove(void) {
     if (system(command) != 0) fprintf(stderr, "cannot remove %s\n", fuzz_folder_path);
 }
 
-// The folder of this process, in memory where the machine has such a file system.
+// The folder of this process, without TMPDIR in memory where the machine has such a file system.
 static inline const char *fuzz_folder(void) {
     if (fuzz_folder_path[0]) return fuzz_folder_path;
     const char *base = getenv("TMPDIR");
-    if (access("/dev/shm", W_OK) == 0) base = "/dev/shm";
-    snprintf(fuzz_folder_path, sizeof fuzz_folder_path, "%.200s/coat-fuzz-XXXXXX", base && *base ? base : "/tmp");
+    if (!base || !*base) base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    snprintf(fuzz_folder_path, sizeof fuzz_folder_path, "%.200s/coat-fuzz-XXXXXX", base);
     fuzz_check(mkdtemp(fuzz_folder_path) != NULL);
     atexit(fuzz_folder_remove);
     return fuzz_folder_path;
