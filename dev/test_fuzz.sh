@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL SANITIZE
 
-seconds=4 built=
+seconds=3 built=
 targets=()
 while [ $# -gt 0 ]; do
     case $1 in
