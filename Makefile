@@ -42,7 +42,7 @@ test:
 test-long:
 	@scripts/test.sh --long
 
-SOURCES = $(wildcard *.cu $(foreach d,coat coat/cpu coat/cuda dev dev/cuda data,$(addprefix $(d)/*.,c h cu cuh cpp)))
+SOURCES = $(wildcard *.cu $(foreach d,coat coat/cpu coat/cuda dev dev/cuda dev/fuzz data,$(addprefix $(d)/*.,c h cu cuh cpp)))
 CLANG_FORMAT ?= clang-format
 
 format:
@@ -61,6 +61,7 @@ help:
 	@echo "make test          every test that this machine can run; the last line counts them"
 	@echo "make test-long     the same, and those that take longer (dev/long_*.sh)"
 	@echo "make bench         the microbenchmarks (dev/bench_*), on a GPU its kernels' too"
+	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools   only build the tests, only build the small programs of dev/ and data/"
 	@echo "make format        clang-format on all sources"
 	@echo "make check-format  which sources would clang-format change?"
@@ -220,5 +221,7 @@ $(BUILD)/%_gpu: $(BUILD)/gpu/dev/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 bench: $(BENCHES)
 	$(Q)set -e; for b in $(if $(HAVE_GPU),$^,$(filter-out %_gpu,$^)); do echo "== $$b"; ./$$b; done
+
+include dev/fuzz/fuzz.mk
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

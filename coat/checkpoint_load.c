@@ -54,7 +54,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     CheckpointTensor *model = NULL;
     if (!path_join(state, sizeof state, folder, "state.json", err)) return false;
     if (!manifest_open(&manifest, folder, err)) return false;
-    bool good = manifest_check_file(&manifest, "config.json", err) &&
+    bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, "config.json", err) &&
                 manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
                 compare_shapes(folder, &shape, &arena->config.shape, err) &&
                 run_state_read(state, run, &arena->config, exec, err);
@@ -107,6 +107,7 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     size_t row_bytes = (size_t)stored->cols * dtype_bytes(stored->dtype);
     int64_t per_piece = (int64_t)(PIECE_BYTES / row_bytes);
     if (per_piece < 1) per_piece = 1;
+    if (per_piece > stored->rows) per_piece = stored->rows;
     char *buffer = (char *)xmalloc((size_t)per_piece * row_bytes);
     bool good = true, finite = true;
     for (int64_t row = 0; good && row < stored->rows; row += per_piece) {

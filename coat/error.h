@@ -26,6 +26,12 @@ typedef struct {
     char text[1024]; // one line: what was being done, to which thing, and what the user can change
 } Error;
 
+// Messages quote files: what a file says must neither break the line nor reach the terminal as a command.
+static inline void text_printable(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
+}
+
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
                                                                     ...) {
     err->code = code;
@@ -33,6 +39,7 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    text_printable(err->text);
 }
 
 // Fills err and is false, so that a failing function can end with `return error_set(...)`. A macro, because

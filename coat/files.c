@@ -19,6 +19,11 @@ bool path_is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool path_is_link(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 const char *path_base(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -146,6 +151,29 @@ bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Er
     return good;
 }
 
+FILE *file_open_lines(const char *path, Error *err) {
+    int fd;
+    uint64_t size;
+    if (!file_open(path, &fd, &size, err)) return NULL;
+    FILE *file = fdopen(fd, "r");
+    if (file) return file;
+    error_set(err, EXIT_DATA, "cannot open %s: %s", path, strerror(errno));
+    close(fd);
+    return NULL;
+}
+
+size_t file_read_line(FILE *file, char *line, size_t size) {
+    size_t length = 0;
+    for (int c; (c = getc_unlocked(file)) != EOF;) {
+        if (length < size) line[length] = (char)c;
+        length++;
+        if (c != '\n') continue;
+        if (length <= size) return length;
+        length = 0;
+    }
+    return length <= size ? length : 0;
+}
+
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err) {
     const char *at = (const char *)data;
     while (bytes) {
@@ -176,7 +204,8 @@ bool file_replace(const char *path, const void *data, size_t bytes, Error *err) 
     int n = snprintf(beside, sizeof beside, "%s.tmp", path);
     if (n < 0 || (size_t)n >= sizeof beside) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (!path_folder(folder, sizeof folder, path, err)) return false;
-    bool good = write_flushed(beside, O_TRUNC, data, bytes, err);
+    unlink(beside); // of a program that crashed here, or a link that leads elsewhere
+    bool good = write_flushed(beside, O_EXCL, data, bytes, err);
     if (good && rename(beside, path) != 0)
         good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", beside, path, strerror(errno));
     if (!good) unlink(beside);

@@ -13,6 +13,7 @@ extern "C" {
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
+bool path_is_link(const char *path);     // itself, whatever it leads to
 const char *path_base(const char *path); // the part after the last '/'
 
 // out = folder/name. Fails where the result does not fit.
@@ -36,6 +37,11 @@ bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
 // Reads a whole file of at most `limit` bytes. *data is malloc'ed and ends in a 0 that *size does not count.
 bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
+// Opens a regular file to be read by lines; NULL with err.
+FILE *file_open_lines(const char *path, Error *err);
+// Reads the next line into line[size], with its '\n' where it has one and without a 0; returns its length, 0 at the
+// end of the file. Lines longer than size are passed over: no file makes us allocate for what it calls a line.
+size_t file_read_line(FILE *file, char *line, size_t size);
 
 // Writes all bytes at the end of an open file.
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);

@@ -86,7 +86,7 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     if (good && inner && !json_is_null(inner)) good = json_get_int(config, path, "n_inner", 1, 1 << 20, &ffn, err);
     if (good && json_object_get(config, "layer_norm_epsilon"))
         good = json_get_double(config, path, "layer_norm_epsilon", &eps, err);
-    if (good && !(eps > 0 && eps < 1))
+    if (good && !((float)eps > 0 && (float)eps < 1)) // as it will be used
         good = error_set(err, EXIT_DATA, "%s: layer_norm_epsilon is %g, outside 0 ... 1", path, eps);
     good = good && gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, path, err);
     if (good) shape->norm_eps = (float)eps;
@@ -199,6 +199,8 @@ static bool add_sharded(HfWeights *weights, const char *folder, const char *inde
     for (void *at = good ? json_object_iter(walk) : NULL; good && at; at = json_object_iter_next(walk, at)) {
         const char *name = json_string_value(json_object_iter_value(at));
         char path[PATH_BUFFER];
+        // A name can only be of this folder. It may be a link: Hugging Face's cache consists of links to its blobs,
+        // and they are the work of who made the folder, not of the file that is read here.
         if (!name || !name_is_plain(name))
             good = error_set(err, EXIT_DATA, "%s: '%.100s' is not the name of a file in the folder", index_path,
                              name ? name : "?");

@@ -12,7 +12,8 @@
 #include "files.h"
 #include "step_line.h"
 
-#define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
+#define RATE_DECAY 0.95        // of the moving averages behind tokens/s and time left
+#define LONGEST_LINE (1 << 16) // of log.jsonl; ours are a few hundred bytes
 
 struct Log {
     bool active; // rank 0
@@ -49,21 +50,20 @@ static bool write_all(int fd, const char *bytes, size_t count) {
 // Whether a line of log.jsonl is whole and belongs to a step before first_step.
 static bool keep_line(const char *line, size_t length, int64_t first_step) {
     if (length == 0 || line[length - 1] != '\n') return false;
-    json_t *object = json_loadb(line, length, 0, NULL);
+    json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
     const json_t *step = json_object_get(object, "step");
-    bool keep = json_is_integer(step) && json_integer_value(step) < first_step;
+    bool keep = json_is_integer(step) && json_integer_value(step) >= 0 && json_integer_value(step) < first_step;
     json_decref(object);
     return keep;
 }
 
 // Copies the lines to be kept from `from` to `to`.
 static bool copy_lines(FILE *from, FILE *to, int64_t first_step) {
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length;
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    size_t length;
     bool good = true;
-    while (good && (length = getline(&line, &room, from)) >= 0)
-        if (keep_line(line, (size_t)length, first_step)) good = fwrite(line, 1, (size_t)length, to) == (size_t)length;
+    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0)
+        if (keep_line(line, length, first_step)) good = fwrite(line, 1, length, to) == length;
     free(line);
     return good && !ferror(from);
 }
@@ -71,14 +71,13 @@ static bool copy_lines(FILE *from, FILE *to, int64_t first_step) {
 // Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
 // that a crash leaves either the old log or the new one.
 static bool trim(const char *path, int64_t first_step, Error *err) {
-    FILE *from = fopen(path, "r");
-    if (!from) {
-        if (errno == ENOENT) return true;
-        return error_set(err, EXIT_DATA, "%s: cannot be read: %s", path, strerror(errno));
-    }
+    if (access(path, F_OK) != 0 && errno == ENOENT) return true;
+    FILE *from = file_open_lines(path, err);
+    if (!from) return false;
     char temporary[PATH_MAX_LENGTH + 24];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *to = fopen(temporary, "w");
+    unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
+    FILE *to = fopen(temporary, "wx");
     bool good = to && copy_lines(from, to, first_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
     if (to && fclose(to) != 0) good = false;
     fclose(from);

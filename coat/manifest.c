@@ -42,11 +42,17 @@ void manifest_finish(JsonText *t) {
     json_text_close(t, '}');
 }
 
+static bool check_no_link(const char *path, Error *err) {
+    if (!path_is_link(path)) return true;
+    return error_set(err, EXIT_DATA, "%s is a link; a checkpoint must hold its files itself: copy the file there",
+                     path);
+}
+
 bool manifest_open(Manifest *manifest, const char *folder, Error *err) {
     char path[PATH_BUFFER], tail[TAIL_BYTES], *text;
     size_t size;
     memset(manifest, 0, sizeof *manifest);
-    if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err)) return false;
+    if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err) || !check_no_link(path, err)) return false;
     if (!file_read_all(path, MANIFEST_LIMIT, &text, &size, err)) return false;
     size_t length = (size_t)tail_text(tail, 0);
     bool sound = size > length;
@@ -77,7 +83,7 @@ static bool hash_file(int fd, const char *path, uint64_t size, uint64_t *hash, E
     XXH3_state_t *state = XXH3_createState();
     if (!state) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
     XXH3_64bits_reset(state);
-    char *piece = (char *)xmalloc(READ_PIECE);
+    char *piece = (char *)xmalloc(size < READ_PIECE ? (size_t)size : READ_PIECE);
     bool good = true;
     for (uint64_t at = 0; good && at < size;) {
         size_t part = size - at < READ_PIECE ? (size_t)(size - at) : READ_PIECE;
@@ -94,12 +100,15 @@ static bool hash_file(int fd, const char *path, uint64_t size, uint64_t *hash, E
 static bool check_file(const Manifest *manifest, const char *name, bool deep, Error *err) {
     char path[PATH_BUFFER];
     const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), name);
-    if (!entry || !name_is_plain(name))
-        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %.200s", manifest->folder, name);
+    if (!entry) return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %.200s", manifest->folder, name);
+    if (!name_is_plain(name))
+        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in it",
+                         manifest->folder, name);
     int64_t bytes;
     uint64_t expected, hash = 0, size;
     int fd;
     if (!path_join(path, sizeof path, manifest->folder, name, err)) return false;
+    if (!check_no_link(path, err)) return false;
     if (!json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err)) return false;
     if (!json_get_hex(entry, path, "xxh3", &expected, err)) return false;
     if (!file_open(path, &fd, &size, err)) return false;
@@ -127,5 +136,7 @@ bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
 
 bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err) {
     const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), file);
-    return json_get_hex(json_object_get(entry, "tensors"), manifest->folder, tensor, hash, err);
+    char path[PATH_BUFFER];
+    if (!path_join(path, sizeof path, manifest->folder, MANIFEST_NAME, err)) return false;
+    return json_get_hex(json_object_get(entry, "tensors"), path, tensor, hash, err);
 }

@@ -29,7 +29,8 @@ typedef struct {
 // Reads and checks the manifest itself. On failure nothing needs closing.
 bool manifest_open(Manifest *manifest, const char *folder, Error *err);
 void manifest_close(Manifest *manifest);
-// Checks one file it lists: there, of the right size and hash. A file that is not listed is an error.
+// Checks one file it lists: there, of the right size and hash. A file that is not listed is an error, so is a link: a
+// checkpoint holds its files itself, and what it names is never looked for elsewhere.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
 // The same for all files it lists; with `deep` false only that they are there in the right size.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);

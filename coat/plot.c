@@ -10,6 +10,7 @@
 // The picture in SVG units (pixels at 100 %), and its inner rectangle.
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 800, TOP = 56, BOTTOM = 480 };
 enum { LABEL_HEIGHT = 17, MAX_LABELS = 16 };
+enum { LONGEST_LINE = 1 << 16 }; // of log.jsonl; a run's are a few hundred bytes
 
 #define COLOUR_TRAIN "#2563a8"
 #define COLOUR_RAW "#a9c7e8"
@@ -63,12 +64,11 @@ static void read_line(Plot *plot, const char *line, size_t length) {
 }
 
 static bool read_log(Plot *plot, const char *path, Error *err) {
-    FILE *file = fopen(path, "r");
-    if (!file) return error_set(err, EXIT_DATA, "%s: cannot be read: %s", path, strerror(errno));
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length;
-    while ((length = getline(&line, &room, file)) >= 0) read_line(plot, line, (size_t)length);
+    FILE *file = file_open_lines(path, err);
+    if (!file) return false;
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    size_t length;
+    while ((length = file_read_line(file, line, LONGEST_LINE)) > 0) read_line(plot, line, length);
     bool good = !ferror(file);
     free(line);
     fclose(file);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #define STATE_LIMIT (1u << 20)
+#define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
 
 static const char *const precision_names[] = {"recipe", "fp32"};
 static const char *const linear_names[] = {"bf16", "fp8"};
@@ -114,9 +115,9 @@ static bool read_step_state(const json_t *o, const char *path, StepState *s, Err
                 get_float(o, path, "beta2", &s->beta2, err) && get_float(o, path, "eps", &s->eps, err) &&
                 get_float(o, path, "weight_decay", &s->weight_decay, err) &&
                 get_float(o, path, "grad_clip", &s->grad_clip, err) && json_get_hex(o, path, "seed", &s->seed, err) &&
-                json_get_int(o, path, "t", 0, INT64_MAX, &s->t, err) &&
-                json_get_int(o, path, "skipped", 0, INT64_MAX, &s->skipped, err) &&
-                json_get_int(o, path, "skipped_run", 0, INT64_MAX, &s->skipped_run, err) &&
+                json_get_int(o, path, "t", 0, COUNT_LIMIT, &s->t, err) &&
+                json_get_int(o, path, "skipped", 0, COUNT_LIMIT, &s->skipped, err) &&
+                json_get_int(o, path, "skipped_run", 0, COUNT_LIMIT, &s->skipped_run, err) &&
                 json_get_double(o, path, "loss_sum", &s->loss_sum, err) &&
                 json_get_double(o, path, "grad_sq", &s->grad_sq, err) &&
                 get_float(o, path, "grad_norm", &s->grad_norm, err) &&
@@ -134,6 +135,7 @@ static void value_text(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "%s", dumped ? dumped : "?");
         free(dumped);
     }
+    text_printable(text);
 }
 
 static bool compare_settings(const json_t *theirs, const Config *config, const Exec *exec, const char *path,
@@ -174,9 +176,9 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     int64_t format;
     memset(run, 0, sizeof *run);
     bool good = json_get_int(o, path, "format", 1, 1, &format, err) &&
-                json_get_int(o, path, "step", 0, INT64_MAX, &run->step, err) &&
-                json_get_int(o, path, "sequences", 0, INT64_MAX, &run->sequences, err) &&
-                json_get_int(o, path, "tokens", 0, INT64_MAX, &run->tokens, err) &&
+                json_get_int(o, path, "step", 0, COUNT_LIMIT, &run->step, err) &&
+                json_get_int(o, path, "sequences", 0, COUNT_LIMIT, &run->sequences, err) &&
+                json_get_int(o, path, "tokens", 0, COUNT_LIMIT, &run->tokens, err) &&
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&

@@ -157,9 +157,14 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     file->fd = -1;
     if (!file_open(path, &fd, &size, err)) return false;
     bool good = size >= sizeof header_bytes && file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
-    if (!good || header_bytes > SAFETENSORS_MAX_HEADER || header_bytes > size - sizeof header_bytes) {
+    if (!good || header_bytes > size - sizeof header_bytes)
+        good = error_set(err, EXIT_DATA, "%s is not a safetensors file, or was cut short", path);
+    else if (header_bytes > SAFETENSORS_MAX_HEADER)
+        good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes; this program reads up to %d", path,
+                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER);
+    if (!good) {
         close(fd);
-        return error_set(err, EXIT_DATA, "%s is not a safetensors file, or was cut short", path);
+        return false;
     }
     char *header = (char *)xmalloc((size_t)header_bytes);
     good = file_read_at(fd, path, sizeof header_bytes, header, (size_t)header_bytes, err) &&

@@ -187,6 +187,9 @@ static bool load_bin(Tokenizer *t, const char *path, const char *text, size_t si
         return error_set(err, EXIT_DATA, "tokenizer %s: version %d; versions 1 and 2 are known", path, version);
     if (count < 1 || count > VOCABULARY_MAX)
         return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
+    if ((size_t)count > size - BIN_HEADER) // each takes a byte at least
+        return error_set(err, EXIT_DATA, "tokenizer %s: truncated: its header says %d tokens, %zu bytes follow", path,
+                         count, size - BIN_HEADER);
     int end_of_text = version == 2 ? header[3] : count == GPT2_VOCAB ? GPT2_VOCAB - 1 : -1;
     if (version == 2 && (end_of_text < 0 || end_of_text >= count))
         return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d tokens", path,

@@ -64,28 +64,31 @@ static void test_bad_configs(void **state) {
 #define NUMBERS "\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 130, \"n_positions\": 12"
     static const struct {
         const char *text, *says;
-    } bad[] = {{"", "JSON"},
-               {"[1]", "object"},
-               {"{" NUMBERS "}", "model_type is 'missing'"},
-               {"{\"model_type\": \"llama\", " NUMBERS "}", "'llama'"},
-               {"{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", " NUMBERS "}", "'relu'"},
-               {"{\"model_type\": \"gpt2\", \"activation_function\": 3, " NUMBERS "}", "activation_function"},
-               {"{\"model_type\": \"gpt2\", \"tie_word_embeddings\": false, " NUMBERS "}", "tie_word_embeddings"},
-               {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": false, " NUMBERS "}", "scale_attn_weights"},
-               {"{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true, " NUMBERS "}", "inverse_layer"},
-               {"{\"model_type\": \"gpt2\", \"add_cross_attention\": 1, " NUMBERS "}", "add_cross_attention"},
-               {"{\"model_type\": \"gpt2\", \"quantization_config\": {}, " NUMBERS "}", "quantization_config"},
-               {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 0, " NUMBERS "}", "layer_norm_epsilon"},
-               {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": \"nan\", " NUMBERS "}", "layer_norm_epsilon"},
-               {"{\"model_type\": \"gpt2\", \"n_inner\": -4, " NUMBERS "}", "n_inner"},
-               {"{\"model_type\": \"gpt2\", " NUMBERS ", \"n_layer\": 3}", "JSON"},
-               {"{\"model_type\": \"gpt2\"}", "n_layer"},
-               {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer"},
-               {"{\"model_type\": \"gpt2\", \"n_layer\": 99999}", "n_layer"},
-               {"{\"model_type\": \"gpt2\", \"n_layer\": 2.5}", "n_layer"},
-               {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8, \"vocab_size\": 130, "
-                "\"n_positions\": 12}",
-                "8 channels cannot be divided among 3 heads"}};
+    } bad[] = {
+        {"", "JSON"},
+        {"[1]", "object"},
+        {"{" NUMBERS "}", "model_type is 'missing'"},
+        {"{\"model_type\": \"llama\", " NUMBERS "}", "'llama'"},
+        {"{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", " NUMBERS "}", "'relu'"},
+        {"{\"model_type\": \"gpt2\", \"activation_function\": 3, " NUMBERS "}", "activation_function"},
+        {"{\"model_type\": \"gpt2\", \"tie_word_embeddings\": false, " NUMBERS "}", "tie_word_embeddings"},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": false, " NUMBERS "}", "scale_attn_weights"},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true, " NUMBERS "}", "inverse_layer"},
+        {"{\"model_type\": \"gpt2\", \"add_cross_attention\": 1, " NUMBERS "}", "add_cross_attention"},
+        {"{\"model_type\": \"gpt2\", \"quantization_config\": {}, " NUMBERS "}", "quantization_config"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 0, " NUMBERS "}", "layer_norm_epsilon"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": \"nan\", " NUMBERS "}", "layer_norm_epsilon"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e-60, " NUMBERS "}", "layer_norm_epsilon is 1e-60"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e999, " NUMBERS "}", "JSON"},
+        {"{\"model_type\": \"gpt2\", \"n_inner\": -4, " NUMBERS "}", "n_inner"},
+        {"{\"model_type\": \"gpt2\", " NUMBERS ", \"n_layer\": 3}", "JSON"},
+        {"{\"model_type\": \"gpt2\"}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 99999}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 2.5}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8, \"vocab_size\": 130, "
+         "\"n_positions\": 12}",
+         "8 channels cannot be divided among 3 heads"}};
 #undef NUMBERS
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ModelShape s;
@@ -273,6 +276,12 @@ static void test_shards(void **state) {
                "\"b\": \"model-00002-of-00003.safetensors\", \"c\": \"model-00003-of-00003.safetensors\", "
                "\"d\": \"model-00001-of-00003.safetensors\"}}");
     assert_loads(folder, run);
+    // as in Hugging Face's cache, whose files are links to elsewhere
+    char shard[TEST_PATH];
+    snprintf(shard, sizeof shard, "%s", path_of("shards/model-00002-of-00003.safetensors"));
+    assert_int_equal(rename(shard, path_of("blob")), 0);
+    assert_int_equal(symlink("../blob", shard), 0);
+    assert_loads(folder, run);
     static const struct {
         const char *text, *says;
     } bad[] = {{"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "has no tensor"},
@@ -282,6 +291,7 @@ static void test_shards(void **state) {
                {"{\"weight_map\": {\"a\": \"..\"}}", "not the name of a file"},
                {"{\"weight_map\": {\"a\": \"\"}}", "not the name of a file"},
                {"{\"weight_map\": {\"a\": 3}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": \"b\\n/c\"}}", "'b?/c' is not the name of a file"},
                {"{\"weight_map\": [\"a\"]}", "weight_map"},
                {"{}", "weight_map"},
                {"{\"weight_map\": {", "JSON"}};

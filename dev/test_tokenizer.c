@@ -359,7 +359,9 @@ static void test_bad_bin(void **state) {
     write_small_bin("huge.bin", 2, INT32_MAX, 19, 1024 + 40);
     expect_refused("huge.bin", "2147483647 tokens");
     write_small_bin("more.bin", 2, 1000, 19, 1024 + 40);
-    expect_refused("more.bin", "truncated in token 20");
+    expect_refused("more.bin", "says 1000 tokens, 40 bytes follow");
+    write_small_bin("few.bin", 2, 40, 19, 1024 + 40);
+    expect_refused("few.bin", "truncated in token 20");
     write_small_bin("cut.bin", 2, 20, 19, 1024 + 39);
     expect_refused("cut.bin", "truncated in token 19");
     write_small_bin("rest.bin", 2, 20, 19, 1024 + 41);

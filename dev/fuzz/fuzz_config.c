@@ -1,0 +1,24 @@
+// config.json of a model (coat/hf.c, coat/json.c). Input: the text.
+#include "dev/fuzz/fuzz.h"
+
+#include "coat/hf.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    ModelShape shape, again;
+    Error err;
+    if (!hf_parse_config((const char *)data, size, "config.json", &shape, &err)) {
+        fuzz_refused(&err, "config.json");
+        return 0;
+    }
+    fuzz_check(shape.layers >= 1 && shape.heads >= 1 && shape.ffn >= 1 && shape.positions >= 1);
+    fuzz_check(shape.heads * shape.head_dim == shape.channels && shape.kv_heads == shape.heads);
+    fuzz_check(shape.vocab >= 1 && shape.vocab_padded >= shape.vocab);
+    fuzz_check(shape.norm_eps > 0 && shape.norm_eps < 1);
+    // what is accepted can be written, and is the same model when read again
+    JsonText text;
+    fuzz_check(hf_config_text(&text, &shape, DTYPE_F32, -1, &err));
+    fuzz_check(hf_parse_config(text.text, text.size, "again", &again, &err));
+    fuzz_check(memcmp(&shape, &again, sizeof shape) == 0);
+    json_text_free(&text);
+    return 0;
+}

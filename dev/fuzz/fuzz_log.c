@@ -1,0 +1,48 @@
+// log.jsonl, trimmed to the step that a run resumes from (coat/log.c), and drawn (coat/plot.c). Input: a byte, the
+// first step that will be logged, and the file.
+#include "dev/fuzz/fuzz.h"
+
+#include "coat/files.h"
+#include "coat/log.h"
+#include "coat/plot.h"
+
+static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
+    Error err;
+    char *text;
+    Log *log = log_open(config, 0, 100, first_step, 0, 1000, &err);
+    fuzz_check(log != NULL);
+    log_close(log);
+    fuzz_check(file_read_all(fuzz_path("log.jsonl"), (size_t)1 << 30, &text, size, &err));
+    return text;
+}
+
+static void silence(void) {
+    static bool done;
+    if (!done) fuzz_check(freopen("/dev/null", "w", stdout) != NULL);
+    done = true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < 1) return 0;
+    static Config config;
+    Error err;
+    silence();
+    config_defaults(&config);
+    config.quiet = true;
+    snprintf(config.out, sizeof config.out, "%s", fuzz_folder());
+    fuzz_file("log.jsonl", data + 1, size - 1);
+    PlotReference reference = {"reference", 1.5};
+    if (!plot_loss_svg(fuzz_path("log.jsonl"), fuzz_path("loss.svg"), "title", &reference, data[0] & 1, &err))
+        fuzz_refused(&err, "log.jsonl");
+
+    int64_t first_step = 2 + data[0];
+    size_t once_bytes, twice_bytes;
+    char *once = trimmed(&config, first_step, &once_bytes);
+    fuzz_check(once_bytes <= size - 1);
+    fuzz_check(once_bytes == 0 || once[once_bytes - 1] == '\n');
+    char *twice = trimmed(&config, first_step, &twice_bytes); // nothing is left to trim
+    fuzz_check(once_bytes == twice_bytes && memcmp(once, twice, once_bytes) == 0);
+    free(once);
+    free(twice);
+    return 0;
+}

@@ -1,0 +1,33 @@
+// A folder of a model in Hugging Face's layout (coat/hf.c): config.json, the weights in one piece or sharded with an
+// index, and the loading of what they hold (coat/checkpoint_load.c). Input: sections "=== NAME" with the files' bytes.
+#include "dev/fuzz/fuzz_load.h"
+
+static const char *const names[] = {"config.json",   "model.safetensors", "model.safetensors.index.json",
+                                    "a.safetensors", "b.safetensors",     "manifest.json"};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) fuzz_section_file(data, size, names[i]);
+    const char *folder = fuzz_folder();
+    ModelShape shape;
+    HfWeights weights;
+    Error err;
+    bool has_shape = model_shape_from_files(folder, &shape, &err);
+    if (!has_shape) fuzz_refused(&err, folder);
+    if (hf_weights_open(&weights, folder, &err)) {
+        for (int i = 0; i < weights.count; i++) { // nothing was opened but files of this folder
+            const char *path = weights.files[i].path;
+            size_t length = strlen(folder);
+            fuzz_check(strncmp(path, folder, length) == 0 && path[length] == '/' && !strchr(path + length + 1, '/'));
+            for (int k = 0; k < weights.files[i].count; k++) {
+                const SafeFile *file;
+                const SafeTensor *tensor;
+                fuzz_check(hf_weights_find(&weights, weights.files[i].tensors[k].name, &file, &tensor));
+            }
+        }
+        hf_weights_close(&weights);
+    } else {
+        fuzz_refused(&err, folder);
+    }
+    if (has_shape) fuzz_load_weights(folder, &shape, folder);
+    return 0;
+}

@@ -1,0 +1,133 @@
+// Resuming from a checkpoint (coat/checkpoint_load.c, coat/checkpoint_tensors.c). A sound checkpoint of a tiny model is
+// edited, and its manifest is made again so that every checksum fits: what is left to notice is what a stranger who
+// made the folder could have written. Input: edits of 5 bytes {file, what to do, place (2 bytes), value}.
+#include "dev/fuzz/fuzz.h"
+
+#include <xxhash.h>
+
+#include "coat/checkpoint.h"
+#include "coat/files.h"
+#include "coat/hf.h"
+#include "coat/manifest.h"
+#include "dev/fake_device.h"
+
+#define MOST_EDITS 12
+#define MOST_BYTES 65536
+enum { EDIT_BYTES = 5, FILES = 4 };
+
+static const char *const names[FILES] = {"config.json", "state.json", "model.safetensors", "optimizer.safetensors"};
+
+typedef struct {
+    char *bytes;
+    size_t size;
+} Content;
+
+static Content sound[FILES]; // as saved
+static Config config;
+static Arena arena;
+static Exec executor;
+static Ops ops;
+
+// Saves the checkpoint that all inputs edit; later calls do nothing.
+static void make_checkpoint(void) {
+    Error err;
+    RunState run;
+    char path[FUZZ_PATH];
+    if (arena.base) return;
+    config_defaults(&config);
+    recipe_apply(&config.recipe, RECIPE_COAT);
+    fuzz_check(gpt2_shape(&config.shape, 1, 1, 2, 3, 3, 2, "tiny", &err));
+    config.micro_batch = config.seq_len = 1;
+    fake_open(&executor, &ops);
+    executor.rank = 1; // rank 0 would say on stderr what has changed
+    arena_plan(&arena, &config, 1, DEVICE_CPU);
+    fuzz_check(arena_allocate(&arena, &executor, &err));
+    memset(arena.base, 0, arena.total_bytes);
+    memset(&run, 0, sizeof run);
+    fuzz_check(checkpoint_save(fuzz_folder(), &arena, &executor, &run, NULL, &err));
+    for (int i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/step-00000000/%s", fuzz_folder(), names[i]);
+        fuzz_check(file_read_all(path, MOST_BYTES, &sound[i].bytes, &sound[i].size, &err));
+        unlink(path);
+    }
+}
+
+static void edit(Content *file, int kind, size_t place, uint8_t value) {
+    if (place > file->size) place %= file->size + 1;
+    size_t rest = file->size - place, count = value < rest ? value : rest;
+    switch (kind % 6) {
+    case 0: // another byte
+        if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
+        break;
+    case 1: // one more
+        memmove(file->bytes + place + 1, file->bytes + place, rest);
+        file->bytes[place] = (char)value;
+        file->size++;
+        break;
+    case 2: // some fewer
+        memmove(file->bytes + place, file->bytes + place + count, rest - count);
+        file->size -= count;
+        break;
+    case 3: // the end is missing
+        file->size = place;
+        break;
+    case 4: // digits become others, the number stays as long
+        for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
+            file->bytes[i] = (char)('0' + value % 10);
+        break;
+    default: // a piece of the file is copied over another
+        if (count && (size_t)value * 7 + count <= file->size)
+            memmove(file->bytes + place, file->bytes + (size_t)value * 7, count);
+        break;
+    }
+}
+
+// Adds a file to the manifest with hashes that fit; those of tensors where it still is a safetensors file.
+static void list(JsonText *manifest, const char *name, const Content *file, const char *path) {
+    SafeFile tensors;
+    SafeWriter writer;
+    Error err;
+    uint64_t hash = XXH3_64bits(file->bytes, file->size);
+    if (!safetensors_open(&tensors, path, &err)) {
+        manifest_add(manifest, name, file->size, hash, NULL);
+        return;
+    }
+    memset(&writer, 0, sizeof writer);
+    writer.tensors = tensors.tensors;
+    writer.count = tensors.count;
+    for (int i = 0; i < tensors.count; i++)
+        tensors.tensors[i].hash =
+            XXH3_64bits(file->bytes + tensors.data_begin + tensors.tensors[i].begin, tensors.tensors[i].bytes);
+    manifest_add(manifest, name, file->size, hash, &writer);
+    safetensors_close(&tensors);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Content files[FILES];
+    JsonText manifest;
+    RunState run;
+    Error err;
+    make_checkpoint();
+    for (int i = 0; i < FILES; i++) {
+        files[i].size = sound[i].size;
+        files[i].bytes = (char *)memcpy(xmalloc(sound[i].size + MOST_EDITS), sound[i].bytes, sound[i].size);
+    }
+    size_t edits = size / EDIT_BYTES < MOST_EDITS ? size / EDIT_BYTES : MOST_EDITS;
+    for (size_t i = 0; i < edits; i++, data += EDIT_BYTES)
+        edit(&files[data[0] % FILES], data[1], (size_t)data[2] | (size_t)data[3] << 8, data[4]);
+    manifest_begin(&manifest);
+    for (int i = 0; i < FILES; i++)
+        list(&manifest, names[i], &files[i], fuzz_file(names[i], files[i].bytes, files[i].size));
+    manifest_finish(&manifest);
+    fuzz_file(MANIFEST_NAME, manifest.text, manifest.size);
+    json_text_free(&manifest);
+    for (int i = 0; i < FILES; i++) free(files[i].bytes);
+
+    bool good = checkpoint_load(fuzz_folder(), &arena, &executor, &run, &err);
+    if (!good) fuzz_refused(&err, fuzz_folder());
+    fuzz_check(good || edits > 0);
+    good = checkpoint_load_weights(fuzz_folder(), &arena, &executor, &err);
+    if (!good) fuzz_refused(&err, fuzz_folder());
+    fuzz_check(good || edits > 0);
+    return 0;
+}

@@ -1,0 +1,64 @@
+// The safetensors reader (coat/safetensors.c). Input: a file. Its header is also parsed by itself, with a length of
+// data that no file of this size could have.
+#include "dev/fuzz/fuzz.h"
+
+#include "coat/safetensors.h"
+
+#define LARGEST_READ 4096
+
+static void check_tensors(const SafeFile *file) {
+    uint64_t at = 0;
+    for (int i = 0; i < file->count; i++) {
+        const SafeTensor *t = &file->tensors[i];
+        uint64_t bytes = dtype_bytes(t->dtype);
+        fuzz_check(bytes > 0 && t->rank >= 0 && t->rank <= SAFETENSORS_MAX_RANK && t->begin == at);
+        for (int k = 0; k < t->rank; k++) bytes *= (uint64_t)t->shape[k];
+        fuzz_check(bytes == t->bytes);
+        fuzz_check(safetensors_find(file, t->name) == t);
+        at += bytes;
+    }
+    fuzz_check(at == file->data_bytes);
+    fuzz_check(!safetensors_find(file, "__metadata__"));
+}
+
+static void read_tensors(const SafeFile *file) {
+    Error err;
+    char bytes[LARGEST_READ];
+    for (int i = 0; i < file->count; i++) {
+        const SafeTensor *t = &file->tensors[i];
+        size_t piece = t->bytes < sizeof bytes ? (size_t)t->bytes : sizeof bytes;
+        fuzz_check(safetensors_read(file, t, 0, bytes, piece, &err));
+        fuzz_check(safetensors_read(file, t, t->bytes - piece, bytes, piece, &err));
+        fuzz_check(!safetensors_read(file, t, t->bytes - piece + 1, bytes, piece, &err));
+        fuzz_check(!safetensors_read(file, t, UINT64_MAX, bytes, 1, &err));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    SafeFile file;
+    Error err;
+    const char *path = fuzz_memory_file(0, data, size);
+    if (safetensors_open(&file, path, &err)) {
+        check_tensors(&file);
+        read_tensors(&file);
+        fuzz_memory_cut(0, size / 2);
+        for (int i = 0; i < file.count; i++) {
+            char byte;
+            if (file.tensors[i].bytes && !safetensors_read(&file, &file.tensors[i], 0, &byte, 1, &err))
+                fuzz_refused(&err, path);
+        }
+        safetensors_close(&file);
+    } else {
+        fuzz_refused(&err, path);
+    }
+    if (size < 8) return 0;
+    uint64_t data_bytes; // the header's length, in its file, is that of the data here
+    memcpy(&data_bytes, data, sizeof data_bytes);
+    if (safetensors_parse(&file, "header", (const char *)data + 8, size - 8, data_bytes, &err)) {
+        check_tensors(&file);
+        safetensors_close(&file);
+    } else {
+        fuzz_refused(&err, "header");
+    }
+    return 0;
+}
