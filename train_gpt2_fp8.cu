@@ -22,6 +22,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/outdir.h"
 #include "coat/plan.h"
 #include "coat/sampler.h"
+#include "coat/saver.h"
 #include "coat/schedule.h"
 #include "coat/tokenizer.h"
 #include "coat/weights.h"
@@ -433,6 +434,7 @@ typedef struct {
     DataLoader *train, *val;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
+    Saver *saver;  // NULL: nothing is saved
     RunState done; // what checkpoints record: steps, position in the data, tokens
     int64_t steps; // to be done in all
 } Run;
@@ -495,15 +497,6 @@ static bool show_sample(Run *run, Error *err) {
     return true;
 }
 
-static bool save(Run *run, Error *err) {
-    const Config *c = &run->model.config;
-    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
-    checkpoint_prune(c->out, run->done.step, c->keep, c->keep_every);
-    log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
-    return true;
-}
-
 static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
@@ -533,10 +526,11 @@ static bool train(Run *run, Error *err) {
         }
         if (last || due(step, c->val_every)) ok = validate(run, err);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
-        if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
+        if (ok && run->saver && (last || due(step, c->save_every))) saver_save(run->saver, &run->done);
+        if (run->saver) saver_poll(run->saver);
     }
     free(inputs);
-    return ok;
+    return ok && (!run->saver || saver_finish(run->saver, err));
 }
 
 // Opens the vocabulary; training goes on without one, with one line that says so.
@@ -655,6 +649,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
     if (!run->log) return false;
+    if (c->out[0] && m->exec.rank == 0) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
@@ -676,6 +671,7 @@ int main(int argc, char **argv) {
         } else if (ok) {
             bool writes = config.train[0] && !config.eval_only && config.out[0];
             ok = (!writes || out_prepare(&config, &err)) && run_all(&run, &config, &err);
+            saver_close(run.saver);
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);

@@ -104,10 +104,6 @@ static void add_note(Config *c, const char *text) {
 static void note_ignored(Config *c) {
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0)
         add_note(c, "--skip-loss-z, --skip-grad-z: updates are skipped only when they are not finite");
-    if (c->keep > 0 && c->keep_every > 0) {
-        c->keep = 0;
-        add_note(c, "--keep-every: not built yet beside --keep; all checkpoints are kept");
-    }
 }
 
 static bool check_shape(const Config *c, Error *err) {

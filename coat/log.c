@@ -264,6 +264,10 @@ void log_text(Log *log, const char *format, ...) {
     fflush(stream);
 }
 
+int log_descriptor(const Log *log) {
+    return log->fd < 0 ? -1 : fcntl(log->fd, F_DUPFD_CLOEXEC, 0);
+}
+
 // "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"
 static void print_end(const Log *log) {
     char loss[48] = "", val[48] = "", skips[64] = "", time[40];

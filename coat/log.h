@@ -38,6 +38,9 @@ void log_val(Log *log, int64_t step, double val_loss);
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
+// Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.
+int log_descriptor(const Log *log);
+
 // The last line, also with --quiet, and the end of the log. NULL is allowed.
 void log_close(Log *log);
 
