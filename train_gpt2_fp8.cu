@@ -526,8 +526,9 @@ static const char *end_early(const Run *run) {
     const Config *c = &run->model.config;
     if (signals_stop()) return signals_name(signals_stop());
     if (c->time_limit_ms == 0) return NULL;
+    double limit = (double)c->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
     double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
-    return now_ms() - run->start_ms + 1.2 * needed > (double)c->time_limit_ms ? "--time-limit" : NULL;
+    return now_ms() - run->start_ms + 1.2 * needed > limit - spare ? "--time-limit" : NULL;
 }
 
 // Saves where the run stands, from which it is resumed with the bits that it would have had.
