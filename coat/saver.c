@@ -103,7 +103,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->step = -1;
     s->said = true;
     snapshot_open(&s->snapshot, arena, exec);
-    if (!snapshot_reserve(&s->snapshot) && !config->quiet)
+    if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         fprintf(stderr,
                 "note: there is no room for a copy of the states (%.2f GB of host memory); training waits while "
                 "checkpoints are written\n",

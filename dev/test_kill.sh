@@ -4,7 +4,7 @@
 #
 #   dev/test_kill.sh [RUNS [SEED]]     how many runs are killed (default 10), and where their random moments come from
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 runs=${1:-10} seed=${2:-20241031}
 . dev/run_fixture.sh
 mounts=()

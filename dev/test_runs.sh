@@ -2,7 +2,7 @@
 # Runs that are told what to do: signals, a time limit, a second run in the same folder, other data, outliers. What is
 # stopped is resumed to its end and must then be the run without interruption, byte for byte.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 . dev/run_fixture.sh
 trap 'rm -rf "$folder"' EXIT
 straight
