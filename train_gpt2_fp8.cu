@@ -567,6 +567,7 @@ static bool train(Run *run, Error *err) {
     const int64_t begun = run->done.step;
     const char *reason = NULL;
     bool ok = true;
+    if (c->out[0] && m->exec.rank == 0) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
     // a validation that the end of the run before came across
     if (begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun)) ok = validate(run, err);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
@@ -730,7 +731,6 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                         model_parameters(&c->shape), err);
     if (!run->log) return false;
     log_resume(run->log, run->done.state.skipped);
-    if (c->out[0] && m->exec.rank == 0) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
