@@ -24,7 +24,9 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/plan.h"
 #include "coat/report.h"
 #include "coat/sampler.h"
+#include "coat/saver.h"
 #include "coat/schedule.h"
+#include "coat/signals.h"
 #include "coat/tokenizer.h"
 #include "coat/weights.h"
 
@@ -41,6 +43,7 @@ typedef struct {
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
     StepState *state; // in the device's memory
     StepState host;   // its last known contents
+    Guard *guard;     // against outliers; NULL: off
 } Model;
 
 // The descriptors of this pass: activations hold as many rows as it has tokens.
@@ -296,10 +299,24 @@ static void step_begin(Model *m, float lr) {
     state_upload(m);
 }
 
+// Has the device skip the update of an outlier. Costs a read back, with --skip-loss-z or --skip-grad-z alone.
+static void step_guard(Model *m) {
+    const Config *c = &m->config;
+    state_download(m);
+    if (m->host.nonfinite) return; // skipped already
+    if (guard_refuses(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
+        m->host.nonfinite = SKIP_OUTLIER;
+        state_upload(m);
+    } else {
+        guard_accept(m->guard, m->host.loss_sum, m->host.grad_norm);
+    }
+}
+
 // The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
 static void step_end(Model *m) {
     const Ops *ops = m->ops;
     ops->grad_norm(&m->exec, m->parameters, m->parameter_count, m->state);
+    if (m->guard) step_guard(m);
     ops->adamw_update(&m->exec, m->parameters, m->parameter_count, m->state);
     ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
     state_download(m);
@@ -352,7 +369,7 @@ static void model_destroy(Model *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
 
-// Mean loss of the first `batches` micro-batches of a token file.
+// Mean loss of the first `batches` micro-batches of a token file; of fewer where a signal ends the run.
 static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -361,7 +378,7 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
-    for (int i = 0; i < batches && ok; i++) {
+    for (int i = 0; i < batches && ok && !signals_stop(); i++) {
         ok = data_batch(loader, i, inputs, targets, err);
         if (!ok) break;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
@@ -419,7 +436,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    for (int n = count; n < count + more; n++) {
+    for (int n = count; n < count + more && !signals_stop(); n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
         memset(window, 0, (size_t)T * sizeof *window);
@@ -457,8 +474,10 @@ typedef struct {
     HellaSwag *hellaswag;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
-    RunState done; // what checkpoints record: steps, position in the data, tokens
-    int64_t steps; // to be done in all
+    Saver *saver;                // NULL: nothing is saved
+    RunState done;               // what checkpoints record: steps, position in the data, tokens
+    int64_t steps;               // to be done in all
+    double start_ms, longest_ms; // when the program began; the longest round of the training loop
 } Run;
 
 static double now_ms(void) {
@@ -467,7 +486,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host.
+// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
+// signal ends the run, what is done of the step is thrown away and done.step stays.
 static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
@@ -476,6 +496,7 @@ static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) 
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
     int64_t first = run->done.sequences / (c->micro_batch * m->exec.ranks);
     for (int64_t i = 0; i < accumulation; i++) {
+        if (m->exec.ranks == 1 && signals_stop()) return true; // several can only agree between steps
         int64_t n = c->overfit_one_batch ? i : first + i;
         if (!data_batch(run->train, n, inputs, targets, err)) return false;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
@@ -494,7 +515,7 @@ static bool validate(Run *run, Error *err) {
     double loss;
     int batches = validation_batches(&run->model.config, run->val);
     if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
-    log_val(run->log, run->done.step, loss);
+    if (!signals_stop()) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
 }
 
@@ -525,17 +546,46 @@ static bool show_sample(Run *run, Error *err) {
     return true;
 }
 
-static bool save(Run *run, Error *err) {
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
+// it might take longer than what is left. NULL: nothing.
+static const char *end_early(const Run *run) {
     const Config *c = &run->model.config;
-    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
-    checkpoint_prune(c->out, run->done.step, c->keep, c->keep_every);
-    log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
+    if (signals_stop()) return signals_name(signals_stop());
+    if (c->time_limit_ms == 0) return NULL;
+    double limit = (double)c->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
+    double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
+    return now_ms() - run->start_ms + 1.2 * needed > limit - spare ? "--time-limit" : NULL;
+}
+
+// Saves where the run stands, from which it is resumed with the bits that it would have had.
+static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
+    const Config *c = &run->model.config;
+    bool saves = run->saver && run->done.step > begun;
+    if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    if (run->saver && !saver_finish(run->saver, err)) return false;
+    fprintf(stderr, "ended by %s after step %lld of %lld: %s%s\n", reason, (long long)run->done.step,
+            (long long)run->steps,
+            saves        ? "saved; go on with --resume in "
+            : run->saver ? "no step was done since the run began or was resumed in "
+                         : "nothing is saved without --out",
+            c->out);
     return true;
 }
 
-static bool due(int64_t step, int64_t every) {
-    return every > 0 && step % every == 0;
+// Says where an outlier was skipped; false where too many updates in a row were.
+static bool check_skips(Run *run, Error *err) {
+    const Model *m = &run->model;
+    if (m->host.nonfinite == SKIP_OUTLIER)
+        log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
+    if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
+    return error_set(err, EXIT_DIVERGED,
+                     "training diverged: %lld updates in a row had %s loss or gradient; resume from an earlier "
+                     "checkpoint with a smaller --lr",
+                     (long long)m->host.skipped_run, m->guard ? "an outlying or non-finite" : "a non-finite");
 }
 
 // The training loop.
@@ -544,30 +594,35 @@ static bool train(Run *run, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
+    const int64_t begun = run->done.step;
+    const char *reason = NULL;
     bool ok = true;
-    while (ok && run->done.step < run->steps) {
+    if (c->out[0] && m->exec.rank == 0) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    // a validation that the end of the run before came across
+    if (begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun)) ok = validate(run, err);
+    while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
-        if (!(ok = train_step(run, inputs, inputs + tokens, err))) break;
+        ok = train_step(run, inputs, inputs + tokens, err);
+        if (!ok || run->done.tokens == before) continue;
         int64_t step = run->done.step;
-        bool last = step == run->steps;
+        bool last = step == run->steps, save = signals_take_save() || last || due(step, c->save_every);
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
-        if (c->max_skipped > 0 && m->host.skipped_run >= c->max_skipped) {
-            ok = error_set(err, EXIT_DIVERGED,
-                           "training diverged: %lld updates in a row had a non-finite loss or gradient; resume from an "
-                           "earlier checkpoint with a smaller --lr",
-                           (long long)m->host.skipped_run);
-            break;
-        }
-        if (last || due(step, c->val_every)) ok = validate(run, err);
+        ok = check_skips(run, err);
+        if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
-        if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
+        if (ok && run->saver && save) saver_save(run->saver, &run->done);
+        if (run->saver) saver_poll(run->saver);
+        run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(inputs);
-    return ok;
+    if (!ok) return false;
+    if (!reason && signals_stop()) reason = signals_name(signals_stop()); // during the last validation
+    if (reason) return stop(run, reason, begun, err);
+    return !run->saver || saver_finish(run->saver, err);
 }
 
 // Opens the vocabulary; training goes on without one, with one line that says so.
@@ -606,6 +661,23 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+// Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
+static bool same_data(Run *run, const char *folder, Error *err) {
+    char now[96];
+    uint64_t fingerprint = data_fingerprint(run->train);
+    if (run->done.data_fingerprint == fingerprint) return true;
+    data_describe(run->train, now, sizeof now);
+    if (!run->model.config.allow_other_data)
+        return error_set(err, EXIT_DATA,
+                         "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
+                         "fingerprint %016llx): name the same files in the same order, or go on with these by "
+                         "--allow-other-data",
+                         folder, run->done.data[0] ? run->done.data : "not described",
+                         (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
+    fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    return true;
+}
+
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
@@ -620,11 +692,10 @@ static bool start_or_resume(Run *run, Error *err) {
                 "--micro-batch %d: %s stands after %lld sequences of its data, which is no multiple; resume "
                 "with the micro-batch that it was trained with, or a divisor of it",
                 c->micro_batch, folder, (long long)run->done.sequences);
+        if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
-        if (run->train && run->done.data_fingerprint != data_fingerprint(run->train))
-            fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
         if (!c->quiet) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
@@ -633,7 +704,11 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (run->train) run->done.data_fingerprint = data_fingerprint(run->train);
+    if (run->train) {
+        run->done.data_fingerprint = data_fingerprint(run->train);
+        data_describe(run->train, run->done.data, sizeof run->done.data);
+    }
+    if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
     m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
     return true;
 }
@@ -678,6 +753,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
     if (!run->log) return false;
+    log_resume(run->log, run->done.state.skipped);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
@@ -687,6 +763,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
 int main(int argc, char **argv) {
     static Config config;
     static Run run;
+    static Lock lock;
+    run.start_ms = now_ms();
     Error err = {EXIT_DONE, ""};
     bool exit_now = false;
     bool ok = config_parse(&config, argc, argv, &exit_now, &err);
@@ -697,14 +775,17 @@ int main(int argc, char **argv) {
         if (ok && config.plan) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
-            bool writes = config.train[0] && !config.eval_only && config.out[0];
-            ok = (!writes || out_prepare(&config, &err)) && run_all(&run, &config, &err);
+            bool trains = config.train[0] && !config.eval_only, writes = trains && config.out[0];
+            if (trains) signals_open();
+            ok = (!writes || out_prepare(&config, &lock, &err)) && run_all(&run, &config, &err);
+            saver_close(run.saver);
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);
             hellaswag_close(run.hellaswag);
             tokenizer_close(run.tokenizer);
             model_destroy(&run.model);
+            if (writes) lock_release(&lock);
         }
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
