@@ -168,24 +168,28 @@ static void model_forward(Model *m) {
 
 // The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
 // the sum of the losses to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
-// tied embedding's gradient.
+// tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head fp8).
 static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
     Weight head = weight(m, WTE, 0);
+    Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
+    if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
         int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
-        Tensor n = tensor_rows(act(m, NF, 0), begin, count);
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);
-        ops->linear_forward(ex, logits, n, head, no_tensor());
-        ops->loss_forward_backward(ex, logits, tensor_rows(act(m, LOSSES, 0), begin, count),
-                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale,
-                                   backward, m->state);
+        Tensor dlogits = tensor_rows(act(m, DLOGITS_Q, 0), 0, count);
+        Tensor dlogits_t = tensor_rows(act(m, DLOGITS_QT, 0), 0, count);
+        ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
+        ops->loss_forward_backward(
+            ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
+            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
         if (!backward) continue;
-        ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), logits, head);
-        ops->linear_backward_weight(ex, grad(m, WTE, 0), logits, n, accumulate || begin > 0);
+        ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
+        ops->linear_backward_weight(ex, grad(m, WTE, 0), dlogits_t, tensor_rows(nf_t, begin, count),
+                                    accumulate || begin > 0);
     }
     ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
     ops->range_pop(ex);
@@ -384,29 +388,39 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
+// FP8 products take tokens in sixteens: how many sequences of T tokens a pass has where one is asked for. The
+// micro-batch's tokens are a multiple of 16, so as many fit.
+static int sample_sequences(const Config *c, int T) {
+    int B = 1;
+    bool fp8 = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    while (fp8 && B * T % 16 != 0 && B < c->micro_batch) B++;
+    return B;
+}
+
 // Continues ids[0 .. count) by `more` tokens and prints text (token ids where there is no vocabulary).
 static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, int count, int more) {
     const Config *c = &m->config;
     FILE *out = c->json ? stderr : stdout; // standard output is JSON lines then
     int T = c->seq_len, vocab = c->shape.vocab;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
-    int32_t *window = (int32_t *)xcalloc((size_t)T, sizeof *window);
-    Tensor row = tensor_rows(act(m, LOGITS, 0), 0, 1);
-    size_t bytes = (size_t)vocab * format_bytes(row.format);
+    int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
+    int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
+    Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
+    size_t bytes = (size_t)vocab * format_bytes(few.format);
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
     for (int n = count; n < count + more; n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
-        memset(window, 0, (size_t)T * sizeof *window);
+        int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
+        memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
-        batch_upload(m, 1, padded, window, NULL);
+        batch_upload(m, B, padded, window, NULL);
         model_forward(m);
-        m->ops->linear_forward(&m->exec, row, tensor_rows(act(m, NF, 0), length - 1, 1), weight(m, WTE, 0),
-                               no_tensor());
-        m->ops->download(&m->exec, raw, row.data, bytes);
-        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, row.format, i);
+        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows), weight(m, WTE, 0), no_tensor());
+        m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
+        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
     }
     for (int i = 0; i < count + more; i++) {

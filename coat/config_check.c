@@ -20,10 +20,6 @@ static bool may_use_gpu(const Config *c) {
     return c->device == DEVICE_CUDA;
 #endif
 }
-static bool uses_fp8_head(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.head == LINEAR_FP8;
-}
 static bool uses_zero(const Config *c, int ranks) {
     return c->zero > 0 && ranks > 1;
 }
@@ -70,7 +66,6 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {uses_fp8_head, true, "--head fp8", "the head's FP8 products are not built yet", "use --head bf16"},
     {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
     {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},

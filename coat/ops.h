@@ -123,12 +123,15 @@ typedef struct Ops {
     // y and h may be the same memory; then with bias.data NULL h is already complete.
     void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias);
 
-    // The loss of a chunk of tokens, and its gradient in place of the logits (R, Vp) where `backward`.
+    // The loss of a chunk of tokens and its gradient (R, Vp).
     // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
-    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0.
+    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
+    // dlogits_t are the memory of the logits, which it takes the place of. FP8: codes in E5M2 and their transpose, for
+    // which the memory of the logits may serve. dlogits.data NULL: the loss alone.
+    // Its codes need no maximum: |dlogits| <= scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
     // A non-finite loss raises state->nonfinite.
-    void (*loss_forward_backward)(Exec *, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                                  bool backward, StepState *state);
+    void (*loss_forward_backward)(Exec *, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                  Tensor targets, int vocab, float scale, StepState *state);
     // state->loss_sum += scale * sum of losses, in a fixed order.
     void (*loss_sum)(Exec *, Tensor losses, float scale, StepState *state);
 

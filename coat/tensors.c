@@ -54,8 +54,10 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     ACT("x_final",    false, RULE_LAST_INPUT, DIM_M,     DIM_C,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
     ACT("meanf",      false, RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
     ACT("rstdf",      false, RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
-    ACT("nf",         false, RULE_SCRATCH,    DIM_M,     DIM_C,   STAGE_NORMF,         STAGE_HEAD,          -1),
-    ACT("logits",     false, RULE_LOGITS,     DIM_CHUNK, DIM_VP,  STAGE_HEAD,          STAGE_HEAD,          -1),
+    ACT("nf",         false, RULE_HEAD_IN,    DIM_M,     DIM_C,   STAGE_NORMF,         STAGE_BWD_HEAD,      -1),
+    ACT("logits",     false, RULE_LOGITS,     DIM_CHUNK, DIM_VP,  STAGE_HEAD,          STAGE_BWD_HEAD,      -1),
+    ACT("dlogits_q",  false, RULE_LOGITS_GRAD,   DIM_CHUNK, DIM_VP, STAGE_HEAD,        STAGE_BWD_HEAD,      LOGITS),
+    ACT("dlogits_qt", false, RULE_LOGITS_GRAD_T, DIM_CHUNK, DIM_VP, STAGE_BWD_HEAD,    STAGE_BWD_HEAD,      LOGITS),
     ACT("losses",     false, RULE_LOSSES,     DIM_M,     DIM_1,   STAGE_HEAD,          STAGE_HEAD,          -1),
 
     ACT("dresid",     false, RULE_SCRATCH,    DIM_M,     DIM_C,   STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     -1),
@@ -73,6 +75,7 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     ACT("n2_t",       true,  RULE_NORM_OUT_T, DIM_M,     DIM_C,   STAGE_BWD_FC,        STAGE_BWD_FC,        N2),
     ACT("g_t",        true,  RULE_ACT_OUT_T,  DIM_M,     DIM_F,   STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    G),
     ACT("o_t",        true,  RULE_ATT_OUT_T,  DIM_M,     DIM_ATT, STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      O),
+    ACT("nf_t",       false, RULE_HEAD_IN_T,  DIM_M,     DIM_C,   STAGE_HEAD,          STAGE_BWD_HEAD,      NF),
 };
 #undef PARAM
 #undef ACT

@@ -114,8 +114,8 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
 void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x);
 void cuda_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
-void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                                bool backward, StepState *state);
+void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                Tensor targets, int vocab, float scale, StepState *state);
 void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
 void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
 void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
