@@ -16,6 +16,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/checkpoint.h"
 #include "coat/config.h"
 #include "coat/data.h"
+#include "coat/health.h"
 #include "coat/hf.h"
 #include "coat/log.h"
 #include "coat/ops.h"
@@ -203,12 +204,12 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, 0), dresid_qt = act(m, DRESID_QT, 0);
+    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
     Tensor dn = act(m, DN, 0);
 
     // feed-forward half
     Tensor h = saved(m, H, l), g_t = act(m, G_T, l), n2_t = act(m, N2_T, l);
-    Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, 0), dh_qt = act(m, DH_QT, 0);
+    Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
     ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
     ops->gelu_rebuild(ex, g_t, saved(m, G, l), h);
@@ -222,7 +223,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
 
     // attention half
     Tensor o = saved(m, O, l), o_t = act(m, O_T, l), n1_t = act(m, N1_T, l), d_o = act(m, DO, 0);
-    Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, 0), dqkv_qt = act(m, DQKV_QT, 0);
+    Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
     ops->linear_backward_data(ex, d_o, dresid_q, weight(m, PROJW, l));
     ops->quantize_rebuild(ex, o_t, act(m, OQ, l), o);
@@ -522,6 +523,16 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
+// How the FP8 tensors fit their scales, from what the step left in memory.
+static void log_health(Run *run) {
+    Model *m = &run->model;
+    char warning[256];
+    char *json = health_json(&m->arena, &m->exec, warning, sizeof warning);
+    if (json) log_object(run->log, run->done.step, "fp8", json);
+    if (warning[0]) log_text(run->log, "%s", warning);
+    free(json);
+}
+
 // The training loop.
 static bool train(Run *run, Error *err) {
     Model *m = &run->model;
@@ -545,6 +556,7 @@ static bool train(Run *run, Error *err) {
                            (long long)m->host.skipped_run);
             break;
         }
+        if (due(step, c->health_every)) log_health(run);
         if (last || due(step, c->val_every)) ok = validate(run, err);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
         if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);

@@ -253,6 +253,15 @@ void log_val(Log *log, int64_t step, double val_loss) {
     fflush(stdout);
 }
 
+void log_object(Log *log, int64_t step, const char *key, const char *json) {
+    if (!log->active) return;
+    size_t size = strlen(key) + strlen(json) + 64;
+    char *line = (char *)xmalloc(size);
+    snprintf(line, size, "{\"step\":%" PRId64 ",\"%s\":%s", step, key, json);
+    write_line(log, line, size);
+    free(line);
+}
+
 void log_text(Log *log, const char *format, ...) {
     if (!log->active || log->quiet) return;
     FILE *stream = log->json ? stderr : stdout;

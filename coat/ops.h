@@ -71,6 +71,15 @@ typedef struct {
     uint64_t index; // of the tensor's first element among all parameters: seeds stochastic rounding
 } Parameter;
 
+// What the codes of an FP8 tensor say about its scales, counted over the whole tensor.
+typedef struct {
+    uint64_t saturated; // codes of the largest magnitude beyond one per scale, whose own maximum has that code
+    uint64_t zero;      // codes 0: of values that were 0, and of those too small for the scale
+    uint64_t clamped;   // SCALE_EXPAND: groups whose exponent k is at an end of its range
+    uint32_t amax;      // bits of the largest magnitude that a code stands for
+    uint32_t largest;   // the largest code, without sign
+} Health;
+
 typedef struct Exec Exec;
 
 typedef struct Ops {
@@ -178,6 +187,11 @@ typedef struct Ops {
     void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
     // FP8 codes of the weights that have any, from w.value; nothing for the others.
     void (*weights_quantize)(Exec *, const Parameter *parameters, int count);
+
+    // --- log ---------------------------------------------------------------------------------------------
+    // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
+    // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros).
+    void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
 } Ops;
 
 // Where operations run. The arena gives the workspace; `backend` is private to the filled table.

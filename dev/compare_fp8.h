@@ -106,6 +106,59 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
+// Codes without NaN; some are 0, some the largest.
+static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format format, uint64_t stream) {
+    const int top = format == FMT_E4M3 ? 0x7e : 0x7b;
+    uint8_t *host = (uint8_t *)xmalloc((size_t)(rows * cols));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        uint64_t bits = rng_hash(78, stream, (uint64_t)i);
+        int code = bits % 8 == 0 ? 0 : bits % 8 == 1 ? top : (int)(bits >> 8 & 0xffff) % top;
+        host[i] = (uint8_t)(code | (bits >> 40 & 0x80));
+    }
+    Pair p = pair_of_bytes(b, rows, cols, format, host);
+    free(host);
+    return p;
+}
+
+// The counts of both backends are equal: of one scale, of groups with a shorter last one, of moments with a tail.
+static void compare_health(Backends *b) {
+    enum { COUNT = 6, ROWS = 37, COLS = 336 };
+    Pair codes[COUNT], scales[COUNT], exponents[COUNT];
+    Tensor tensors[2][COUNT];
+    Health found[2][COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        Format format = i % 2 ? FMT_E5M2 : FMT_E4M3;
+        Granularity kind = i < 2 ? SCALE_TENSOR : i < 4 ? SCALE_GROUP : SCALE_EXPAND;
+        int group = i == 2 ? 16 : 128;
+        codes[i] = pair_random_codes(b, ROWS, i == 5 ? COLS - 3 : COLS, format, 70 + (uint64_t)i);
+        scales[i] = pair_random(b, ROWS, COLS, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 80 + (uint64_t)i);
+        exponents[i] = pair_random_codes(b, ROWS, COLS, FMT_E4M3, 90 + (uint64_t)i);
+        ON_BOTH(b) {
+            Tensor t = codes[i].t[s];
+            t.granularity = kind;
+            t.group = group;
+            t.scale = scales[i].t[s].data;
+            t.exponent = (uint8_t *)exponents[i].t[s].data;
+            if (i == 3) t.format = FMT_E4M3;
+            tensors[s][i] = t;
+        }
+    }
+    ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "gpu against twin: health of codes");
+    check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
+          "health of codes finds something");
+    ON_BOTH(b) {
+        tensors[s][0].data = tensors[s][1].data = NULL;
+        CALL(b, health, tensors[s], 2, found[s]);
+    }
+    check(memcmp(found[0], found[1], 2 * sizeof(Health)) == 0, "gpu against twin: health of scales");
+    for (int i = 0; i < COUNT; i++) {
+        pair_free(b, codes[i]);
+        pair_free(b, scales[i]);
+        pair_free(b, exponents[i]);
+    }
+}
+
 static void compare_fp8(bool small_only) {
     Small small = {2, 12, 768, 3001, 3, 64, true, 0};
     Config c = small_config(small);
@@ -114,6 +167,7 @@ static void compare_fp8(bool small_only) {
     Backends b;
     backends_open(&b, c);
     compare_head(&b, 96, 192, 3001, 3072);
+    compare_health(&b);
     if (!small_only) {
         compare_head(&b, 144, 768, 50257, 50304);
         compare_head(&b, 80, 1600, 130000, 130048); // rows longer than shared memory

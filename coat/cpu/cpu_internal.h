@@ -164,3 +164,4 @@ void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
 void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);

@@ -128,6 +128,7 @@ void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Ten
 void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 
 // matrix products: cuda_matmul.cu
 // Algorithms come from a table (matmul_table.h) or are the library's first choice; with --autotune they are timed
