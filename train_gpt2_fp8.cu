@@ -523,10 +523,11 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-// How the FP8 tensors fit their scales, from what the step left in memory.
+// How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
 static void log_health(Run *run) {
     Model *m = &run->model;
     char warning[256];
+    if (m->exec.rank != 0) return;
     char *json = health_json(&m->arena, &m->exec, warning, sizeof warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
     if (warning[0]) log_text(run->log, "%s", warning);

@@ -31,6 +31,10 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     for (int layer = 0; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // other layers and stages have used its memory
+        if (t->shard_elements < tensor_elements(tensor)) {          // this process's share, in one piece
+            tensor.rows = 1;
+            tensor.cols = tensor.stride = t->shard_elements;
+        }
         c->tensor[c->tensors++] = tensor;
     }
 }

@@ -1,6 +1,6 @@
 // How well the FP8 tensors of a run fit their scales: per layer the largest magnitude, the shares of saturated and of
 // zero codes, and the share of the moments' groups whose exponent is clamped, counted where the last micro-batch and
-// the last update left them in memory.
+// the last update left them in memory. Each process counts what it holds.
 #pragma once
 #include "arena.h"
 

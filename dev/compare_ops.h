@@ -361,6 +361,8 @@ static void compare_all_models(bool small_only) {
     compare_models("coat", fp8_config(s, fp8_coat), 0.0);
     if (small_only) return;
     compare_models("fp8-linear", fp8_config(s, fp8_linear), 0.0);
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8};
+    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
     compare_models("coat --head fp8", fp8_config(s, fp8_coat_head), 0.0);
     Config c = fp8_config(s, fp8_coat);
     c.recipe.recompute = 0;

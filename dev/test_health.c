@@ -120,7 +120,7 @@ typedef struct {
     Config config;
 } Run;
 
-static void run_begin(Run *run, RecipeKind recipe, LinearKind head) {
+static void run_begin(Run *run, RecipeKind recipe, LinearKind head, int ranks) {
     Error err;
     memset(run, 0, sizeof *run);
     config_defaults(&run->config);
@@ -138,7 +138,8 @@ static void run_begin(Run *run, RecipeKind recipe, LinearKind head) {
     run->exec.ops = cpu_ops();
     run->exec.ranks = 1;
     assert_true(run->exec.ops->open(&run->exec, &run->config, &err));
-    arena_plan(&run->arena, &run->config, 1, DEVICE_CPU);
+    run->config.zero = ranks > 1 ? 1 : 0;
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
     assert_true(arena_allocate(&run->arena, &run->exec, &err));
     memset(run->arena.base, 0, run->arena.total_bytes);
 }
@@ -173,7 +174,7 @@ static void object(void **state) {
     (void)state;
     Run run;
     char warning[256];
-    run_begin(&run, RECIPE_COAT, LINEAR_FP8);
+    run_begin(&run, RECIPE_COAT, LINEAR_FP8, 1);
     *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale = 2.0f;
     *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale = 0.5f;
     Tensor h = arena_tensor(&run.arena, H, VALUE, 1), m = arena_tensor(&run.arena, FCW, MOMENT_M, 2);
@@ -199,14 +200,37 @@ static void object(void **state) {
     json_decref(found);
     run_end(&run);
 
-    run_begin(&run, RECIPE_FP8_LINEAR, LINEAR_BF16);
+    run_begin(&run, RECIPE_FP8_LINEAR, LINEAR_BF16, 1);
     found = object_of(&run, warning, sizeof warning);
     assert_keys(found, "n1", 3); // saved there
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, LINEAR_BF16);
+    run_begin(&run, RECIPE_BF16, LINEAR_BF16, 1);
     assert_null(object_of(&run, warning, sizeof warning));
+    run_end(&run);
+}
+
+// With ZeRO a process holds a part of each moment, and its figures are of that.
+static void parts_of_moments(void **state) {
+    (void)state;
+    Run run;
+    char warning[256];
+    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 2);
+    const TensorLayout *t = &run.arena.layout[QKVW][MOMENT_M];
+    assert_int_equal(t->shard_elements, 96 * 32 / 2);
+    for (int layer = 0; layer < 3; layer++) {
+        Tensor m = arena_tensor(&run.arena, QKVW, MOMENT_M, layer);
+        memset(m.data, 0x11, 96 * 32 / 4);
+        memset(m.exponent, 16, 12);
+        memset(m.exponent, 255, 3);
+    }
+    json_t *found = object_of(&run, warning, sizeof warning);
+    for (size_t layer = 0; layer < 3; layer++) {
+        assert_true(figure(found, "qkvw.m", "zero", 3, layer) == 0.5);
+        assert_true(figure(found, "qkvw.m", "clamped", 3, layer) == 0.25);
+    }
+    json_decref(found);
     run_end(&run);
 }
 
@@ -214,7 +238,7 @@ static void warnings(void **state) {
     (void)state;
     Run run;
     char warning[256];
-    run_begin(&run, RECIPE_COAT, LINEAR_BF16);
+    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 1);
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
     memset(w.data, 0xfe, 100); // of 1024
     json_decref(object_of(&run, warning, sizeof warning));
@@ -230,6 +254,7 @@ static void warnings(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counts), cmocka_unit_test(object), cmocka_unit_test(warnings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(counts), cmocka_unit_test(object),
+                                       cmocka_unit_test(parts_of_moments), cmocka_unit_test(warnings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
