@@ -382,6 +382,8 @@ static void test_smaller_pass(void) {
 #if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
 #include "dev/compare_ops.h"
 
+#include "dev/compare_fp8.h"
+
 static bool gpu_present(char *why, size_t size) {
     Exec exec;
     Error err;
@@ -553,6 +555,7 @@ int main(int argc, char **argv) {
     bool small = argc == 2 && strcmp(argv[1], "--small") == 0;
     if (gpu_present(why, sizeof why)) {
         compare_operations(small);
+        compare_fp8(small);
         compare_all_models(small);
     } else {
         printf("skip - the GPU's operations against the twin's: %s\n", why);

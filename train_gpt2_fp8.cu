@@ -16,6 +16,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/checkpoint.h"
 #include "coat/config.h"
 #include "coat/data.h"
+#include "coat/health.h"
 #include "coat/hellaswag.h"
 #include "coat/hf.h"
 #include "coat/log.h"
@@ -173,24 +174,28 @@ static void model_forward(Model *m) {
 
 // The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
 // the sum of the losses to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
-// tied embedding's gradient.
+// tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head fp8).
 static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
     Weight head = weight(m, WTE, 0);
+    Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
+    if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
         int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
-        Tensor n = tensor_rows(act(m, NF, 0), begin, count);
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);
-        ops->linear_forward(ex, logits, n, head, no_tensor());
-        ops->loss_forward_backward(ex, logits, tensor_rows(act(m, LOSSES, 0), begin, count),
-                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale,
-                                   backward, m->state);
+        Tensor dlogits = tensor_rows(act(m, DLOGITS_Q, 0), 0, count);
+        Tensor dlogits_t = tensor_rows(act(m, DLOGITS_QT, 0), 0, count);
+        ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
+        ops->loss_forward_backward(
+            ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
+            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
         if (!backward) continue;
-        ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), logits, head);
-        ops->linear_backward_weight(ex, grad(m, WTE, 0), logits, n, accumulate || begin > 0);
+        ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
+        ops->linear_backward_weight(ex, grad(m, WTE, 0), dlogits_t, tensor_rows(nf_t, begin, count),
+                                    accumulate || begin > 0);
     }
     ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
     ops->range_pop(ex);
@@ -204,12 +209,12 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, 0), dresid_qt = act(m, DRESID_QT, 0);
+    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
     Tensor dn = act(m, DN, 0);
 
     // feed-forward half
     Tensor h = saved(m, H, l), g_t = act(m, G_T, l), n2_t = act(m, N2_T, l);
-    Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, 0), dh_qt = act(m, DH_QT, 0);
+    Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
     ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
     ops->gelu_rebuild(ex, g_t, saved(m, G, l), h);
@@ -223,7 +228,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
 
     // attention half
     Tensor o = saved(m, O, l), o_t = act(m, O_T, l), n1_t = act(m, N1_T, l), d_o = act(m, DO, 0);
-    Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, 0), dqkv_qt = act(m, DQKV_QT, 0);
+    Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
     ops->linear_backward_data(ex, d_o, dresid_q, weight(m, PROJW, l));
     ops->quantize_rebuild(ex, o_t, act(m, OQ, l), o);
@@ -424,29 +429,39 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
+// FP8 products take tokens in sixteens: how many sequences of T tokens a pass has where one is asked for. The
+// micro-batch's tokens are a multiple of 16, so as many fit.
+static int sample_sequences(const Config *c, int T) {
+    int B = 1;
+    bool fp8 = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    while (fp8 && B * T % 16 != 0 && B < c->micro_batch) B++;
+    return B;
+}
+
 // Continues ids[0 .. count) by `more` tokens and prints text (token ids where there is no vocabulary).
 static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, int count, int more) {
     const Config *c = &m->config;
     FILE *out = c->json ? stderr : stdout; // standard output is JSON lines then
     int T = c->seq_len, vocab = c->shape.vocab;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
-    int32_t *window = (int32_t *)xcalloc((size_t)T, sizeof *window);
-    Tensor row = tensor_rows(act(m, LOGITS, 0), 0, 1);
-    size_t bytes = (size_t)vocab * format_bytes(row.format);
+    int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
+    int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
+    Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
+    size_t bytes = (size_t)vocab * format_bytes(few.format);
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
     for (int n = count; n < count + more && !signals_stop(); n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
-        memset(window, 0, (size_t)T * sizeof *window);
+        int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
+        memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
-        batch_upload(m, 1, padded, window, NULL);
+        batch_upload(m, B, padded, window, NULL);
         model_forward(m);
-        m->ops->linear_forward(&m->exec, row, tensor_rows(act(m, NF, 0), length - 1, 1), weight(m, WTE, 0),
-                               no_tensor());
-        m->ops->download(&m->exec, raw, row.data, bytes);
-        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, row.format, i);
+        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows), weight(m, WTE, 0), no_tensor());
+        m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
+        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
     }
     for (int i = 0; i < count + more; i++) {
@@ -588,6 +603,17 @@ static bool check_skips(Run *run, Error *err) {
                      (long long)m->host.skipped_run, m->guard ? "an outlying or non-finite" : "a non-finite");
 }
 
+// How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
+static void log_health(Run *run) {
+    Model *m = &run->model;
+    char warning[256];
+    if (m->exec.rank != 0) return;
+    char *json = health_json(&m->arena, &m->exec, warning, sizeof warning);
+    if (json) log_object(run->log, run->done.step, "fp8", json);
+    if (warning[0]) log_text(run->log, "%s", warning);
+    free(json);
+}
+
 // The training loop.
 static bool train(Run *run, Error *err) {
     Model *m = &run->model;
@@ -610,6 +636,7 @@ static bool train(Run *run, Error *err) {
         bool last = step == run->steps, save = signals_take_save() || last || due(step, c->save_every);
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
+        if (due(step, c->health_every)) log_health(run);
         ok = check_skips(run, err);
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);

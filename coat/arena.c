@@ -123,6 +123,8 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     place_attachments(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
+    // with their gradient's codes; the transposed codes take the place of the logits
+    if (owns_memory(&arena->layout[DLOGITS_Q][VALUE])) logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);
     arena->category_bytes[CATEGORY_LOGITS] = logits; // a part of the pool, named because it is easily made smaller
     arena->category_bytes[CATEGORY_SCRATCH] += pool - logits;
     cursor += pool;

@@ -128,6 +128,7 @@ void config_defaults(Config *config) {
     config->hellaswag_every = -1;
     config->sample_every = 20;
     config->sample_tokens = 64;
+    config->health_every = 100;
     config->temperature = 1.0f;
     config->resume_step = -1;
     config->gpus = 1;

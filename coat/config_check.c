@@ -20,10 +20,6 @@ static bool may_use_gpu(const Config *c) {
     return c->device == DEVICE_CUDA;
 #endif
 }
-static bool uses_fp8_head(const Config *c, int ranks) {
-    (void)ranks;
-    return c->recipe.head == LINEAR_FP8;
-}
 static bool uses_zero(const Config *c, int ranks) {
     return c->zero > 0 && ranks > 1;
 }
@@ -70,7 +66,6 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {uses_fp8_head, true, "--head fp8", "the head's FP8 products are not built yet", "use --head bf16"},
     {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
     {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
@@ -114,28 +109,26 @@ static bool check_shape(const Config *c, Error *err) {
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
     if (value % multiple == 0) return true;
-    return error_set(err, EXIT_USER, "%s: FP8 products need %s, here %lld, to be a multiple of %lld", flag, what,
-                     (long long)value, (long long)multiple);
+    return error_set(err, EXIT_USER, "%s: FP8 needs %s, here %lld, to be a multiple of %lld; use %lld", flag, what,
+                     (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// The libraries' FP8 products take inner and outer dimensions that are multiples of 16.
+// The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
+// columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
 static bool check_fp8(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
+    const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
-    if (c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8) {
-        if (!check_multiple("--channels", "the width", s->channels, 16, err)) return false;
-        if (!search && !check_multiple("--micro-batch, --seq-len", "their product", config_micro_tokens(c), 16, err))
-            return false;
-    }
-    if (c->recipe.linear == LINEAR_FP8) {
-        int64_t qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
-        if (!check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err)) return false;
-        if (!check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
-    }
-    if (c->recipe.head == LINEAR_FP8 &&
-        !check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err))
+    bool linear = r->linear == LINEAR_FP8, head = r->head == LINEAR_FP8, saved = r->saved == SAVED_COAT;
+    int64_t tokens = config_micro_tokens(c), qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+    if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
+    if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
         return false;
-    return true;
+    if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
+        return false;
+    if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
+    return !head || c->logits_chunk >= tokens ||
+           check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }
 
 static bool check_batch(const Config *c, int ranks, Error *err) {

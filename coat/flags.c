@@ -122,6 +122,8 @@ static const Flag table[] = {
      "steps between samples of text; 0: only at the end"},
     {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "N", 0, 1 << 24, NULL,
      "tokens per sample; 0: no samples"},
+    {GROUP_EVALUATION, "health-every", FLAG_INT64, AT(health_every), "STEPS", 0, BIG, NULL,
+     "steps between lines in the log on how the FP8 tensors fit their scales; 0: none"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), "TEXT", 0, 0, "",
      "start of the samples; without --train, print one sample and end"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), "X", 0, 100, NULL,

@@ -267,6 +267,15 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
+void log_object(Log *log, int64_t step, const char *key, const char *json) {
+    if (!log->active) return;
+    size_t size = strlen(key) + strlen(json) + 64;
+    char *line = (char *)xmalloc(size);
+    snprintf(line, size, "{\"step\":%" PRId64 ",\"%s\":%s", step, key, json);
+    write_line(log, line, size);
+    free(line);
+}
+
 void log_text(Log *log, const char *format, ...) {
     if (!log->active || log->quiet) return;
     FILE *stream = log->json ? stderr : stdout;

@@ -5,6 +5,7 @@
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
 //   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
+//   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
 // finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
 #pragma once
@@ -43,6 +44,9 @@ void log_val(Log *log, int64_t step, double val_loss);
 
 // A test with HellaSwag after `step` steps: how many examples were right.
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
+
+// An object of further figures after `step` steps, as JSON text.
+void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);

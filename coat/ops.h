@@ -74,6 +74,15 @@ typedef struct {
     uint64_t index; // of the tensor's first element among all parameters: seeds stochastic rounding
 } Parameter;
 
+// What the codes of an FP8 tensor say about its scales, counted over the whole tensor.
+typedef struct {
+    uint64_t saturated; // codes of the largest magnitude beyond one per scale, whose own maximum has that code
+    uint64_t zero;      // codes 0: of values that were 0, and of those too small for the scale
+    uint64_t clamped;   // SCALE_EXPAND: groups whose exponent k is at an end of its range
+    uint32_t amax;      // bits of the largest magnitude that a code stands for
+    uint32_t largest;   // the largest code, without sign
+} Health;
+
 typedef struct Exec Exec;
 
 typedef struct Ops {
@@ -129,12 +138,15 @@ typedef struct Ops {
     // y and h may be the same memory; then with bias.data NULL h is already complete.
     void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias);
 
-    // The loss of a chunk of tokens, and its gradient in place of the logits (R, Vp) where `backward`.
+    // The loss of a chunk of tokens and its gradient (R, Vp).
     // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
-    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0.
+    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
+    // dlogits_t are the memory of the logits, which it takes the place of. FP8: codes in E5M2 and their transpose, for
+    // which the memory of the logits may serve. dlogits.data NULL: the loss alone.
+    // Its codes need no maximum: |dlogits| <= scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
     // A non-finite loss raises state->nonfinite.
-    void (*loss_forward_backward)(Exec *, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                                  bool backward, StepState *state);
+    void (*loss_forward_backward)(Exec *, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                  Tensor targets, int vocab, float scale, StepState *state);
     // state->loss_sum += scale * sum of losses, in a fixed order.
     void (*loss_sum)(Exec *, Tensor losses, float scale, StepState *state);
 
@@ -184,6 +196,11 @@ typedef struct Ops {
     // FP8 codes of the weights that have any, from w.value; nothing for the others. The maxima are those that an
     // adamw_update of the same parameters left just before; after anything else, such as a load, they are looked for.
     void (*weights_quantize)(Exec *, const Parameter *parameters, int count);
+
+    // --- log ---------------------------------------------------------------------------------------------
+    // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
+    // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros).
+    void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
 } Ops;
 
 // Where operations run. The arena gives the workspace; `backend` is private to the filled table.

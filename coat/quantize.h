@@ -40,6 +40,14 @@ COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }
 
+// The scale of the loss's gradient in E5M2, known without a maximum: (softmax - onehot) * scale lies within
+// [-scale, scale], and -1 becomes exactly 2^15. Probabilities down to 2^-29 keep the format's precision; what becomes 0,
+// below 2^-32, is together less than 2^-16 of a token's gradient as long as the vocabulary has at most 65536 tokens.
+COAT_HD static inline float loss_gradient_scale(float scale) {
+    float quantum = scale * 0x1p-15f;
+    return quantum < SCALE_SMALLEST ? SCALE_SMALLEST : quantum;
+}
+
 COAT_HD static inline uint8_t fp8_encode(Format f, float x) {
     return f == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
 }

@@ -43,9 +43,9 @@ static inline int64_t tensor_elements(Tensor t) {
     return t.rows * t.cols;
 }
 
-// Rows [begin, begin + count) of a tensor that is not transposed.
+// Rows [begin, begin + count): of a transposed tensor, that many of the columns that its memory holds.
 static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
-    if (t.data) t.data = (char *)t.data + (size_t)(begin * t.stride) * format_bytes(t.format);
+    if (t.data) t.data = (char *)t.data + (size_t)(begin * (t.transposed ? 1 : t.stride)) * format_bytes(t.format);
     if (t.granularity == SCALE_GROUP && t.scale)
         t.scale = (char *)t.scale + (size_t)(begin * ((t.cols + t.group - 1) / t.group)) * format_bytes(FMT_BF16);
     if (t.amax) t.amax += begin;

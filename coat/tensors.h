@@ -23,10 +23,10 @@ typedef enum {
     X_IN, MEAN1, RSTD1, N1, QKV, O, LSE, OQ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
-    LOGITS, LOSSES,
+    LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward
     DRESID, DRESID_Q, DRESID_QT, DN, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
-    N1_T, N2_T, G_T, O_T,
+    N1_T, N2_T, G_T, O_T, NF_T,
     TENSOR_COUNT
 } TensorId;
 
@@ -41,10 +41,10 @@ typedef enum {
 
 // The steps of one micro-batch, as far as lifetimes need them. A scratch tensor that is used in stages
 // [first, last] shares memory with those whose stages do not overlap. Stages inside the layer loops come
-// back for every layer: what crosses from one layer to the next spans the whole loop.
+// back for every layer, those of the head for every chunk of logits: what crosses from one to the next spans the loop.
 typedef enum {
     STAGE_EMBED, STAGE_NORM1, STAGE_QKV, STAGE_ATTENTION, STAGE_PROJ, STAGE_NORM2, STAGE_FC, STAGE_ACT,
-    STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
+    STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
     STAGE_BWD_NORM2, STAGE_BWD_PROJ, STAGE_BWD_ATTENTION, STAGE_BWD_QKV, STAGE_BWD_NORM1, STAGE_BWD_EMBED,
     STAGE_COUNT
 } Stage;

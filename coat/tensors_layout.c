@@ -122,7 +122,8 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     resolve_moment(&out[MOMENT_V], r, exempt, r->second_moment);
     if (plain == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
-    if (row->row.product && r->linear == LINEAR_FP8 && plain == FMT_BF16) {
+    bool fp8 = (row->row.product && r->linear == LINEAR_FP8) || (id == WTE && r->head == LINEAR_FP8);
+    if (fp8 && plain == FMT_BF16) {
         out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
         out[CODES].granularity = SCALE_TENSOR;
         out[CODES_T] = out[CODES];
@@ -158,6 +159,8 @@ static int scale_source(TensorId id) {
     case DRESID_QT: return DRESID_Q;
     case DH_QT: return DH_Q;
     case DQKV_QT: return DQKV_Q;
+    case DLOGITS_QT: return DLOGITS_Q;
+    case NF_T: return NF;
     default: return -1;
     }
 }
@@ -182,6 +185,7 @@ static bool codes_have_amax(TensorId id) {
     switch (id) {
     case N1:
     case N2:
+    case NF:
     case G:
     case OQ:
     case DH_Q: return true;
@@ -194,6 +198,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     const Recipe *r = &c->recipe;
     bool full = r->precision == PRECISION_FP32;
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
+    bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool rebuild_act = r->recompute >= 1, rebuild_norm = r->recompute >= (coat ? 1 : 2);
     *t = layout_of(row, c, CATEGORY_SAVED, plain_format(r));
     t->saved = true;
@@ -223,6 +228,33 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         make_scratch(t);
         t->category = CATEGORY_LOGITS;
         t->saved = false;
+        if (fp8_head) t->last = STAGE_HEAD; // the gradient does not take their place
+        break;
+    case RULE_LOGITS_GRAD:
+    case RULE_LOGITS_GRAD_T:
+        if (!fp8_head) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, true, row->rule == RULE_LOGITS_GRAD_T, FMT_E5M2);
+        make_scratch(t);
+        t->category = CATEGORY_LOGITS;
+        t->saved = false;
+        break;
+    case RULE_HEAD_IN:
+        make_operand(t, fp8_head, false, FMT_E4M3);
+        t->has_amax = fp8_head && codes_have_amax(id);
+        t->saved = false;
+        make_scratch(t);
+        break;
+    case RULE_HEAD_IN_T:
+        if (!fp8_head) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_operand(t, true, true, FMT_E4M3);
+        t->saved = false;
+        make_scratch(t);
         break;
     case RULE_CARRIED:
         t->exists = coat;

@@ -22,20 +22,24 @@ typedef enum {
 // How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
 typedef enum {
     RULE_PARAMETER,
-    RULE_INPUT,      // I32, resident
-    RULE_STATE,      // bytes, resident
-    RULE_SAVED,      // plain, saved from forward to backward in every recipe
-    RULE_STATISTIC,  // FP32, saved
-    RULE_SCRATCH,    // plain, alive between its stages only
-    RULE_LOSSES,     // FP32, resident
-    RULE_LOGITS,     // plain scratch, counted in a category of its own
-    RULE_CARRIED,    // the residual stream where no saved tensor holds it (--saved coat)
-    RULE_RESIDUAL,   // the residual stream at one point: the norm's saved input, or the carried buffer
-    RULE_NORM_INPUT, // saved: plain, or E4M3 per group (--saved coat)
-    RULE_LAST_INPUT, // the final norm's input: plain in every recipe
-    RULE_HIDDEN,     // h: saved, plain or E4M3 per group
-    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
-    RULE_NORM_OUT,   // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt
+    RULE_INPUT,         // I32, resident
+    RULE_STATE,         // bytes, resident
+    RULE_SAVED,         // plain, saved from forward to backward in every recipe
+    RULE_STATISTIC,     // FP32, saved
+    RULE_SCRATCH,       // plain, alive between its stages only
+    RULE_LOSSES,        // FP32, resident
+    RULE_LOGITS,        // plain scratch, counted in a category of its own
+    RULE_LOGITS_GRAD,   // their gradient as the head's products read it: the logits' memory, or E5M2 per tensor
+    RULE_LOGITS_GRAD_T, // transposed
+    RULE_HEAD_IN,       // input of the head: plain or E4M3 per tensor (--head fp8)
+    RULE_HEAD_IN_T,     // as the head's weight gradient reads it
+    RULE_CARRIED,       // the residual stream where no saved tensor holds it (--saved coat)
+    RULE_RESIDUAL,      // the residual stream at one point: the norm's saved input, or the carried buffer
+    RULE_NORM_INPUT,    // saved: plain, or E4M3 per group (--saved coat)
+    RULE_LAST_INPUT,    // the final norm's input: plain in every recipe
+    RULE_HIDDEN,        // h: saved, plain or E4M3 per group
+    RULE_HIDDEN_OUT,    // the product that becomes h: h itself where that is plain, else scratch
+    RULE_NORM_OUT,      // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt
     RULE_ACT_OUT,
     RULE_ATT_OUT_Q,  // the attention's output as the product reads it: itself, or E4M3 per tensor
     RULE_NORM_OUT_T, // the same three as the weight gradient reads them

@@ -192,7 +192,7 @@ static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
 }
 static void run_loss(Exec *e, Block *k) {
-    e->ops->loss_forward_backward(e, k->logits, k->losses, k->targets, 50257, 1e-3f, true, &k->state);
+    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, 1e-3f, &k->state);
 }
 static void run_embed(Exec *e, Block *k) {
     e->ops->embed_forward(e, k->r, k->tokens, k->wte, k->wpe, SEQUENCE);

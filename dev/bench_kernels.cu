@@ -38,7 +38,7 @@ OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x
 OPERATION(gelu_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}) END
 OPERATION(gelu_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
-OPERATION(loss_forward_backward)(e, o->wide[s], o->losses, o->tokens, VOCAB, 1.0f, true, o->state) END
+OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END
 OPERATION(loss_sum)(e, o->losses, 1.0f, o->state) END
 OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, o->model.T, true) END
 OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END

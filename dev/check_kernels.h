@@ -271,10 +271,12 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     Twin logits = check_random(c, rows, padded, format, 0, 3), targets = check_tokens(c, rows, vocab, true);
     Twin losses = check_poisoned(c, rows, 1, FMT_FP32);
     check_reset(c, 0);
-    for (int backward = 0; backward < 2; backward++)
+    for (int backward = 0; backward < 2; backward++) {
+        const Twin dlogits = backward ? logits : Twin{};
         CHECK_BOTH(c, loss_forward_backward,
-                   (e, SIDE(logits), SIDE(losses), SIDE(targets), vocab, 0.37f, backward == 1,
+                   (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, 0.37f,
                     gpu ? c->gpu_state : c->cpu_state));
+    }
     check_equal(c, losses, 1e-5, "loss_forward_backward: losses");
     check_equal(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");
     CHECK_BOTH(c, loss_sum, (e, SIDE(losses), 0.5f, gpu ? c->gpu_state : c->cpu_state));
@@ -289,8 +291,8 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
             ((float *)logits.cpu.data)[padded + vocab - 1] = bad[i];
         check_upload(c, logits);
         check_reset(c, 0);
-        check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, losses.gpu, targets.gpu, vocab, 1, true,
-                                                 c->gpu_state);
+        check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, logits.gpu,
+                                                 targets.gpu, vocab, 1, c->gpu_state);
         check_say(c, check_state(c).nonfinite == 1, "loss_forward_backward: a non-finite loss goes unseen");
     }
     check_free(c);

@@ -290,8 +290,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], o.T, accumulate != 0);
-        CALL(b, loss_forward_backward, logits.t[s], losses.t[s], targets.t[s], (int)V, 1.0f / (float)M, true,
-             b->state[s]);
+        CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], logits.t[s], targets.t[s], (int)V,
+             1.0f / (float)M, b->state[s]);
         CALL(b, loss_sum, losses.t[s], 1.0f / (float)M, b->state[s]);
     }
     pair_check(b, r, o.tight, "embedding forward", "r");
@@ -382,6 +382,9 @@ static void compare_all_models(bool small_only) {
     compare_models("coat", fp8_config(s, fp8_coat), 0.0);
     if (small_only) return;
     compare_models("fp8-linear", fp8_config(s, fp8_linear), 0.0);
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8};
+    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
+    compare_models("coat --head fp8", fp8_config(s, fp8_coat_head), 0.0);
     Config c = fp8_config(s, fp8_coat);
     c.recipe.recompute = 0;
     c.recipe.cache_transposed = false;

@@ -9,15 +9,18 @@ typedef struct {
     SavedKind saved;
     NormInputKind norm_input;
     int recompute, group;
+    LinearKind head;
 } Fp8Recipe;
 
-static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16};
-static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16};
+static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_BF16};
+static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_BF16};
+static const Fp8Recipe fp8_coat_head = {"coat --head fp8", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_FP8};
 
 static Config fp8_config(Small s, Fp8Recipe r) {
     Config c = small_config(s);
     recipe_apply(&c.recipe, RECIPE_COAT);
     c.recipe.linear = r.linear;
+    c.recipe.head = r.head;
     c.recipe.saved = r.saved;
     c.recipe.norm_input = r.norm_input;
     c.recipe.recompute = r.recompute;
@@ -58,11 +61,13 @@ static void test_fp8_gradients(void) {
         Fp8Recipe recipe;
         double limit;
     } rows[] = {
-        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16}, 0.18},
-        {{"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16}, 0.18},
-        {{"coat --norm-input residual", LINEAR_FP8, SAVED_COAT, NORM_INPUT_RESIDUAL, 1, 16}, 0.18},
-        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 128}, 0.18},
-        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, NORM_INPUT_SAVED, 1, 16}, 0.06},
+        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_BF16}, 0.18},
+        {{"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_BF16}, 0.18},
+        {{"coat --norm-input residual", LINEAR_FP8, SAVED_COAT, NORM_INPUT_RESIDUAL, 1, 16, LINEAR_BF16}, 0.18},
+        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 128, LINEAR_BF16}, 0.18},
+        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_BF16}, 0.06},
+        {{"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8}, 0.10},
+        {{"coat --head fp8", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_FP8}, 0.18},
     };
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
@@ -118,6 +123,31 @@ static void test_fp8_recompute(void) {
     fp8_same_gradients(a, b, true, 1, "fp8-linear: recompute 0 and 2 give the same bits");
     fp8_same_gradients(fp8_coat, fp8_coat, false, 1, "transposed weight codes on demand give the same bits");
     fp8_same_gradients(fp8_coat, fp8_coat, true, 3, "three threads give the bits that one gives");
+    fp8_same_gradients(fp8_coat_head, fp8_coat_head, false, 3,
+                       "coat --head fp8: transposes on demand and three threads give the same bits");
+}
+
+// The scale of the loss's gradient does not depend on the chunk: its codes are the same however the tokens are cut, and
+// only the order of the sums over tokens differs. The logits and their transposed codes share memory.
+static void test_fp8_head_chunks(void) {
+    Small s = {2, 2, 48, 97, 3, 32, true, 0};
+    Config c = fp8_config(s, fp8_coat_head);
+    Model whole, cut;
+    c.logits_chunk = 0;
+    fp8_create(&whole, c);
+    c.logits_chunk = 64; // and a last one of 32
+    fp8_create(&cut, c);
+    const char *worst;
+    double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);
+    double error = gradients_differ(&cut, &whole, &worst);
+    check(x == y && error < 1e-6, "coat --head fp8: the cut into chunks changes no code");
+    size_t logits = whole.arena.layout[LOGITS][VALUE].data_bytes;
+    check(whole.arena.category_bytes[CATEGORY_LOGITS] == logits + logits / 2,
+          "coat --head fp8: the plan has the logits and their gradient's codes");
+    check(act(&whole, DLOGITS_QT, 0).data == act(&whole, LOGITS, 0).data,
+          "coat --head fp8: the transposed codes take the place of the logits");
+    model_destroy(&whole);
+    model_destroy(&cut);
 }
 
 // Two micro-batches added up are one batch of both: with scales of their own, so exactly up to the additions.
@@ -194,6 +224,7 @@ static void test_fp8_training(void) {
 static void test_fp8(void) {
     test_fp8_gradients();
     test_fp8_recompute();
+    test_fp8_head_chunks();
     test_fp8_accumulation();
     test_fp8_training();
 }

@@ -69,6 +69,22 @@ refuses "contradiction: heads do not divide channels" 1 "\-\-heads|\-\-channels"
 refuses "batch does not divide" 1 "\-\-batch-tokens.*(128|256)" "${run[@]}" --batch-tokens 200
 refuses "nothing to train on" 1 "\-\-train" "${small[@]}"
 refuses "longer than the model's positions" 1 "\-\-seq-len|positions" "${run[@]}" --positions 16
+for recipe in "--recipe coat" "--recipe fp8-linear" "--head fp8"; do # what FP8 cannot take
+    # shellcheck disable=SC2086
+    {
+        refuses "$recipe: channels" 1 "\-\-channels.*40.*multiple of 16" "${run[@]}" $recipe --channels 40
+        refuses "$recipe: tokens of a micro-batch" 1 "\-\-micro-batch, \-\-seq-len.*72.*multiple of 16" "${run[@]}" $recipe --micro-batch 3 --seq-len 24
+    }
+done
+refuses "--saved coat: channels" 1 "\-\-channels.*40.*multiple of 16" "${run[@]}" --saved coat --channels 40
+refuses "--saved coat: ffn" 1 "\-\-ffn.*100.*multiple of 16" "${run[@]}" --saved coat --ffn 100
+refuses "--linear fp8: ffn" 1 "\-\-ffn.*100.*multiple of 16" "${run[@]}" --linear fp8 --ffn 100
+refuses "--head fp8: chunk" 1 "\-\-logits-chunk.*20.*multiple of 16" "${run[@]}" --head fp8 --logits-chunk 20
+# a sequence that is no multiple of 16, in a micro-batch that is: samples take as many sequences as make one
+for recipe in "--recipe coat --head fp8" "--recipe fp8-linear" "--head fp8 --logits-chunk 16"; do
+    # shellcheck disable=SC2086
+    text=$("$program" "${run[@]}" $recipe --micro-batch 2 --seq-len 24 --sample-tokens 30 2>&1) && ok "$recipe: sequences of 24 tokens" || bad "$recipe: sequences of 24 tokens" "$text"
+done
 refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
 
 
@@ -141,6 +157,16 @@ cp -r "$folder/straight" "$folder/course"
 [ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ] && ok "resuming from an earlier step sets later checkpoints aside" || bad "resuming from an earlier step sets later checkpoints aside" "$(ls "$folder/course")"
 refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
 refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+
+# --- the FP8 tensors in the log
+"$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
+fp8=$(grep '"fp8"' "$folder/health/log.jsonl")
+[ "$(grep -o '^{"step":[0-9]*' <<<"$fp8" | tr '\n' ' ')" = '{"step":8 {"step":16 ' ] &&
+    grep -qE '"x_in":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":' <<<"$fp8" &&
+    grep -qE '"qkvw.m":.*"clamped":\[' <<<"$fp8" && grep -qE '"dh_q":\{"amax":\[[0-9.e-]+,[0-9.e-]+\]\}' <<<"$fp8" && grep -q '"wte.codes"' <<<"$fp8" &&
+    ok "--health-every" || bad "--health-every" "$fp8"
+"$program" "${long[@]}" --recipe coat --head fp8 --health-every 0 --steps 20 --out "$folder/unhealthy" >/dev/null
+! grep -q '"fp8"' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
 
 # --- using a model
 loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }

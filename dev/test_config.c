@@ -76,7 +76,15 @@ static void test_check(void **state) {
     refuse_run("--plan --recipe coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
     refuse_run("--plan --recipe coat --micro-batch 1 --seq-len 100", 1, "--micro-batch&multiple of 16");
     refuse_run("--plan --recipe coat --ffn 1000", 1, "--ffn&multiple of 16");
-    refuse_run("--plan --head fp8 --logits-chunk 100", 1, "--logits-chunk&multiple of 16");
+    refuse_run("--plan --head fp8 --logits-chunk 100", 1, "--logits-chunk&multiple of 16&use 112");
+    refuse_run("--plan --head fp8 --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16&use 48");
+    refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use 80");
+    refuse_run("--plan --saved coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
+    refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
+    refuse_run("--plan --recipe fp8-linear --layers 1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
+               "--head-dim&multiple of 16");
+    accept_run("--plan --saved coat --micro-batch 1 --seq-len 100", 1); // of channels alone
+    accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
     accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
 }
 
@@ -86,7 +94,6 @@ static void test_not_built(void **state) {
     accept_run("--train x --recipe fp8-linear --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cpu", 1);
     accept_run("--train x --recipe coat --device cpu", 1);
-    refuse_run("--train x --head fp8", 1, "--head fp8&not built yet");
     accept_run("--train x --saved coat --device cuda", 1);
     accept_run("--train x --moments coat --second-moment e5m2 --master none --device cpu", 1);
     accept_run("--train x --moments coat --master none --device cuda", 1);

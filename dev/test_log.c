@@ -93,6 +93,27 @@ static void json_lines(void **state) {
     assert_string_equal(contents(path), expected);
 }
 
+// Further figures are a line like any other: trimmed with their step, said by rank 0 alone, not shown to people.
+static void objects(void **state) {
+    (void)state;
+    const char *const line = "{\"step\":2,\"fp8\":{\"h\":{\"amax\":[1,2]}}}\n";
+    for (int rank = 0; rank < 2; rank++) {
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, rank, 4, 1, 0, 1000, &err);
+        log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0);
+        log_object(log, 2, "fp8", "{\"h\":{\"amax\":[1,2]}}");
+        log_close(log);
+        assert_null(strstr(captured(), "amax"));
+        if (rank == 0) assert_string_equal(strchr(contents(path), '\n') + 1, line);
+    }
+    for (int64_t first = 3; first >= 2; first--) {
+        capture(STDOUT_FILENO);
+        log_close(log_open(&config, 0, 4, first, 0, 1000, &err));
+        captured();
+        assert_true((strstr(contents(path), line) != NULL) == (first == 3));
+    }
+}
+
 static void lines_are_there_at_once(void **state) {
     (void)state;
     capture(STDOUT_FILENO);
@@ -338,6 +359,7 @@ static void json_mode(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(json_lines),
+        TEST(objects),
         TEST(lines_are_there_at_once),
         TEST(other_ranks_say_nothing),
         TEST(no_out_no_file),

@@ -66,8 +66,8 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     set_value(targets, R / 2, 0, -1); // a token without a target
     for (int64_t i = 0; i < R; i++)   // the padding's logits must not count
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
-    ops->loss_forward_backward(&f->exec, logits, again, targets, vocab, scale, false, &state);
-    ops->loss_forward_backward(&f->exec, logits, losses, targets, vocab, scale, true, &state);
+    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, scale, &state);
+    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, scale, &state);
     assert_true(same_bits(losses, again));
     assert_int_equal(state.nonfinite, 0);
     double total = 0;
@@ -111,10 +111,10 @@ static void loss_reports_nonfinite(void **unused) {
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
         set_value(logits, 3, 30, bad[i]); // padding
-        f.exec.ops->loss_forward_backward(&f.exec, logits, losses_, targets, 20, 1, false, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, 1, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
-        f.exec.ops->loss_forward_backward(&f.exec, logits, losses_, targets, 20, 1, true, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, 1, &state);
         assert_int_equal(state.nonfinite, 1);
         fixture_end(&f);
     }

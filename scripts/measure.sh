@@ -2,14 +2,15 @@
 # Training speed and memory of GPT-2 on one GPU: tokens per second after warm-up, the memory plan and what the
 # driver reports in use (1 GB = 10^9 bytes), for each recipe that is asked for.
 #
-#   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE...]        recipes: bf16 fp8-linear coat (default: bf16)
+#   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE...]        recipes: bf16 fp8-linear coat (default: bf16),
+#                                                                and each with +head: coat+head is --head fp8 too
 #
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
 #
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
 # GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 train=$1
 shift
 recipes=("$@")
@@ -31,8 +32,9 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         name=$out/$model-$recipe
         extra=()
         [ "$recipe" != bf16 ] || extra=(--master split16)
+        [[ $recipe != *+head ]] || extra+=(--head fp8)
         # shellcheck disable=SC2046 # the settings are words
-        "$program" --device cuda --model "$model" $(settings "$model") --recipe "$recipe" "${extra[@]}" --train "$train" \
+        "$program" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
             --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || {
             printf '%-10s %-12s %s\n' "$model" "$recipe" "$(tail -n 1 "$name.log")"
             continue

@@ -158,10 +158,11 @@ void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x);
 void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
 void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
-void cpu_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                               bool backward, StepState *state);
+void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                               Tensor targets, int vocab, float scale, StepState *state);
 void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
 
 void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);

@@ -1,8 +1,10 @@
-// Cross-entropy over a chunk of tokens, and its gradient in place of the logits.
-#include "cpu_internal.h"
+// Cross-entropy over a chunk of tokens, and its gradient: in place of the logits, or as FP8 codes.
+#include "cpu_quantize.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "quantize.h"
 
 #define CHUNK 1024 // columns handled at a time, so that decoded logits stay in the first-level cache
 
@@ -34,8 +36,10 @@ static real element(Tensor t, int64_t row, int64_t column) {
 }
 
 // One row of dlogits = (softmax - onehot) * scale; log_sum is that of the row.
-static void gradient_row(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target, real log_sum,
-                         real scale) {
+static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
+                         real log_sum, real scale) {
+    const bool fp8 = format_is_fp8(dlogits.format);
+    const float r = fp8 ? scale_reciprocal(*(const float *)dlogits.scale) : 1.0f;
     real buffer[CHUNK];
     for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
         int64_t count = smaller(CHUNK, vocab - begin);
@@ -43,7 +47,10 @@ static void gradient_row(const Cpu *cpu, Tensor logits, int64_t row, int64_t voc
         cpu->kernels->exponentials(buffer, x, 1, log_sum, count);
         if (target >= begin && target < begin + count) buffer[target - begin] -= 1;
         for (int64_t i = 0; i < count; i++) buffer[i] *= scale;
-        row_store(cpu, logits, row, begin, count, buffer);
+        if (fp8)
+            cpu->kernels->encode_fp8((uint8_t *)row_address(dlogits, row) + begin, buffer, count, r, dlogits.format);
+        else
+            row_store(cpu, dlogits, row, begin, count, buffer);
     }
 }
 
@@ -52,10 +59,21 @@ static void zero_columns(Tensor t, int64_t row, int64_t begin) {
     memset((char *)row_address(t, row) + (size_t)begin * bytes, 0, (size_t)(t.cols - begin) * bytes);
 }
 
-void cpu_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                               bool backward, StepState *state) {
+static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
+    if (!dlogits.data) return;
+    bool fp8 = dlogits.format == FMT_E5M2 && dlogits.scale && dlogits.data != logits.data && dlogits_t.transposed;
+    if (!fp8 && dlogits.data != logits.data)
+        fatal(EXIT_DEVICE, "the CPU backend's loss leaves its gradient in place of the logits or in e5m2, not in %s",
+              format_name(dlogits.format));
+}
+
+void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                               Tensor targets, int vocab, float scale, StepState *state) {
     require_plain("loss_forward_backward", logits);
+    require_gradient(dlogits, dlogits_t, logits);
     const Cpu *cpu = cpu_of(exec);
+    const bool backward = dlogits.data != NULL, fp8 = backward && format_is_fp8(dlogits.format);
+    if (fp8) *(float *)dlogits.scale = loss_gradient_scale(scale);
     int bad = 0;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static) reduction(| : bad)
     for (int64_t row = 0; row < logits.rows; row++) {
@@ -64,13 +82,14 @@ void cpu_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor 
         if (target >= 0) {
             real log_sum = row_log_sum(cpu, logits, row, vocab);
             loss = log_sum - element(logits, row, target);
-            if (backward) gradient_row(cpu, logits, row, vocab, target, log_sum, (real)scale);
+            if (backward) gradient_row(cpu, dlogits, logits, row, vocab, target, log_sum, (real)scale);
         }
-        if (backward) zero_columns(logits, row, target >= 0 ? vocab : 0);
+        if (backward) zero_columns(dlogits, row, target >= 0 ? vocab : 0);
         if (losses.data) *(real *)row_address(losses, row) = loss;
         bad |= !isfinite(loss);
     }
     if (bad) state->nonfinite = 1;
+    if (fp8) transpose_codes(exec, dlogits_t, dlogits);
 }
 
 void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {

@@ -40,6 +40,7 @@ const Ops *cpu_ops(void) {
         .grad_norm = cpu_grad_norm,
         .adamw_update = cpu_adamw_update,
         .weights_quantize = cpu_weights_quantize,
+        .health = cpu_health,
     };
     return &ops;
 }

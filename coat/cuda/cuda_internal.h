@@ -115,8 +115,8 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
 void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x);
 void cuda_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
-void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                                bool backward, StepState *state);
+void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                Tensor targets, int vocab, float scale, StepState *state);
 void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
 void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
 void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
@@ -129,6 +129,7 @@ void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Ten
 void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 
 // matrix products: cuda_matmul.cu
 // Algorithms come from a table (matmul_table.h) or are the library's first choice; with --autotune they are timed

@@ -1,6 +1,7 @@
 // The cross-entropy loss over a chunk of tokens, with the gradient written over the logits: one read and one
-// write of the widest tensor of the model.
-#include "cuda_kernels.h"
+// write of the widest tensor of the model. With --head fp8 the gradient is written as codes, half the bytes, and then
+// transposed for the product that makes the weight's gradient: 2 + 1 and 1 + 1 bytes per element.
+#include "fp8_kernels.h"
 
 #include <float.h>
 
@@ -11,8 +12,11 @@ constexpr int LOSS_BLOCKS_PER_SM = 2;
 constexpr int LOSS_WARPS = LOSS_THREADS / WARP;
 
 struct LossArguments {
-    void *logits;  // (rows, cols)
-    float *losses; // (rows); may be NULL
+    void *logits;       // (rows, cols)
+    float *losses;      // (rows); may be NULL
+    uint8_t *codes;     // (rows, cols) E5M2 for the gradient; NULL: in place of the logits
+    float *codes_scale; // written by the kernel
+    int64_t codes_stride;
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
@@ -89,8 +93,33 @@ template <typename T, int V, bool STAGED> struct RowReader {
     }
 };
 
+// Vectors of the gradient: where they go, and how.
+template <typename T, int V> struct GradientInPlace {
+    T *row;
+
+    __device__ GradientInPlace(const LossArguments &a, int64_t at) : row((T *)a.logits + at * a.stride) {}
+    __device__ void write(int index, const float x[V]) const { store(row + index * V, packed<T, V>(x)); }
+    __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
+};
+
+template <typename T, int V> struct GradientCodes {
+    uint8_t *row;
+    float reciprocal;
+
+    __device__ GradientCodes(const LossArguments &a, int64_t at)
+        : row(a.codes + at * a.codes_stride), reciprocal(scale_reciprocal(loss_gradient_scale(a.scale))) {}
+    __device__ void write(int index, const float x[V]) const {
+        Pack<uint32_t, V / 4> words;
+        encode<FMT_E5M2, V>(x, reciprocal, words.value);
+        store((uint32_t *)(row + index * V), words);
+    }
+    __device__ void element(int column, float x) const {
+        row[column] = (uint8_t)encode_pair<FMT_E5M2>(x * reciprocal, 0.0f);
+    }
+};
+
 // A persistent block takes every gridDim.x-th row.
-template <typename T, int V, bool STAGED>
+template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 staging[];
     __shared__ SoftmaxSum shared[LOSS_WARPS];
@@ -98,6 +127,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const int thread = (int)threadIdx.x, vectors = a.cols / V;
     T *const logits = (T *)a.logits;
 
+    if (a.codes_scale && blockIdx.x == 0 && thread == 0) *a.codes_scale = loss_gradient_scale(a.scale);
     if (blockIdx.x < a.rows)
         for (int i = thread; i < vectors; i += LOSS_THREADS) reader.fetch(logits + blockIdx.x * a.stride, i);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -120,6 +150,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
             for (int j = 0; j < V; j++) mine.sum += fast_exp(x[j] - mine.max);
         }
         const SoftmaxSum all = block_softmax(mine, shared);
+        const Gradient gradient(a, row);
         const float inverse = target < 0 ? 0.0f : a.scale / all.sum;
 
         const bool owner = target < 0 ? thread == 0 : target / V % LOSS_THREADS == thread;
@@ -140,26 +171,27 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
                 logits_unpack<T, V>(reader.read(here, i), i, a.vocab, x);
 #pragma unroll
                 for (int j = 0; j < V; j++) x[j] = target < 0 ? 0.0f : fast_exp(x[j] - all.max) * inverse;
-                store(here + i * V, packed<T, V>(x));
+                gradient.write(i, x);
             }
             if (next) reader.fetch(next, i);
         }
-        if (a.backward && owner && target >= 0) store(here + target, packed<T, 1>(&target_gradient));
+        if (a.backward && owner && target >= 0) gradient.element(target, target_gradient);
     }
 }
 
-template <typename T, int V, bool STAGED> void loss_launch(const CudaBackend *backend, const LossArguments &a) {
+template <typename T, int V, bool STAGED, typename Gradient>
+void loss_launch(const CudaBackend *backend, const LossArguments &a) {
+    const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
     const int64_t slots = (int64_t)backend->sm_count * LOSS_BLOCKS_PER_SM;
     const size_t shared = STAGED ? (size_t)a.cols * sizeof(T) : 0;
     if (STAGED)
-        CUDA_CHECK(
-            cudaFuncSetAttribute(loss_kernel<T, V, STAGED>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-            "reserving shared memory for a row of logits");
-    loss_kernel<T, V, STAGED><<<grid_of(a.rows < slots ? a.rows : slots), LOSS_THREADS, shared, backend->stream>>>(a);
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+                   "reserving shared memory for a row of logits");
+    kernel<<<grid_of(a.rows < slots ? a.rows : slots), LOSS_THREADS, shared, backend->stream>>>(a);
     LAUNCH_CHECK("loss_kernel");
 }
 
-template <typename T, int V> void loss_run(const CudaBackend *backend, const LossArguments &a) {
+template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, const LossArguments &a) {
     const size_t row_bytes = (size_t)a.cols * sizeof(T);
     int per_block = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
@@ -167,11 +199,11 @@ template <typename T, int V> void loss_run(const CudaBackend *backend, const Los
     const bool fits = row_bytes + LOSS_WARPS * sizeof(SoftmaxSum) <= (size_t)per_block;
     if constexpr (V > 1) {
         if (fits)
-            loss_launch<T, V, true>(backend, a);
+            loss_launch<T, V, true, Gradient>(backend, a);
         else
-            loss_launch<T, V, false>(backend, a);
+            loss_launch<T, V, false, Gradient>(backend, a);
     } else {
-        loss_launch<T, V, false>(backend, a);
+        loss_launch<T, V, false, Gradient>(backend, a);
     }
 }
 
@@ -189,25 +221,50 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
 
 } // namespace
 
-void cuda_loss_forward_backward(Exec *exec, Tensor logits, Tensor losses, Tensor targets, int vocab, float scale,
-                                bool backward, StepState *state) {
+// The gradient as codes, and their transpose.
+static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tensor dlogits, Tensor dlogits_t,
+                       Tensor logits) {
+    require_format(operation, "the logits", logits, FMT_BF16);
+    require_format(operation, "dlogits", dlogits, FMT_E5M2);
+    require_format(operation, "the transposed dlogits", dlogits_t, FMT_E5M2);
+    require_spans(operation, "the logits", logits);
+    require_spans(operation, "dlogits", dlogits);
+    a.codes = (uint8_t *)dlogits.data;
+    a.codes_scale = (float *)dlogits.scale;
+    a.codes_stride = dlogits.stride;
+    loss_run<bf16, 8, GradientCodes<bf16, 8>>(cuda_backend(exec), a);
+    fp8_transpose_codes(exec, dlogits_t, dlogits);
+}
+
+void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                Tensor targets, int vocab, float scale, StepState *state) {
     const char *operation = "loss_forward_backward";
     require_format(operation, "losses", losses, FMT_FP32);
     require_format(operation, "targets", targets, FMT_I32);
     if (logits.rows == 0) return;
-    const LossArguments a = {logits.data,
-                             (float *)losses.data,
-                             (const int32_t *)targets.data,
-                             logits.rows,
-                             logits.stride,
-                             targets.stride,
-                             (int)logits.cols,
-                             vocab,
-                             scale,
-                             backward,
-                             state};
+    LossArguments a = {};
+    a.logits = logits.data;
+    a.losses = (float *)losses.data;
+    a.targets = (const int32_t *)targets.data;
+    a.rows = logits.rows;
+    a.stride = logits.stride;
+    a.target_stride = targets.stride;
+    a.cols = (int)logits.cols;
+    a.vocab = vocab;
+    a.scale = scale;
+    a.backward = dlogits.data != NULL;
+    a.state = state;
+    if (dlogits.data && format_is_fp8(dlogits.format)) {
+        loss_codes(exec, operation, a, dlogits, dlogits_t, logits);
+        return;
+    }
+    if (dlogits.data && dlogits.data != logits.data)
+        fatal(EXIT_DEVICE, "%s on the GPU: dlogits in %s must take the place of the logits", operation,
+              format_name(dlogits.format));
     for_layout(operation, logits.format, tensor_wide(logits), [&](auto layout) {
-        loss_run<typename decltype(layout)::type, decltype(layout)::width>(cuda_backend(exec), a);
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        loss_run<T, V, GradientInPlace<T, V>>(cuda_backend(exec), a);
     });
 }
 

@@ -118,6 +118,7 @@ extern "C" const Ops *cuda_ops(void) {
         .grad_norm = cuda_grad_norm,
         .adamw_update = cuda_adamw_update,
         .weights_quantize = cuda_weights_quantize,
+        .health = cuda_health,
     };
     return &ops;
 }

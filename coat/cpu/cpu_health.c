@@ -1,0 +1,83 @@
+// What the codes of FP8 tensors say about their scales, for the log.
+#include "cpu_internal.h"
+
+#include <stdlib.h>
+
+#include "moments.h"
+#include "quantize.h"
+
+#define TENSOR_GROUP 4096 // codes counted at a time where the whole tensor has one scale
+
+// How a tensor is walked: groups of a row one after the other, each with its scale.
+typedef struct {
+    int64_t rows, cols, stride, group, groups; // groups per row
+} Walk;
+
+static Walk walk_of(Tensor t) {
+    Walk w = {t.rows, t.cols, t.stride, t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.group, 0};
+    if (t.granularity == SCALE_EXPAND) { // groups run on over the ends of rows
+        w.rows = 1;
+        w.cols = w.stride = tensor_elements(t);
+    }
+    w.groups = (w.cols + w.group - 1) / w.group;
+    return w;
+}
+
+static float group_amax(Tensor t, int64_t group, uint32_t largest) {
+    float magnitude = fp8_decode(t.format, (uint8_t)largest);
+    if (largest == 0) return 0.0f;
+    if (t.granularity == SCALE_EXPAND) return ((const float *)t.scale)[group];
+    if (t.granularity == SCALE_GROUP) return magnitude * bf16_decode(((const uint16_t *)t.scale)[group]);
+    return magnitude * *(const float *)t.scale;
+}
+
+static Health count_group(Tensor t, Walk w, int64_t group) {
+    const int64_t row = group / w.groups, begin = group % w.groups * w.group;
+    const int64_t count = smaller(w.group, w.cols - begin);
+    const uint8_t *codes = (const uint8_t *)t.data + row * w.stride + begin;
+    const uint32_t top = moment_largest_code(t.format);
+    uint32_t largest = 0, zero = 0, saturated = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t code = codes[i] & 0x7fu;
+        largest = code > largest ? code : largest;
+        zero += code == 0;
+        saturated += code >= top;
+    }
+    Health h = {saturated, zero, 0, magnitude_bits(group_amax(t, group, largest)), largest};
+    if (t.granularity != SCALE_TENSOR && h.saturated > 0) h.saturated--;
+    if (t.granularity == SCALE_EXPAND) h.clamped = t.exponent[group] <= 1 || t.exponent[group] == MOMENT_K_LARGEST;
+    return h;
+}
+
+static Health count_tensor(const Cpu *cpu, Tensor t) {
+    const Walk w = walk_of(t);
+    uint64_t saturated = 0, zero = 0, clamped = 0;
+    uint32_t amax = 0, largest = 0;
+#pragma omp parallel for num_threads(cpu->threads) schedule(static) reduction(+ : saturated, zero, clamped)            \
+    reduction(max : amax, largest)
+    for (int64_t group = 0; group < w.rows * w.groups; group++) {
+        Health h = count_group(t, w, group);
+        saturated += h.saturated;
+        zero += h.zero;
+        clamped += h.clamped;
+        amax = larger_bits(amax, h.amax);
+        largest = larger_bits(largest, h.largest);
+    }
+    if (t.granularity == SCALE_TENSOR && saturated > 0) saturated--;
+    return (Health){saturated, zero, clamped, amax, largest};
+}
+
+static Health from_scale(Tensor t) {
+    const float scale = *(const float *)t.scale;
+    return (Health){.amax = scale == 1.0f ? 0 : magnitude_bits(scale * format_max(t.format))};
+}
+
+void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
+    for (int i = 0; i < count; i++) {
+        const Tensor t = tensors[i];
+        if (!format_is_fp8(t.format) || !t.scale || t.transposed || (!t.data && t.granularity != SCALE_TENSOR))
+            fatal(EXIT_DEVICE, "the CPU backend's health is not built for %s without its codes and scales",
+                  format_name(t.format));
+        out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
+    }
+}

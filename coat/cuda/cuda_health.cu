@@ -1,0 +1,142 @@
+// What the codes of FP8 tensors say about their scales, for the log: one read of the codes, a few times per thousand
+// steps. Counts are integers and maxima unsigned, so that atomic operations leave the same result in any order.
+#include "fp8_kernels.h"
+#include "moments.h"
+
+namespace {
+
+constexpr int HEALTH_THREADS = 256;
+constexpr int HEALTH_BLOCKS_PER_SM = 8;
+constexpr int TENSOR_GROUP = 128; // codes a thread counts at a time where the whole tensor has one scale
+
+// How a tensor is walked: groups of a row one after the other, a thread per group.
+struct HealthWalk {
+    const uint8_t *codes;
+    const void *scale;
+    const uint8_t *exponent;
+    int64_t cols, stride, groups, total; // groups per row, and of all rows
+    int group;
+    Format format;
+    Granularity granularity;
+};
+
+struct Counts {
+    uint32_t largest = 0, zero = 0, top = 0;
+};
+
+// Four codes at a time.
+__device__ inline void count_word(Counts &c, uint32_t word, uint32_t top) {
+    const uint32_t magnitude = word & 0x7f7f7f7fu;
+    c.largest = __vmaxu4(c.largest, magnitude);
+    c.zero += (uint32_t)__popc(__vcmpeq4(magnitude, 0u)) / 8;
+    c.top += (uint32_t)__popc(__vcmpgeu4(magnitude, top * 0x01010101u)) / 8;
+}
+
+__device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top) {
+    Counts c;
+    int i = 0;
+    if ((uintptr_t)codes % 16 == 0) {
+        for (; i + 16 <= count; i += 16) {
+            const Pack<uint32_t, 4> words = load_streaming<4>((const uint32_t *)(codes + i));
+#pragma unroll
+            for (uint32_t word : words.value) count_word(c, word, top);
+        }
+    }
+    for (; i < count; i++) { // the tail of the last group: a word whose other codes count as neither
+        const uint32_t code = codes[i] & 0x7fu;
+        c.largest = __vmaxu4(c.largest, code);
+        c.zero += code == 0;
+        c.top += code >= top;
+    }
+    c.largest = max(max(c.largest & 0xffu, c.largest >> 8 & 0xffu), max(c.largest >> 16 & 0xffu, c.largest >> 24));
+    return c;
+}
+
+__device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
+    if (largest == 0) return 0.0f;
+    if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
+    const float scale =
+        w.granularity == SCALE_GROUP ? bf16_decode(((const uint16_t *)w.scale)[group]) : *(const float *)w.scale;
+    return fp8_decode(w.format, (uint8_t)largest) * scale;
+}
+
+// Adds a value of every thread of the warp to `sum`.
+__device__ inline void warp_add(uint64_t *sum, uint64_t value) {
+    const uint64_t all = warp_sum((unsigned long long)value);
+    if (threadIdx.x % WARP == 0 && all) atomicAdd((unsigned long long *)sum, (unsigned long long)all);
+}
+
+__global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, Health *out) {
+    const uint32_t top = moment_largest_code(w.format);
+    uint64_t saturated = 0, zero = 0, clamped = 0;
+    uint32_t amax = 0, largest = 0;
+    const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
+    for (int64_t g = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; g < w.total; g += step) {
+        const int64_t begin = g % w.groups * w.group, left = w.cols - begin;
+        const int count = left < w.group ? (int)left : w.group;
+        const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, top);
+        zero += c.zero;
+        saturated += w.granularity == SCALE_TENSOR || c.top == 0 ? c.top : c.top - 1;
+        if (w.granularity == SCALE_EXPAND) clamped += w.exponent[g] <= 1 || w.exponent[g] == MOMENT_K_LARGEST;
+        amax = max(amax, magnitude_bits(group_amax(w, g, c.largest)));
+        largest = max(largest, c.largest);
+    }
+    warp_add(&out->saturated, saturated);
+    warp_add(&out->zero, zero);
+    warp_add(&out->clamped, clamped);
+    amax = __reduce_max_sync(ALL_LANES, amax);
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (threadIdx.x % WARP != 0) return;
+    atomicMax(&out->amax, amax);
+    atomicMax(&out->largest, largest);
+}
+
+__global__ void health_scale_kernel(const float *scale, float largest, Health *out) {
+    out->amax = *scale == 1.0f ? 0u : magnitude_bits(*scale * largest);
+}
+
+HealthWalk walk_of(Tensor t) {
+    HealthWalk w = {};
+    const bool flat = t.granularity == SCALE_EXPAND; // groups run on over the ends of rows
+    w.codes = (const uint8_t *)t.data;
+    w.scale = t.scale;
+    w.exponent = t.exponent;
+    w.cols = flat ? tensor_elements(t) : t.cols;
+    w.stride = flat ? w.cols : t.stride;
+    w.group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.group;
+    w.groups = ceil_div(w.cols, w.group);
+    w.total = w.groups * (flat ? 1 : t.rows);
+    w.format = t.format;
+    w.granularity = t.granularity;
+    return w;
+}
+
+} // namespace
+
+void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
+    CudaBackend *backend = cuda_backend(exec);
+    Health *const found = (Health *)exec->workspace;
+    const size_t bytes = (size_t)count * sizeof *found;
+    if (bytes > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "health on the GPU: the counts of %d tensors do not fit the workspace", count);
+    cuda_zero(exec, found, bytes);
+    for (int i = 0; i < count; i++) {
+        const Tensor t = tensors[i];
+        if (!format_is_fp8(t.format) || !t.scale || t.transposed || (!t.data && t.granularity != SCALE_TENSOR))
+            fatal(EXIT_DEVICE, "health on the GPU is not built for %s without its codes and scales",
+                  format_name(t.format));
+        if (t.data) {
+            const HealthWalk w = walk_of(t);
+            const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM;
+            const int64_t blocks = ceil_div(w.total, HEALTH_THREADS);
+            health_kernel<<<grid_of(blocks < most ? blocks : most), HEALTH_THREADS, 0, backend->stream>>>(w, found + i);
+            LAUNCH_CHECK("health_kernel");
+        } else {
+            health_scale_kernel<<<1, 1, 0, backend->stream>>>((const float *)t.scale, format_max(t.format), found + i);
+            LAUNCH_CHECK("health_scale_kernel");
+        }
+    }
+    cuda_download(exec, out, found, bytes);
+    for (int i = 0; i < count; i++) // the maximum itself
+        if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
+}

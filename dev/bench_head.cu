@@ -1,0 +1,145 @@
+// The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each operation
+// for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. The loss's share of the copy
+// bandwidth counts what it must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
+//
+//   bench_head [--quick]
+#include "bench_cuda.h"
+
+#define VOCAB 50257
+#define PADDED 50304
+#define COPY_BYTES ((size_t)1 << 30)
+
+typedef struct {
+    const char *name;
+    int64_t tokens, channels;
+} Model;
+
+typedef struct {
+    bool fp8;
+    int64_t chunk;
+    Tensor n, n_t, logits, dlogits, dlogits_t, losses, targets, dn, dwte;
+    Weight wte;
+    StepState *state;
+} Head;
+
+static void run_logits(Bench *bench, void *context) {
+    const Head *h = (const Head *)context;
+    bench->exec.ops->linear_forward(&bench->exec, h->logits, h->n, h->wte, Tensor{});
+}
+
+static void run_loss(Bench *bench, void *context) {
+    const Head *h = (const Head *)context;
+    bench->exec.ops->loss_forward_backward(&bench->exec, h->dlogits, h->dlogits_t, h->losses, h->logits, h->targets,
+                                           VOCAB, 1.0f / 65536.0f, h->state);
+}
+
+static void run_data(Bench *bench, void *context) {
+    const Head *h = (const Head *)context;
+    bench->exec.ops->linear_backward_data(&bench->exec, h->dn, h->dlogits, h->wte);
+}
+
+static void run_weight(Bench *bench, void *context) {
+    const Head *h = (const Head *)context;
+    bench->exec.ops->linear_backward_weight(&bench->exec, h->dwte, h->dlogits_t, h->n_t, true);
+}
+
+static void run_copy(Bench *bench, void *context) {
+    char *memory = (char *)context;
+    CUDA_CHECK(cudaMemcpyAsync(memory, memory + COPY_BYTES, COPY_BYTES, cudaMemcpyDeviceToDevice,
+                               cuda_backend(&bench->exec)->stream),
+               "copying");
+}
+
+// The transpose has the scale of the codes.
+static Tensor transpose_made(Bench *bench, Tensor of) {
+    Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
+    bench->exec.ops->release(&bench->exec, t.scale);
+    t.scale = of.scale;
+    return t;
+}
+
+static Head head_make(Bench *bench, const Model *m, bool fp8, int64_t chunk) {
+    const Format code = fp8 ? FMT_E4M3 : FMT_BF16;
+    Head h = {};
+    h.fp8 = fp8, h.chunk = chunk;
+    h.n = bench_tensor(bench, chunk, m->channels, code, 1.0f);
+    h.wte.value = bench_tensor(bench, PADDED, m->channels, FMT_BF16, 0.05f);
+    h.logits = bench_tensor(bench, chunk, PADDED, FMT_BF16, 2.0f);
+    h.losses = bench_tensor(bench, chunk, 1, FMT_FP32, 1.0f);
+    h.dn = bench_tensor(bench, chunk, m->channels, FMT_BF16, 1.0f);
+    h.dwte = bench_tensor(bench, PADDED, m->channels, FMT_FP32, 1.0f);
+    h.state = (StepState *)bench_allocate(bench, sizeof *h.state);
+    bench->exec.ops->zero(&bench->exec, h.state, sizeof *h.state);
+    h.targets = h.losses;
+    h.targets.format = FMT_I32;
+    h.targets.data = bench_allocate(bench, (size_t)chunk * sizeof(int32_t));
+    int32_t *targets = (int32_t *)xmalloc((size_t)chunk * sizeof *targets);
+    for (int64_t i = 0; i < chunk; i++) targets[i] = (int32_t)(rng_hash(3, 1, (uint64_t)i) % VOCAB);
+    bench->exec.ops->upload(&bench->exec, h.targets.data, targets, (size_t)chunk * sizeof *targets);
+    free(targets);
+    h.n_t = h.n, h.dlogits = h.dlogits_t = h.logits;
+    if (!fp8) return h;
+    h.wte.codes = bench_tensor(bench, PADDED, m->channels, FMT_E4M3, 1.0f);
+    h.wte.codes_t = transpose_made(bench, h.wte.codes);
+    h.n_t = transpose_made(bench, h.n);
+    h.dlogits = bench_tensor(bench, chunk, PADDED, FMT_E5M2, 1.0f);
+    h.dlogits_t = transpose_made(bench, h.dlogits);
+    return h;
+}
+
+static void head_release(Bench *bench, Head *h) {
+    if (h->fp8) {
+        h->n_t.scale = h->dlogits_t.scale = h->wte.codes_t.scale = NULL;
+        const Tensor fp8[] = {h->n_t, h->dlogits, h->dlogits_t, h->wte.codes, h->wte.codes_t};
+        for (const Tensor &t : fp8) bench_release(bench, t);
+    }
+    const Tensor all[] = {h->n, h->wte.value, h->logits, h->losses, h->dn, h->dwte, h->targets};
+    for (const Tensor &t : all) bench_release(bench, t);
+    bench->exec.ops->release(&bench->exec, h->state);
+}
+
+// One line; the milliseconds of a whole micro-batch.
+static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, double copy) {
+    Head h = head_make(bench, m, fp8, chunk);
+    const double chunks = (double)m->tokens / (double)chunk;
+    const double logits = chunks * (double)bench_median_ms(bench, run_logits, &h);
+    const double loss = chunks * (double)bench_median_ms(bench, run_loss, &h);
+    const double data = chunks * (double)bench_median_ms(bench, run_data, &h);
+    const double weight = chunks * (double)bench_median_ms(bench, run_weight, &h);
+    const double flops = 2.0 * (double)m->tokens * (double)m->channels * PADDED * 1e-9; // per millisecond and TFLOP/s
+    const double rate = (fp8 ? 5.0 : 4.0) * (double)m->tokens * PADDED / loss * 1e-6,
+                 sum = logits + loss + data + weight;
+    printf("| %s | %lld | %s | %.2f (%.0f) | %.2f (%.0f %%) | %.2f (%.0f) | %.2f (%.0f) | %.2f |", m->name,
+           (long long)chunk, fp8 ? "fp8" : "bf16", logits, flops / logits, loss, 100.0 * rate / copy, data,
+           flops / data, weight, flops / weight, sum);
+    head_release(bench, &h);
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    Bench bench = {};
+    bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    config_defaults(&bench.config);
+    bench.config.recipe.cache_transposed = true;
+    bench.config.device = DEVICE_CUDA;
+    bench_open(&bench);
+    char *memory = (char *)bench_allocate(&bench, 2 * COPY_BYTES);
+    const double copy = 2.0 * (double)COPY_BYTES / (double)bench_median_ms(&bench, run_copy, memory) * 1e-6;
+    bench.exec.ops->release(&bench.exec, memory);
+    printf("copy %.0f GB/s\n\n", copy);
+    printf(
+        "| model | chunk | head | logits, ms (TFLOP/s) | loss, ms (of copy) | dn | dwte | sum, ms | against bf16 |\n");
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    const Model models[] = {{"124M", 65536, 768}, {"1558M", 16384, 1600}};
+    for (const Model &m : models) {
+        for (int64_t chunk = bench.quick ? 8192 : 2048; chunk <= (bench.quick ? 8192 : 16384); chunk *= 2) {
+            const double bf16 = bench_head(&bench, &m, false, chunk, copy);
+            printf(" 1.00 |\n");
+            const double fp8 = bench_head(&bench, &m, true, chunk, copy);
+            printf(" %.2f |\n", bf16 / fp8);
+            fflush(stdout);
+        }
+    }
+    bench_close(&bench);
+    return 0;
+}

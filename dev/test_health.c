@@ -1,0 +1,260 @@
+// Tests of what the log says about FP8 tensors: counts against a count of our own, from coat/formats.h alone, and the
+// object and the warning that are made of them.
+#include "fp8_fixture.h"
+
+#include "coat/arena.h"
+#include "coat/health.h"
+#include "coat/moments.h"
+
+#include <jansson.h>
+
+// --- counts --------------------------------------------------------------------------------------------------------
+
+// Codes of which some are 0 and some the largest.
+static void random_codes(Fixture *f, Tensor t) {
+    const int top = t.format == FMT_E4M3 ? 0x7e : 0x7b;
+    for (int64_t i = 0; i < t.rows * t.cols; i++) {
+        double x = draw(f);
+        int code = x < -0.8 ? 0 : x > 0.7 ? top : (int)(fabs(draw(f)) * top);
+        ((uint8_t *)t.data)[i] = (uint8_t)(code | (draw(f) > 0 ? 0x80 : 0));
+    }
+}
+
+// Adds one group of codes that share a scale; is_maximum: the scale is the group's maximum itself.
+static void count(Health *h, Tensor t, int64_t begin, int64_t end, float scale, bool is_maximum) {
+    const uint8_t *codes = (const uint8_t *)t.data;
+    uint64_t at_top = 0;
+    float amax = 0;
+    for (int64_t i = begin; i < end; i++) {
+        float x = fabsf(fp8_decode(t.format, codes[i]));
+        h->zero += x == 0;
+        at_top += x == format_max(t.format);
+        amax = fmaxf(amax, x * scale);
+        h->largest = (codes[i] & 0x7fu) > h->largest ? codes[i] & 0x7fu : h->largest;
+    }
+    if (is_maximum && amax > 0) amax = scale;
+    h->amax = float_bits(fmaxf(bits_float(h->amax), amax));
+    h->saturated += at_top > 0 ? at_top - 1 : 0;
+}
+
+static void assert_health(Fixture *f, Tensor t, Health expected) {
+    Health found;
+    f->exec.ops->health(&f->exec, &t, 1, &found);
+    assert_int_equal(found.saturated, expected.saturated);
+    assert_int_equal(found.zero, expected.zero);
+    assert_int_equal(found.clamped, expected.clamped);
+    assert_int_equal(found.amax, expected.amax);
+    assert_int_equal(found.largest, expected.largest);
+}
+
+static void one_scale(Fixture *f) {
+    for (int i = 0; i < 2; i++) {
+        Tensor t = coded(f, i ? FMT_E5M2 : FMT_E4M3, 37, 272);
+        Health h = {0};
+        random_codes(f, t);
+        *(float *)t.scale = 0.37f;
+        count(&h, t, 0, t.rows * t.cols, 0.37f, false);
+        assert_true(h.saturated > 100 && h.zero > 100);
+        assert_health(f, t, h);
+        memset(t.data, 0, (size_t)(t.rows * t.cols));
+        assert_health(f, t, (Health){.zero = (uint64_t)(t.rows * t.cols)});
+        t.data = NULL; // only the scale is left
+        assert_health(f, t, (Health){.amax = float_bits(0.37f * format_max(t.format))});
+        *(float *)t.scale = 1.0f;
+        assert_health(f, t, (Health){0});
+    }
+}
+
+static void scale_per_group(Fixture *f) {
+    const int groups[3] = {16, 32, 128};
+    for (int i = 0; i < 3; i++) {
+        Tensor t = grouped(f, 9, 336, groups[i]); // the last of a row is shorter than 32 and 128
+        Health h = {0};
+        random_codes(f, t);
+        memset(t.data, 0, 16);
+        for (int64_t row = 0; row < t.rows; row++)
+            for (int64_t begin = 0; begin < t.cols; begin += t.group) {
+                float scale = bf16_decode(bf16_encode((float)exp2(8 * draw(f))));
+                int64_t end = begin + t.group < t.cols ? begin + t.group : t.cols;
+                ((uint16_t *)t.scale)[row * ((t.cols + t.group - 1) / t.group) + begin / t.group] = bf16_encode(scale);
+                count(&h, t, row * t.cols + begin, row * t.cols + end, scale, false);
+            }
+        assert_true(h.saturated > 100);
+        assert_health(f, t, h);
+    }
+}
+
+static void moments(Fixture *f) {
+    const Format formats[2] = {FMT_E4M3, FMT_E5M2};
+    for (int i = 0; i < 2; i++) {
+        Tensor t = poisoned(f, formats[i], 7, 111); // groups run over the ends of rows; the last has 9 elements
+        Health h = {0};
+        t.granularity = SCALE_EXPAND;
+        t.group = 128;
+        t.scale = poisoned(f, FMT_FP32, 1, 7).data;
+        t.exponent = (uint8_t *)poisoned(f, FMT_FP32, 1, 7).data;
+        random_codes(f, t);
+        for (int g = 0; g < 7; g++) {
+            static const uint8_t k[7] = {16, 1, 255, 2, 254, 255, 17};
+            ((float *)t.scale)[g] = (float)exp2(20 * draw(f));
+            t.exponent[g] = k[g];
+            count(&h, t, 128 * g, g < 6 ? 128 * (g + 1) : 777, ((float *)t.scale)[g], true);
+        }
+        h.clamped = 3;
+        assert_health(f, t, h);
+    }
+}
+
+static void counts(void **state) {
+    (void)state;
+    run_everywhere(one_scale);
+    run_everywhere(scale_per_group);
+    run_everywhere(moments);
+}
+
+// --- the object ------------------------------------------------------------------------------------------------------
+
+typedef struct {
+    Arena arena;
+    Exec exec;
+    Config config;
+} Run;
+
+static void run_begin(Run *run, RecipeKind recipe, LinearKind head, int ranks) {
+    Error err;
+    memset(run, 0, sizeof *run);
+    config_defaults(&run->config);
+    recipe_apply(&run->config.recipe, recipe);
+    run->config.recipe.head = head;
+    run->config.shape.layers = 3;
+    run->config.shape.heads = run->config.shape.kv_heads = 2;
+    run->config.shape.channels = 32;
+    run->config.shape.head_dim = 16;
+    run->config.shape.ffn = 128;
+    model_shape_vocab(&run->config.shape, 257);
+    run->config.micro_batch = 2;
+    run->config.seq_len = 16;
+    run->config.threads = 2;
+    run->exec.ops = cpu_ops();
+    run->exec.ranks = 1;
+    assert_true(run->exec.ops->open(&run->exec, &run->config, &err));
+    run->config.zero = ranks > 1 ? 1 : 0;
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    assert_true(arena_allocate(&run->arena, &run->exec, &err));
+    memset(run->arena.base, 0, run->arena.total_bytes);
+}
+
+static void run_end(Run *run) {
+    run->exec.ops->release(&run->exec, run->arena.base);
+    run->exec.ops->close(&run->exec);
+}
+
+static json_t *object_of(Run *run, char *warning, size_t size) {
+    char *text = health_json(&run->arena, &run->exec, warning, size);
+    json_t *object = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    assert_true(!text == !object);
+    free(text);
+    return object;
+}
+
+// Element `layer` of object[tensor][key]; the array has `layers`.
+static double figure(const json_t *object, const char *tensor, const char *key, size_t layers, size_t layer) {
+    const json_t *array = json_object_get(json_object_get(object, tensor), key);
+    assert_int_equal(json_array_size(array), layers);
+    const json_t *x = json_array_get(array, layer);
+    assert_true(json_is_number(x) || json_is_null(x));
+    return json_is_null(x) ? (double)NAN : json_number_value(x);
+}
+
+static void assert_keys(const json_t *object, const char *tensor, int keys) {
+    assert_int_equal(json_object_size(json_object_get(object, tensor)), keys);
+}
+
+static void object(void **state) {
+    (void)state;
+    Run run;
+    char warning[256];
+    run_begin(&run, RECIPE_COAT, LINEAR_FP8, 1);
+    *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale = 2.0f;
+    *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale = 0.5f;
+    Tensor h = arena_tensor(&run.arena, H, VALUE, 1), m = arena_tensor(&run.arena, FCW, MOMENT_M, 2);
+    for (int i = 0; i < 16; i++) ((uint8_t *)h.data)[i] = 0x7e;
+    ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);
+    memset(m.exponent, 16, 32);
+    memset(m.exponent, 255, 8); // of 32 groups
+    json_t *found = object_of(&run, warning, sizeof warning);
+    assert_string_equal(warning, "");
+    assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // codes, moments, saved, rebuilt, gradients
+    assert_keys(found, "wte.codes", 3);
+    assert_keys(found, "qkvw.m", 4);
+    assert_keys(found, "x_in", 3);
+    assert_keys(found, "n1", 1);
+    assert_keys(found, "dqkv_q", 1);
+    assert_true(!json_object_get(found, "dlogits_q") && !json_object_get(found, "wpe.m"));
+    assert_true(figure(found, "dh_q", "amax", 3, 2) == 114700 && figure(found, "dh_q", "amax", 3, 1) == 28670);
+    assert_true(figure(found, "h", "amax", 3, 1) == 112 && figure(found, "h", "amax", 3, 0) == 0);
+    assert_true(fabs(figure(found, "h", "saturated", 3, 1) - 15.0 / (32 * 128)) < 1e-6);
+    assert_true(fabs(figure(found, "h", "zero", 3, 1) - (1 - 16.0 / (32 * 128))) < 1e-4);
+    assert_true(figure(found, "fcw.m", "clamped", 3, 2) == 8.0 / 32);
+    assert_true(figure(found, "wte.codes", "zero", 1, 0) == 1);
+    json_decref(found);
+    run_end(&run);
+
+    run_begin(&run, RECIPE_FP8_LINEAR, LINEAR_BF16, 1);
+    found = object_of(&run, warning, sizeof warning);
+    assert_keys(found, "n1", 3); // saved there
+    assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
+    json_decref(found);
+    run_end(&run);
+    run_begin(&run, RECIPE_BF16, LINEAR_BF16, 1);
+    assert_null(object_of(&run, warning, sizeof warning));
+    run_end(&run);
+}
+
+// With ZeRO a process holds a part of each moment, and its figures are of that.
+static void parts_of_moments(void **state) {
+    (void)state;
+    Run run;
+    char warning[256];
+    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 2);
+    const TensorLayout *t = &run.arena.layout[QKVW][MOMENT_M];
+    assert_int_equal(t->shard_elements, 96 * 32 / 2);
+    for (int layer = 0; layer < 3; layer++) {
+        Tensor m = arena_tensor(&run.arena, QKVW, MOMENT_M, layer);
+        memset(m.data, 0x11, 96 * 32 / 4);
+        memset(m.exponent, 16, 12);
+        memset(m.exponent, 255, 3);
+    }
+    json_t *found = object_of(&run, warning, sizeof warning);
+    for (size_t layer = 0; layer < 3; layer++) {
+        assert_true(figure(found, "qkvw.m", "zero", 3, layer) == 0.5);
+        assert_true(figure(found, "qkvw.m", "clamped", 3, layer) == 0.25);
+    }
+    json_decref(found);
+    run_end(&run);
+}
+
+static void warnings(void **state) {
+    (void)state;
+    Run run;
+    char warning[256];
+    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 1);
+    Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
+    memset(w.data, 0xfe, 100); // of 1024
+    json_decref(object_of(&run, warning, sizeof warning));
+    assert_string_equal(warning, "fp8: projw.codes of layer 1 has 9.7 % of its codes saturated");
+    ((float *)m.scale)[3] = INFINITY;
+    ((uint8_t *)m.data)[3 * 128] = 5;
+    json_t *found = object_of(&run, warning, sizeof warning);
+    assert_string_equal(warning,
+                        "fp8: qkvw.v of layer 0 holds values that are not finite; 1 more like it, see log.jsonl");
+    assert_true(isnan(figure(found, "qkvw.v", "amax", 3, 0)));
+    json_decref(found);
+    run_end(&run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(counts), cmocka_unit_test(object),
+                                       cmocka_unit_test(parts_of_moments), cmocka_unit_test(warnings)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+// Tests of the CPU backend's head in FP8: the codes of the loss's gradient with their scale that is known in advance,
+// and the products of a chunk of tokens, whose transposed operands are columns of what memory holds.
+#include "fp8_fixture.h"
+
+static Tensor random_targets(Fixture *f, int64_t rows, int vocab) {
+    Tensor t = poisoned(f, FMT_I32, rows, 1);
+    for (int64_t i = 0; i < rows; i++) set_value(t, i, 0, floor((draw(f) + 1) / 2 * vocab));
+    set_value(t, rows / 2, 0, -1); // a token without a target
+    return t;
+}
+
+// Columns that are padding hold NaN, which must not count.
+static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
+    Tensor t = random_tensor(f, f->format, rows, padded, size);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = vocab; j < padded; j++) set_value(t, i, j, NAN);
+    return t;
+}
+
+// The codes are those of the gradient that is made in FP32, with the scale that the loss's own scale gives; nothing
+// saturates, and a probability of 2^-30 keeps a code. The transpose takes the place of the logits.
+static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
+    const Ops *ops = f->exec.ops;
+    const float scale = 0.37f;
+    StepState state;
+    watch(f, &state);
+    Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
+    set_value(logits, 0, 0, -20.8 * log(2.0)); // beside an exponential of 1 or more
+    Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
+           again = poisoned(f, FMT_FP32, rows, 1);
+    ops->loss_forward_backward(&f->exec, expected, expected, losses, expected, targets, vocab, scale, &state);
+    Tensor codes = coded(f, FMT_E5M2, rows, padded), transposed = coded_transpose(f, codes);
+    transposed.data = logits.data;
+    transposed.stride = rows;
+    ops->loss_forward_backward(&f->exec, codes, transposed, again, logits, targets, vocab, scale, &state);
+    assert_true(same_bits(losses, again));
+    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(float_bits(*(const float *)codes.scale), float_bits(scale * 0x1p-15f));
+    const float r = scale_reciprocal(scale * 0x1p-15f);
+    for (int64_t i = 0; i < rows; i++) {
+        const bool no_target = value(targets, i, 0) < 0;
+        for (int64_t j = 0; j < padded; j++) {
+            const uint8_t code = code_at(codes, i, j);
+            assert_int_equal(code, no_target || j >= vocab ? 0 : e5m2_encode(element(expected, i, j) * r));
+            assert_true((code & 0x7f) < 0x7b);
+            if (!no_target && fabsf(element(expected, i, j)) > scale * 0x1p-31f) assert_true((code & 0x7f) > 0);
+        }
+    }
+    assert_same_codes(transposed, codes);
+}
+
+static void gradients(Fixture *f) {
+    check_gradient(f, 33, 257, 384, 3);
+    check_gradient(f, 3, 1100, 1152, 15);
+}
+
+// The loss's scale may be as small as 1 / tokens of a very large batch; a logit that is not finite raises the flag.
+static void gradient_limits(Fixture *f) {
+    StepState state;
+    watch(f, &state);
+    Tensor targets = random_targets(f, 4, 20), losses = poisoned(f, FMT_FP32, 4, 1);
+    Tensor logits = random_logits(f, 4, 20, 48, 2), codes = coded(f, FMT_E5M2, 4, 48);
+    Tensor transposed = coded_transpose(f, codes);
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, logits, targets, 20, 0x1p-40f, &state);
+    assert_true(*(const float *)codes.scale == 0x1p-55f && state.nonfinite == 0);
+    assert_true(code_at(codes, 0, (int64_t)value(targets, 0, 0)) > 0x80);
+    set_value(logits, 1, 3, NAN);
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, logits, targets, 20, 1, &state);
+    assert_int_equal(state.nonfinite, 1);
+}
+
+static void gradient(void **state) {
+    (void)state;
+    run_everywhere(gradients);
+    run_everywhere(gradient_limits);
+}
+
+// --- products of a chunk -------------------------------------------------------------------------------------------
+
+static Tensor random_codes(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = coded(f, format, rows, cols), x = random_tensor(f, FMT_FP32, rows, cols, 1);
+    *(float *)t.scale = 0.01f;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            ((uint8_t *)t.data)[i * t.stride + j] = fp8_encode(format, 100 * element(x, i, j));
+    return t;
+}
+
+static Tensor transpose_of(Fixture *f, Tensor t) {
+    Tensor out = coded_transpose(f, t);
+    for (int64_t i = 0; i < t.rows; i++)
+        for (int64_t j = 0; j < t.cols; j++) ((uint8_t *)out.data)[j * out.stride + i] = code_at(t, i, j);
+    return out;
+}
+
+// Two chunks give what the formulas give over all tokens.
+static void chunks(Fixture *f) {
+    enum { M = 48, C = 32, V = 80, CHUNK = 32 };
+    const Ops *ops = f->exec.ops;
+    Tensor n = random_codes(f, FMT_E4M3, M, C), n_t = transpose_of(f, n), w = random_codes(f, FMT_E4M3, V, C);
+    Tensor d = random_codes(f, FMT_E5M2, M, V), dn = poisoned(f, f->format, M, C), dw = poisoned(f, FMT_FP32, V, C);
+    Weight head = {random_tensor(f, f->format, V, C, 1), w, transpose_of(f, w)};
+    f->config.recipe.cache_transposed = true;
+    ((Cpu *)f->exec.backend)->recipe.cache_transposed = true;
+    for (int64_t begin = 0; begin < M; begin += CHUNK) {
+        const int64_t count = begin + CHUNK < M ? CHUNK : M - begin;
+        Tensor some = tensor_rows(d, begin, count), some_t = tensor_rows(transpose_of(f, d), begin, count);
+        ops->linear_backward_data(&f->exec, tensor_rows(dn, begin, count), some, head);
+        ops->linear_backward_weight(&f->exec, dw, some_t, tensor_rows(n_t, begin, count), begin > 0);
+    }
+    for (int64_t j = 0; j < C; j++) {
+        for (int64_t i = 0; i < M; i++) {
+            double sum = 0;
+            for (int64_t v = 0; v < V; v++) sum += (double)element(d, i, v) * (double)element(w, v, j);
+            assert_value(dn, i, j, sum, V);
+        }
+        for (int64_t v = 0; v < V; v++) {
+            double sum = 0;
+            for (int64_t i = 0; i < M; i++) sum += (double)element(d, i, v) * (double)element(n, i, j);
+            assert_value(dw, v, j, sum, M);
+        }
+    }
+}
+
+static void chunks_of_tokens(void **state) {
+    (void)state;
+    run_everywhere(chunks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gradient), cmocka_unit_test(chunks_of_tokens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
