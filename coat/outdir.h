@@ -7,8 +7,9 @@
 extern "C" {
 #endif
 
-// Makes config->out, checks that it can be written and takes its lock, which is the caller's to release. A folder that holds a run (its log or checkpoints) is refused
-// unless --resume continues it or --overwrite gives it up; nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
+// Makes config->out, checks that it can be written and takes its lock, which is the caller's to release. A folder that
+// holds a run (its log, event files or checkpoints) is refused unless --resume continues it or --overwrite gives it up;
+// nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
 bool out_prepare(const Config *config, Lock *lock, Error *err);
 
 // With --overwrite, deletes the old run's log and checkpoints, and nothing else: once everything that could still fail

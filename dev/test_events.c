@@ -271,10 +271,13 @@ static void overwrite_removes_them(void **state) {
     log_close(log_open(config, 0, 4, 1, 0, 1000, &err));
     assert_true(event_file(config->out)[0]);
     unlink(path_of("again/log.jsonl"));
-    assert_false(out_prepare(config, &err)); // event files alone are a run too
+    Lock lock = {-1, ""};
+    assert_false(out_prepare(config, &lock, &err)); // event files alone are a run too
+    lock_release(&lock);
     assert_says(&err, "--overwrite");
     config->overwrite = true;
-    assert_true(out_prepare(config, &err));
+    assert_true(out_prepare(config, &lock, &err));
+    lock_release(&lock);
     assert_true(event_file(config->out)[0]);
     assert_true(out_clear(config, &err));
     assert_string_equal(event_file(config->out), "");

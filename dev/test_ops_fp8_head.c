@@ -99,7 +99,7 @@ static void chunks(Fixture *f) {
     const Ops *ops = f->exec.ops;
     Tensor n = random_codes(f, FMT_E4M3, M, C), n_t = transpose_of(f, n), w = random_codes(f, FMT_E4M3, V, C);
     Tensor d = random_codes(f, FMT_E5M2, M, V), dn = poisoned(f, f->format, M, C), dw = poisoned(f, FMT_FP32, V, C);
-    Weight head = {random_tensor(f, f->format, V, C, 1), w, transpose_of(f, w)};
+    Weight head = {random_tensor(f, f->format, V, C, 1), w, transpose_of(f, w), NULL};
     f->config.recipe.cache_transposed = true;
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = true;
     for (int64_t begin = 0; begin < M; begin += CHUNK) {
