@@ -14,6 +14,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 
 #include "coat/arena.h"
 #include "coat/checkpoint.h"
+#include "coat/comm.h"
 #include "coat/config.h"
 #include "coat/data.h"
 #include "coat/hf.h"
@@ -23,6 +24,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/plan.h"
 #include "coat/sampler.h"
 #include "coat/schedule.h"
+#include "coat/shards.h"
 #include "coat/tokenizer.h"
 #include "coat/weights.h"
 
@@ -34,7 +36,9 @@ typedef struct {
     Exec exec;
     const Ops *ops; // exec.ops, for short
     Arena arena;
-    Parameter *parameters; // all of them, for the optimizer
+    Comm *comm;            // with the other processes
+    Shards shards;         // what they share, and when it is communicated
+    Parameter *parameters; // all of them
     int parameter_count;
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
     StepState *state; // in the device's memory
@@ -59,7 +63,7 @@ static Tensor param(const Model *m, TensorId id, int layer) {
     return arena_tensor(&m->arena, id, VALUE, layer);
 }
 static Tensor grad(const Model *m, TensorId id, int layer) {
-    return arena_tensor(&m->arena, id, GRAD, layer);
+    return arena_gradient(&m->arena, id, layer);
 }
 static Weight weight(const Model *m, TensorId id, int layer) {
     return arena_weight(&m->arena, id, layer);
@@ -153,9 +157,11 @@ static void model_forward(Model *m) {
     Exec *ex = &m->exec;
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
+    shards_pass_begin(&m->shards);
     ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
+        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1);
         block_forward(m, l, r, y, y_bias);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -235,8 +241,9 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, norm1, true, accumulate);
 }
 
-// Everything behind model_loss(): gradients of all parameters, overwritten or added to.
-static void model_backward(Model *m, bool accumulate) {
+// Everything behind model_loss(): gradients of all parameters, overwritten or added to, and summed over all processes
+// on the way, at the latest in the last micro-batch of a step.
+static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor dresid = act(m, DRESID, 0);
@@ -244,10 +251,14 @@ static void model_backward(Model *m, bool accumulate) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
+        shards_weights_needed(&m->shards, l, l - 1);
+        shards_gradients_begin(&m->shards, l, accumulate);
         block_backward(m, l, accumulate);
+        shards_gradients_ready(&m->shards, l, last);
         ops->range_pop(ex);
     }
     ops->embed_backward(ex, grad(m, WTE, 0), grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+    shards_pass_end(&m->shards, last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -269,14 +280,16 @@ static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const in
 }
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
-// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others.
-static void micro_step(Model *m, float loss_scale, bool accumulate) {
+// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
+// that communicate are not recorded.
+static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    if (m->ops->replay_begin(&m->exec, recording)) return;
+    bool record = shards_recordable(&m->shards, !accumulate, last);
+    if (record && m->ops->replay_begin(&m->exec, recording)) return;
     model_forward(m);
     model_loss(m, loss_scale, true, accumulate);
-    model_backward(m, accumulate);
-    m->ops->replay_end(&m->exec, recording);
+    model_backward(m, accumulate, last);
+    if (record) m->ops->replay_end(&m->exec, recording);
 }
 
 // What the host tells the device before a step.
@@ -296,10 +309,7 @@ static void step_begin(Model *m, float lr) {
 
 // The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
 static void step_end(Model *m) {
-    const Ops *ops = m->ops;
-    ops->grad_norm(&m->exec, m->parameters, m->parameter_count, m->state);
-    ops->adamw_update(&m->exec, m->parameters, m->parameter_count, m->state);
-    ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    shards_update(&m->shards, m->state);
     state_download(m);
 }
 
@@ -308,14 +318,14 @@ static void step_end(Model *m) {
 
 static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
-    m->exec.ranks = 1;
 #ifdef COAT_CUDA
     // a GPU that is there but cannot be used is an error: days on the CPU are not what was meant
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
     }
-    if (c->device == DEVICE_AUTO && !c->quiet) fprintf(stderr, "note: there is no GPU; training on the CPU\n");
+    if (c->device == DEVICE_AUTO && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: there is no GPU; training on the CPU\n");
 #else
     if (c->device == DEVICE_CUDA)
         return error_set(err, EXIT_DEVICE, "--device cuda: this program was built without CUDA; use train_gpt2_fp8");
@@ -324,22 +334,29 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-// Device, memory and parameter list; the parameters' values are still undefined.
-static bool model_create(Model *m, const Config *config, Error *err) {
+// Device, the other processes, memory and parameter list; the parameters' values are still undefined.
+static bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
     m->config = *config;
-    m->exec.ranks = 1;
+    m->exec.rank = place->rank;
+    m->exec.ranks = place->ranks;
+    m->exec.local_rank = place->local_rank;
     if (!open_device(m, err)) return false;
+    m->comm = comm_open(place, config, &m->exec, err);
+    if (!m->comm) return false;
     arena_plan(&m->arena, config, m->exec.ranks, strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU);
     if (!arena_allocate(&m->arena, &m->exec, err)) return false;
     m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
     m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);
+    shards_open(&m->shards, &m->arena, &m->exec, m->comm);
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     return true;
 }
 
 static void model_destroy(Model *m) {
+    shards_close(&m->shards);
+    comm_close(m->comm);
     free(m->parameters);
     if (m->arena.base) m->ops->release(&m->exec, m->arena.base);
     if (m->ops) m->ops->close(&m->exec);
@@ -350,7 +367,8 @@ static void model_destroy(Model *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
 
-// Mean loss of the first `batches` micro-batches of a token file.
+// Mean loss of the first `batches` micro-batches of a token file, which the processes share. Each makes as many passes as
+// the others; one that has no batch left repeats the last, without weight.
 static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -359,13 +377,15 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
-    for (int i = 0; i < batches && ok; i++) {
-        ok = data_batch(loader, i, inputs, targets, err);
+    for (int first = 0; first < batches && ok; first += m->exec.ranks) {
+        int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
+        ok = data_batch(loader, mine, inputs, targets, err);
         if (!ok) break;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
         model_forward(m);
-        model_loss(m, (float)(1.0 / ((double)batches * (double)tokens)), false, false);
+        model_loss(m, i < batches ? (float)(1.0 / ((double)batches * (double)tokens)) : 0.0f, false, false);
     }
+    if (ok) shards_sum_loss(&m->shards, m->state);
     state_download(m);
     *loss = m->host.loss_sum;
     m->host = before;
@@ -409,7 +429,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, row.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
     }
-    for (int i = 0; i < count + more; i++) {
+    for (int i = 0; i < count + more && m->exec.rank == 0; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (tokenizer)
@@ -417,7 +437,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         else
             fprintf(out, "%d ", ids[i]);
     }
-    fprintf(out, "\n");
+    if (m->exec.rank == 0) fprintf(out, "\n");
     fflush(out);
     free(logits);
     free(raw);
@@ -435,7 +455,20 @@ typedef struct {
     Log *log;
     RunState done; // what checkpoints record: steps, position in the data, tokens
     int64_t steps; // to be done in all
+    CommPlace place;
+    bool agreed; // all processes know of the failure that ends the run: the first that has failed says why
+    int speaker;
 } Run;
+
+// Whether all processes are well; where one is not, all end, and the first of those that are not says why.
+static bool together(Run *run, bool good, Error *err) {
+    Comm *comm = run->model.comm;
+    if (run->agreed) return false; // further inside
+    if (comm_all_good(comm, good, err)) return true;
+    run->agreed = true;
+    run->speaker = run->place.ranks - (int)comm_max_i64(comm, good ? 0 : run->place.ranks - run->place.rank);
+    return false;
+}
 
 static double now_ms(void) {
     struct timespec t;
@@ -455,7 +488,7 @@ static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) 
         int64_t n = c->overfit_one_batch ? i : first + i;
         if (!data_batch(run->train, n, inputs, targets, err)) return false;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
-        micro_step(m, loss_scale, i > 0);
+        micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
     }
     step_end(m);
     run->done.step++;
@@ -525,6 +558,7 @@ static bool train(Run *run, Error *err) {
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
         if (c->max_skipped > 0 && m->host.skipped_run >= c->max_skipped) {
+            run->agreed = true; // by the same numbers
             ok = error_set(err, EXIT_DIVERGED,
                            "training diverged: %lld updates in a row had a non-finite loss or gradient; resume from an "
                            "earlier checkpoint with a smaller --lr",
@@ -534,6 +568,7 @@ static bool train(Run *run, Error *err) {
         if (last || due(step, c->val_every)) ok = validate(run, err);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
         if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
+        if (ok) ok = comm_check(m->comm, err);
     }
     free(inputs);
     return ok;
@@ -578,19 +613,19 @@ static bool start_or_resume(Run *run, Error *err) {
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !checkpoint_find(c->out, c->resume_step, folder, sizeof folder, err)) return false;
     if (folder[0]) {
-        if (!checkpoint_load(folder, &m->arena, &m->exec, &run->done, err)) return false;
+        if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
             return error_set(
                 err, EXIT_USER,
                 "--micro-batch %d: %s stands after %lld sequences of its data, which is no multiple; resume "
                 "with the micro-batch that it was trained with, or a divisor of it",
                 c->micro_batch, folder, (long long)run->done.sequences);
-        if (run->train && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
+        if (run->train && m->exec.rank == 0 && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
-        if (run->train && run->done.data_fingerprint != data_fingerprint(run->train))
+        if (run->train && run->done.data_fingerprint != data_fingerprint(run->train) && m->exec.rank == 0)
             fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
-        if (!c->quiet) fprintf(stderr, "resuming from %s\n", folder);
+        if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
     } else if (c->model_from_files) {
@@ -599,7 +634,7 @@ static bool start_or_resume(Run *run, Error *err) {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
     if (run->train) run->done.data_fingerprint = data_fingerprint(run->train);
-    m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    shards_weights_loaded(&m->shards);
     return true;
 }
 
@@ -608,10 +643,11 @@ static void report(Run *run) {
     const Config *c = &m->config;
     const ModelShape *s = &c->shape;
     char text[256];
-    if (c->quiet) return;
+    if (c->quiet || m->exec.rank > 0) return;
     FILE *out = c->json ? stderr : stdout;
     m->ops->describe(&run->model.exec, text, sizeof text);
     fprintf(out, "device      %s\n", text);
+    if (m->exec.ranks > 1) fprintf(out, "processes   %d, %s, ZeRO %d\n", m->exec.ranks, comm_name(m->comm), c->zero);
     fprintf(
         out,
         "model       %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d): %.1f M parameters\n",
@@ -631,9 +667,10 @@ static void report(Run *run) {
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     if (!open_tokenizer(run, config, err)) return false;
-    if (!model_create(m, config, err)) return false;
-    if (!open_data(run, config, err)) return false;
-    if (!start_or_resume(run, err)) return false;
+    bool created = model_create(m, config, &run->place, err);
+    if (!m->comm || !together(run, created, err)) return false;
+    if (!together(run, open_data(run, config, err), err)) return false;
+    if (!together(run, start_or_resume(run, err), err)) return false;
     const Config *c = &m->config;
     int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
     run->steps = c->steps;
@@ -647,11 +684,12 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         double loss;
         int batches = validation_batches(c, run->val);
         if (!evaluate(m, run->val, batches, &loss, err)) return false;
-        printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
-               (long long)run->done.step, loss);
+        if (m->exec.rank == 0)
+            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
+                   (long long)run->done.step, loss);
     }
     if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
-    if (c->out[0] && !out_clear(c, err)) return false;
+    if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
     if (!run->log) return false;
@@ -666,16 +704,28 @@ int main(int argc, char **argv) {
     static Run run;
     Error err = {EXIT_DONE, ""};
     bool exit_now = false;
+    CommPlace *place = &run.place;
+    run.agreed = true; // what the flags lead to is the same everywhere
     bool ok = config_parse(&config, argc, argv, &exit_now, &err);
+    Error why;
+    bool found = comm_discover(&config, place, ok ? &err : &why);
     if (ok && !exit_now) {
-        if (config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
-        if (ok) ok = config_check(&config, config.plan ? config.gpus : 1, &err);
-        if (ok) fputs(config.notes, stderr);
+        ok = found;
+        if (ok && config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
+        if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
+        if (ok && place->rank == 0) fputs(config.notes, stderr);
         if (ok && config.plan) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
-            bool writes = config.train[0] && !config.eval_only && config.out[0];
-            ok = (!writes || out_prepare(&config, &err)) && run_all(&run, &config, &err);
+            config.threads = shards_threads(&config, place->local_ranks);
+            bool writes = config.train[0] && !config.eval_only && config.out[0] && place->rank == 0;
+            ok = !writes || out_prepare(&config, &err);
+            run.agreed = false;
+            ok = ok && run_all(&run, &config, &err);
+            if (!ok && !run.agreed && place->ranks > 1) {
+                fprintf(stderr, "error: rank %d: %s\n", place->rank, err.text);
+                comm_abort(run.model.comm, err.code);
+            }
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);
@@ -685,7 +735,7 @@ int main(int argc, char **argv) {
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA, "standard output could not be written: is the disk full?");
-    if (!ok) fprintf(stderr, "error: %s\n", err.text);
+    if (!ok && (!run.agreed || run.place.rank == run.speaker)) fprintf(stderr, "error: %s\n", err.text);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif

@@ -179,7 +179,7 @@ static bool check_whole(const Arena *arena, Error *err) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int i = 0; i < 4; i++) {
             const TensorLayout *t = &arena->layout[id][roles[i]];
-            if (t->exists && t->shard_elements != t->rows * t->cols)
+            if (t->exists && t->sharded)
                 return error_set(err, EXIT_USER,
                                  "checkpoints of states that GPUs share are not supported; use --zero 0");
         }

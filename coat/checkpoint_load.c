@@ -192,10 +192,10 @@ static bool load_parameters(const HfWeights *hf, const LlmcFile *llmc, const cha
         if (!good) break;
         float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
         good = read_values(&stored, values, err);
-        if (good) parameter_set(exec, &list[i], values);
+        if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }
-    if (good) parameters_zero_moments(exec, list, count);
+    if (good) parameters_zero_moments(arena, exec);
     free(layers);
     free(ids);
     free(list);
