@@ -23,8 +23,10 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/outdir.h"
 #include "coat/plan.h"
 #include "coat/sampler.h"
+#include "coat/saver.h"
 #include "coat/schedule.h"
 #include "coat/shards.h"
+#include "coat/signals.h"
 #include "coat/tokenizer.h"
 #include "coat/weights.h"
 
@@ -43,6 +45,7 @@ typedef struct {
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
     StepState *state; // in the device's memory
     StepState host;   // its last known contents
+    Guard *guard;     // against outliers; NULL: off
 } Model;
 
 // The descriptors of this pass: activations hold as many rows as it has tokens.
@@ -307,8 +310,23 @@ static void step_begin(Model *m, float lr) {
     state_upload(m);
 }
 
+// Has the device skip the update of an outlier. Costs a read back, with --skip-loss-z or --skip-grad-z alone.
+static void step_guard(Model *m) {
+    const Config *c = &m->config;
+    state_download(m);
+    if (m->host.nonfinite) return; // skipped already
+    if (guard_refuses(m->guard, m->host.loss_sum, m->host.grad_norm, c->skip_loss_z, c->skip_grad_z)) {
+        m->host.nonfinite = SKIP_OUTLIER;
+        state_upload(m);
+    } else {
+        guard_accept(m->guard, m->host.loss_sum, m->host.grad_norm);
+    }
+}
+
 // The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
 static void step_end(Model *m) {
+    shards_norm(&m->shards, m->state);
+    if (m->guard) step_guard(m);
     shards_update(&m->shards, m->state);
     state_download(m);
 }
@@ -364,11 +382,19 @@ static void model_destroy(Model *m) {
 
 #ifndef TESTING // the tests include all of the above
 
+#define SAVING_PATIENCE 3600 // seconds that one process may wait for others to read or write files
+
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
 
-// Mean loss of the first `batches` micro-batches of a token file, which the processes share. Each makes as many passes as
-// the others; one that has no batch left repeats the last, without weight.
+// A signal that ends the run is obeyed in the middle of things by a process that is alone; several can only agree on
+// it between steps.
+static bool stop_at_once(const Model *m) {
+    return m->exec.ranks == 1 && signals_stop();
+}
+
+// Mean loss of the first `batches` micro-batches of a token file, of fewer where a signal ends the run. The processes
+// share them; each makes as many passes as the others, and one that has no batch left repeats the last without weight.
 static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -377,7 +403,7 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
-    for (int first = 0; first < batches && ok; first += m->exec.ranks) {
+    for (int first = 0; first < batches && ok && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
         ok = data_batch(loader, mine, inputs, targets, err);
         if (!ok) break;
@@ -416,7 +442,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    for (int n = count; n < count + more; n++) {
+    for (int n = count; n < count + more && !stop_at_once(m); n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
         memset(window, 0, (size_t)T * sizeof *window);
@@ -453,11 +479,14 @@ typedef struct {
     DataLoader *train, *val;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
-    RunState done; // what checkpoints record: steps, position in the data, tokens
-    int64_t steps; // to be done in all
-    CommPlace place;
-    bool agreed; // all processes know of the failure that ends the run: the first that has failed says why
-    int speaker;
+    Saver *saver;                // NULL: nothing is saved
+    RunState done;               // what checkpoints record: steps, position in the data, tokens
+    int64_t steps;               // to be done in all
+    double start_ms, longest_ms; // when the program began; the longest round of the training loop
+    CommPlace place;             // among the processes
+    bool agreed;                 // all of them know of the failure that ends the run: the first that failed says why
+    int speaker;                 // which is that
+    bool save_asked;             // by a signal to any of them
 } Run;
 
 // Whether all processes are well; where one is not, all end, and the first of those that are not says why.
@@ -476,7 +505,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host.
+// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
+// signal ends the run, what is done of the step is thrown away and done.step stays.
 static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
@@ -485,6 +515,7 @@ static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) 
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
     int64_t first = run->done.sequences / (c->micro_batch * m->exec.ranks);
     for (int64_t i = 0; i < accumulation; i++) {
+        if (stop_at_once(m)) return true;
         int64_t n = c->overfit_one_batch ? i : first + i;
         if (!data_batch(run->train, n, inputs, targets, err)) return false;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
@@ -503,7 +534,7 @@ static bool validate(Run *run, Error *err) {
     double loss;
     int batches = validation_batches(&run->model.config, run->val);
     if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
-    log_val(run->log, run->done.step, loss);
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
 }
 
@@ -528,17 +559,65 @@ static bool show_sample(Run *run, Error *err) {
     return true;
 }
 
-static bool save(Run *run, Error *err) {
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static bool time_is_up(const Run *run) {
     const Config *c = &run->model.config;
-    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    if (!checkpoint_save(c->out, &run->model.arena, &run->model.exec, &run->done, vocabulary, err)) return false;
-    checkpoint_prune(c->out, run->done.step, c->keep, c->keep_every);
-    log_text(run->log, "saved %s/step-%08lld", c->out, (long long)run->done.step);
+    if (c->time_limit_ms == 0) return false;
+    double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
+    return now_ms() - run->start_ms + 1.2 * needed > (double)c->time_limit_ms;
+}
+
+// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
+// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do.
+static const char *end_early(Run *run) {
+    enum { SAVE = 1, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    int64_t wish = signals_stop() ? SIGNAL + signals_stop() : time_is_up(run) ? TIME_LIMIT : 0;
+    if (run->place.ranks > 1) {
+        if (wish == 0 && signals_take_save()) wish = SAVE;
+        wish = comm_max_i64(run->model.comm, wish);
+        run->save_asked = wish == SAVE;
+    }
+    return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
+}
+
+// Waits for the last save, on all processes.
+static bool finish_saving(Run *run, Error *err) {
+    comm_patience(run->model.comm, SAVING_PATIENCE);
+    bool saved = together(run, !run->saver || saver_finish(run->saver, err), err);
+    comm_patience(run->model.comm, 0);
+    return saved;
+}
+
+// Saves where the run stands, from which it is resumed with the bits that it would have had.
+static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
+    const Config *c = &run->model.config;
+    bool saves = run->saver && run->done.step > begun;
+    if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    if (!finish_saving(run, err)) return false;
+    if (run->place.rank > 0) return true;
+    fprintf(stderr, "ended by %s after step %lld of %lld: %s%s\n", reason, (long long)run->done.step,
+            (long long)run->steps,
+            saves        ? "saved; go on with --resume in "
+            : run->saver ? "no step was done since the run began or was resumed in "
+                         : "nothing is saved without --out",
+            c->out);
     return true;
 }
 
-static bool due(int64_t step, int64_t every) {
-    return every > 0 && step % every == 0;
+// Says where an outlier was skipped; false where too many updates in a row were.
+static bool check_skips(Run *run, Error *err) {
+    const Model *m = &run->model;
+    if (m->host.nonfinite == SKIP_OUTLIER)
+        log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
+    if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
+    run->agreed = true; // by the same numbers
+    return error_set(err, EXIT_DIVERGED,
+                     "training diverged: %lld updates in a row had %s loss or gradient; resume from an earlier "
+                     "checkpoint with a smaller --lr",
+                     (long long)m->host.skipped_run, m->guard ? "an outlying or non-finite" : "a non-finite");
 }
 
 // The training loop.
@@ -547,31 +626,36 @@ static bool train(Run *run, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
+    const int64_t begun = run->done.step;
+    const char *reason = NULL;
     bool ok = true;
-    while (ok && run->done.step < run->steps) {
+    // a validation that the end of the run before came across
+    bool missed = m->exec.rank == 0 && begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun);
+    if (comm_max_i64(m->comm, missed)) ok = validate(run, err);
+    while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
-        if (!(ok = train_step(run, inputs, inputs + tokens, err))) break;
+        ok = train_step(run, inputs, inputs + tokens, err);
+        if (!ok || run->done.tokens == before) continue;
         int64_t step = run->done.step;
-        bool last = step == run->steps;
+        bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
+        if (run->place.ranks == 1 && signals_take_save()) save = true;
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
-        if (c->max_skipped > 0 && m->host.skipped_run >= c->max_skipped) {
-            run->agreed = true; // by the same numbers
-            ok = error_set(err, EXIT_DIVERGED,
-                           "training diverged: %lld updates in a row had a non-finite loss or gradient; resume from an "
-                           "earlier checkpoint with a smaller --lr",
-                           (long long)m->host.skipped_run);
-            break;
-        }
-        if (last || due(step, c->val_every)) ok = validate(run, err);
+        ok = check_skips(run, err);
+        if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
-        if (ok && c->out[0] && (last || due(step, c->save_every))) ok = save(run, err);
+        if (ok && run->saver && save) saver_save(run->saver, &run->done);
+        if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
+        run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(inputs);
-    return ok;
+    if (!ok) return false;
+    if (!reason && stop_at_once(m)) reason = signals_name(signals_stop()); // during the last validation
+    if (reason) return stop(run, reason, begun, err);
+    return finish_saving(run, err);
 }
 
 // Opens the vocabulary; training goes on without one, with one line that says so.
@@ -606,6 +690,23 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+// Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
+static bool same_data(Run *run, const char *folder, Error *err) {
+    char now[96];
+    uint64_t fingerprint = data_fingerprint(run->train);
+    if (run->done.data_fingerprint == fingerprint) return true;
+    data_describe(run->train, now, sizeof now);
+    if (!run->model.config.allow_other_data)
+        return error_set(err, EXIT_DATA,
+                         "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
+                         "fingerprint %016llx): name the same files in the same order, or go on with these by "
+                         "--allow-other-data",
+                         folder, run->done.data[0] ? run->done.data : "not described",
+                         (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
+    if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    return true;
+}
+
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
@@ -620,11 +721,10 @@ static bool start_or_resume(Run *run, Error *err) {
                 "--micro-batch %d: %s stands after %lld sequences of its data, which is no multiple; resume "
                 "with the micro-batch that it was trained with, or a divisor of it",
                 c->micro_batch, folder, (long long)run->done.sequences);
+        if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && m->exec.rank == 0 && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
-        if (run->train && run->done.data_fingerprint != data_fingerprint(run->train) && m->exec.rank == 0)
-            fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
@@ -633,7 +733,11 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (run->train) run->done.data_fingerprint = data_fingerprint(run->train);
+    if (run->train) {
+        run->done.data_fingerprint = data_fingerprint(run->train);
+        data_describe(run->train, run->done.data, sizeof run->done.data);
+    }
+    if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
     shards_weights_loaded(&m->shards);
     return true;
 }
@@ -693,6 +797,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
     if (!run->log) return false;
+    log_resume(run->log, run->done.state.skipped);
+    if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
@@ -702,6 +808,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
 int main(int argc, char **argv) {
     static Config config;
     static Run run;
+    static Lock lock;
+    run.start_ms = now_ms();
     Error err = {EXIT_DONE, ""};
     bool exit_now = false;
     CommPlace *place = &run.place;
@@ -718,19 +826,23 @@ int main(int argc, char **argv) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
             config.threads = shards_threads(&config, place->local_ranks);
-            bool writes = config.train[0] && !config.eval_only && config.out[0] && place->rank == 0;
-            ok = !writes || out_prepare(&config, &err);
+            bool trains = config.train[0] && !config.eval_only;
+            bool writes = trains && config.out[0] && place->rank == 0;
+            if (trains) signals_open();
+            ok = !writes || out_prepare(&config, &lock, &err);
             run.agreed = false;
             ok = ok && run_all(&run, &config, &err);
             if (!ok && !run.agreed && place->ranks > 1) {
                 fprintf(stderr, "error: rank %d: %s\n", place->rank, err.text);
                 comm_abort(run.model.comm, err.code);
             }
+            saver_close(run.saver);
             log_close(run.log);
             data_close(run.train);
             data_close(run.val);
             tokenizer_close(run.tokenizer);
             model_destroy(&run.model);
+            if (writes) lock_release(&lock);
         }
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))

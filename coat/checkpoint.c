@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -15,6 +16,7 @@
 #include "files.h"
 #include "hf.h"
 #include "run_state.h"
+#include "snapshot.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
@@ -121,34 +123,26 @@ static int end_of_text(const ModelShape *shape) {
     return shape->vocab == 50257 || shape->vocab == 257 ? shape->vocab - 1 : -1;
 }
 
-static bool write_tensor_files(const char *folder, const Arena *arena, Exec *exec, JsonText *manifest, Error *err) {
-    CheckpointTensor *list;
-    int count = checkpoint_model_tensors(arena, &list);
-    bool good = checkpoint_write_tensors(folder, MODEL_FILE, list, count, exec, manifest, err);
-    Dtype dtype = list[0].dtype;
-    free(list);
-    if (!good) return false;
-    count = checkpoint_optimizer_tensors(arena, &list);
-    good = checkpoint_write_tensors(folder, OPTIMIZER_FILE, list, count, exec, manifest, err);
-    free(list);
-    if (!good) return false;
+static bool write_tensor_files(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
-    const ModelShape *shape = &arena->config.shape;
-    if (!hf_config_text(&text, shape, dtype, end_of_text(shape), err)) return false;
+    const ModelShape *shape = &s->arena->config.shape;
+    if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, err) ||
+        !checkpoint_write_tensors(folder, OPTIMIZER_FILE, s->optimizer, s->optimizer_count, s->exec, manifest, err))
+        return false;
+    if (!hf_config_text(&text, shape, s->model[0].dtype, end_of_text(shape), err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
     hf_generation_text(&text, end_of_text(shape));
     return add_text(folder, "generation_config.json", &text, manifest, err);
 }
 
-static bool write_folder(const char *folder, const Arena *arena, Exec *exec, const RunState *run,
-                         const char *tokenizer_file, Error *err) {
+static bool write_folder(const char *folder, const Snapshot *s, const char *tokenizer_file, Error *err) {
     JsonText manifest, text;
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
-    bool good = write_tensor_files(folder, arena, exec, &manifest, err);
+    bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
     if (good) {
-        run_state_text(&text, run, &arena->config, exec->ranks);
+        run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
         good = add_text(folder, STATE_FILE, &text, &manifest, err);
     }
     if (good) {
@@ -168,8 +162,13 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
         return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, final, strerror(errno));
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return folder_remove(temporary, err);
     // a file system that cannot exchange
-    if (rename(final, old) != 0 || rename(temporary, final) != 0)
-        return error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+    bool moved = rename(final, old) == 0;
+    if (!moved || rename(temporary, final) != 0) {
+        error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+        if (moved && rename(old, final) != 0)
+            error_set(err, EXIT_DATA, "cannot name the checkpoint %s %s again: %s", old, final, strerror(errno));
+        return false;
+    }
     return folder_remove(old, err);
 }
 
@@ -187,21 +186,34 @@ static bool check_whole(const Arena *arena, Error *err) {
     return true;
 }
 
-bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
-                     Error *err) {
+bool checkpoint_write(const char *out, const Snapshot *s, const char *tokenizer_file, Error *err) {
     char name[NAME_BUFFER], temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     Error ignored;
-    step_name(name, ".", run->step, ".tmp");
+    int64_t step = s->run.step;
+    step_name(name, ".", step, ".tmp");
     if (!path_join(temporary, sizeof temporary, out, name, err)) return false;
-    step_name(name, ".", run->step, ".old");
+    step_name(name, ".", step, ".old");
     if (!path_join(old, sizeof old, out, name, err)) return false;
-    step_name(name, "", run->step, "");
+    step_name(name, "", step, "");
     if (!path_join(final, sizeof final, out, name, err)) return false;
-    if (!check_whole(arena, err) || !folder_make(out, err)) return false;
+    if (!check_whole(s->arena, err)) return false;
+    // without its parents: where these are gone, a disk is no longer mounted
+    if (mkdir(out, 0777) != 0 && errno != EEXIST)
+        return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out, strerror(errno));
     if (!folder_remove(temporary, err) || !folder_remove(old, err) || !folder_make(temporary, err)) return false;
-    bool good = write_folder(temporary, arena, exec, run, tokenizer_file, err) &&
-                put_in_place(temporary, final, old, err) && folder_sync(out, err);
+    bool good = write_folder(temporary, s, tokenizer_file, err) && put_in_place(temporary, final, old, err) &&
+                folder_sync(out, err);
     if (!good) folder_remove(temporary, &ignored);
+    return good;
+}
+
+bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
+                     Error *err) {
+    Snapshot snapshot;
+    snapshot_open(&snapshot, arena, exec);
+    snapshot_take(&snapshot, run);
+    bool good = checkpoint_write(out, &snapshot, tokenizer_file, err);
+    snapshot_close(&snapshot);
     return good;
 }
 
@@ -323,9 +335,9 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
         Error err;
         step_name(name, "", steps[i], "");
         if (!path_join(folder, sizeof folder, out, name, &err)) continue;
-        if (keep_every > 0 && steps[i] % keep_every == 0) continue;
         if (!check_folder(folder, false, &err) || ++complete <= keep)
             continue; // what is damaged is the user's to judge
+        if (keep_every > 0 && steps[i] % keep_every == 0) continue;
         if (!remove_step(out, folder, steps[i], &err)) fprintf(stderr, "%s\n", err.text);
     }
     free(steps);

@@ -8,6 +8,7 @@
 // derives from the table of tensors. Each file is flushed, and the folder gets its name only when it is whole.
 #pragma once
 #include "arena.h"
+#include "guard.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,10 +20,12 @@ typedef struct {
     int64_t sequences; // consumed by all ranks together: the position in the data
     int64_t tokens;    // tokens seen
     uint64_t data_fingerprint;
+    char data[96];   // what the data were, for people; "": not known
     StepState state; // as downloaded from the device
+    Guard guard;     // where --skip-loss-z or --skip-grad-z is given
 } RunState;
 
-// Saves run->step under `out`; for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
+// Saves run->step under `out`, at once (saver.h does so in the background); for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
 // a vocabulary (encoder.json, vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with
 // one, copied along; NULL: none. A checkpoint of the same step is replaced, once the new one is whole. On failure
 // nothing of the new one remains and older ones are untouched.

@@ -105,8 +105,8 @@ static void file_shape(const CheckpointTensor *t, int64_t shape[2]) {
     shape[1] = cols;
 }
 
-static uint64_t file_bytes(const CheckpointTensor *t) {
-    return (uint64_t)t->kept_rows * (uint64_t)t->cols * dtype_bytes(t->dtype);
+size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
+    return (size_t)t->kept_rows * (size_t)t->cols * dtype_bytes(t->dtype);
 }
 
 // ---------------------------------------------------------------- transposes
@@ -138,15 +138,16 @@ void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, si
 
 // A transposed tensor passes through host memory whole (one layer's matrix), the others in pieces.
 static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, Error *err) {
-    uint64_t bytes = file_bytes(t);
-    size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
-    char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
-    bool good = true;
-    for (uint64_t at = 0; good && at < bytes; at += piece) {
-        size_t part = bytes - at < piece ? (size_t)(bytes - at) : piece;
-        exec->ops->download(exec, buffer, t->data + at, part);
-        if (turned) matrix_transpose(turned, buffer, t->rows, t->cols, dtype_bytes(t->dtype));
-        good = safewriter_write(writer, turned ? turned : buffer, part, err);
+    size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    char *buffer = t->host ? NULL : (char *)malloc(piece), *turned = t->transposed ? (char *)malloc(piece) : NULL;
+    bool good = (buffer || t->host) && (turned || !t->transposed);
+    if (!good) error_set(err, EXIT_DATA, "%s: not enough memory to write '%s'", writer->path, t->name);
+    for (size_t at = 0; good && at < bytes; at += piece) {
+        size_t part = bytes - at < piece ? bytes - at : piece;
+        const char *values = t->host ? t->host + at : buffer;
+        if (!t->host) exec->ops->download(exec, buffer, t->data + at, part);
+        if (turned) matrix_transpose(turned, values, t->rows, t->cols, dtype_bytes(t->dtype));
+        good = safewriter_write(writer, turned ? turned : values, part, err);
     }
     free(turned);
     free(buffer);
@@ -192,7 +193,7 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
 
 static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
                         XXH3_state_t *hash, Exec *exec, Error *err) {
-    uint64_t bytes = file_bytes(t);
+    uint64_t bytes = checkpoint_tensor_bytes(t);
     size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
     char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
     bool good = true;

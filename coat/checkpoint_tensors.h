@@ -11,6 +11,7 @@ extern "C" {
 typedef struct {
     char name[160];
     char *data; // on the device: (rows, cols), dense
+    char *host; // a copy of its kept rows in host memory; NULL: there is none
     Dtype dtype;
     int rank; // of the tensor in the file
     int64_t rows, cols;
@@ -23,7 +24,10 @@ typedef struct {
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
 
-// Writes folder/name from device memory and adds it to the manifest.
+// Of the file, and of a copy of the tensor.
+size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);
+
+// Writes folder/name, from the copies where there are some, else from device memory, and adds it to the manifest.
 bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
                               JsonText *manifest, Error *err);
 

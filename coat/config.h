@@ -106,7 +106,8 @@ typedef struct {
     int keep;                  // newest checkpoints kept; 0 = all
     int64_t keep_every;        // checkpoints of multiples of this step are never removed; 0 = none
     bool resume;
-    int64_t resume_step; // -1 = the newest
+    int64_t resume_step;   // -1 = the newest
+    bool allow_other_data; // on resume
     bool overwrite;
     // where and how it runs
     DeviceKind device;
@@ -117,6 +118,7 @@ typedef struct {
     int64_t memory_limit; // bytes; --plan searches the largest micro-batch under it; 0 = none
     int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
     bool autotune;
+    int64_t time_limit_ms; // the run ends before it, counted from the program's start; 0 = none
     bool quiet, json;
     // processes; what is not given comes from the launcher's environment
     int world_size;       // 0 = from the environment

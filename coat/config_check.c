@@ -86,21 +86,6 @@ static bool check_built(const Config *c, int ranks, Error *err) {
     return true;
 }
 
-static void add_note(Config *c, const char *text) {
-    size_t used = strlen(c->notes);
-    if (!strstr(c->notes, text)) snprintf(c->notes + used, sizeof c->notes - used, "note: %s\n", text);
-}
-
-// What is not built yet but does no harm: the run goes on, and says so.
-static void note_ignored(Config *c) {
-    if (c->skip_loss_z > 0 || c->skip_grad_z > 0)
-        add_note(c, "--skip-loss-z, --skip-grad-z: updates are skipped only when they are not finite");
-    if (c->keep > 0 && c->keep_every > 0) {
-        c->keep = 0;
-        add_note(c, "--keep-every: not built yet beside --keep; all checkpoints are kept");
-    }
-}
-
 static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
@@ -171,6 +156,5 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (!check_built(config, ranks, err)) return false;
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
-    note_ignored(config);
     return true;
 }

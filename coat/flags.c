@@ -104,7 +104,7 @@ static const Flag table[] = {
      "largest norm of the whole gradient; 0: no clipping"},
     {GROUP_OPTIMIZER, "seed", FLAG_SEED, AT(seed), "N", 0, 0, NULL, "of initialisation, data order and samples"},
     {GROUP_OPTIMIZER, "max-skipped", FLAG_INT, AT(max_skipped), "N", 1, 1 << 30, NULL,
-     "stop after this many non-finite updates in a row"},
+     "stop after this many skipped updates in a row"},
     {GROUP_OPTIMIZER, "skip-loss-z", FLAG_FLOAT, AT(skip_loss_z), "Z", 0, 1e6, NULL,
      "skip an update whose loss is this many standard deviations high; 0: off"},
     {GROUP_OPTIMIZER, "skip-grad-z", FLAG_FLOAT, AT(skip_grad_z), "Z", 0, 1e6, NULL,
@@ -137,6 +137,8 @@ static const Flag table[] = {
      "checkpoints at multiples of this step are never removed; 0: none"},
     {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "",
      "continue from the newest checkpoint in --out, or from that of STEP; starts fresh where there is none"},
+    {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), "", 0, 0, NULL,
+     "resume although --train names other data than before; the position is kept as a number of sequences"},
     {GROUP_FILES, "overwrite", FLAG_BOOL, AT(overwrite), "", 0, 0, NULL, "replace what an earlier run left in --out"},
 
     {GROUP_RUN, "device", FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, NULL, "where the model runs"},
@@ -148,6 +150,8 @@ static const Flag table[] = {
     {GROUP_RUN, "gpus", FLAG_INT, AT(gpus), "N", 1, 1 << 20, NULL, "with --plan, how many GPUs to plan for"},
     {GROUP_RUN, "profile", FLAG_INT64, AT(profile), "STEP", -1, BIG, "none", "mark this step for a profiler"},
     {GROUP_RUN, "autotune", FLAG_BOOL, AT(autotune), "", 0, 0, NULL, "time the product algorithms and write their table"},
+    {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), "TIME", 0, 0, "",
+     "save and end before this time has passed since the start (3h50m, 1d12h, 90s)"},
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL, "print the log as JSON lines"},
     {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "markdown", 0, 0, "", "print this page, or a Markdown table, and end"},
@@ -305,6 +309,30 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
     return true;
 }
 
+// "3h50m": numbers with a unit each, from days to seconds.
+static bool set_duration(const Flag *flag, void *field, const char *value, Error *err) {
+    static const struct {
+        char unit;
+        double seconds;
+    } units[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
+    double seconds = 0;
+    size_t unit = 0;
+    const char *at = value;
+    for (; *at && unit < 4; unit++) {
+        size_t digits = strspn(at, ".0123456789");
+        char *end;
+        double number = strtod(at, &end);
+        while (unit < 4 && units[unit].unit != at[digits]) unit++;
+        if (!digits || end != at + digits || unit == 4) break;
+        seconds += number * units[unit].seconds;
+        at = end + 1;
+    }
+    if (*at || !(seconds >= 1e-3 && seconds < 1e10))
+        return error_set(err, EXIT_USER, "--%s %s: must be a time such as 3h50m, 1d12h or 90s", flag->name, value);
+    *(int64_t *)field = (int64_t)(seconds * 1e3);
+    return true;
+}
+
 static bool set_string(const Flag *flag, char *field, const char *value, size_t size, Error *err) {
     size_t length = strlen(value);
     if (length == 0 && strcmp(flag->name, "prompt") != 0)
@@ -368,6 +396,7 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_CHOICE:
     case FLAG_FORMAT: return set_choice(flag, field, value, err);
     case FLAG_BYTES: return set_bytes(flag, field, value, err);
+    case FLAG_DURATION: return set_duration(flag, field, value, err);
     case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);

@@ -20,6 +20,7 @@ typedef enum {
     FLAG_FORMAT,    // a Format, one of the names in the placeholder
     FLAG_BYTES,     // int64_t bytes, with units
     FLAG_TOKENIZER, // bytes, gpt2 or a file
+    FLAG_DURATION,  // int64_t milliseconds, with units
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
     FLAG_HELP,      // optional markdown after '='

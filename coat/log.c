@@ -22,8 +22,9 @@ struct Log {
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
     double seconds;                      // of all steps logged here
-    int64_t step, skipped;
-    double loss, val_loss; // the latest; NAN: none yet
+    int64_t step, skipped;               // skipped: -1 where not known yet
+    int64_t val_step;                    // the last whose validation is in the file, -1: none
+    double loss, val_loss;               // the latest; NAN: none yet
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -43,31 +44,34 @@ static bool write_all(int fd, const char *bytes, size_t count) {
     return true;
 }
 
-// Whether a line of log.jsonl is whole and belongs to a step before first_step.
-static bool keep_line(const char *line, size_t length, int64_t first_step) {
+// Whether a line of log.jsonl is whole and belongs to a step before first_step. *val_step becomes its step where it
+// is a validation's.
+static bool keep_line(const char *line, size_t length, int64_t first_step, int64_t *val_step) {
     if (length == 0 || line[length - 1] != '\n') return false;
     json_t *object = json_loadb(line, length, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     bool keep = json_is_integer(step) && json_integer_value(step) < first_step;
+    if (keep && json_object_get(object, "val_loss")) *val_step = json_integer_value(step);
     json_decref(object);
     return keep;
 }
 
 // Copies the lines to be kept from `from` to `to`.
-static bool copy_lines(FILE *from, FILE *to, int64_t first_step) {
+static bool copy_lines(FILE *from, FILE *to, int64_t first_step, int64_t *val_step) {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
     bool good = true;
     while (good && (length = getline(&line, &room, from)) >= 0)
-        if (keep_line(line, (size_t)length, first_step)) good = fwrite(line, 1, (size_t)length, to) == (size_t)length;
+        if (keep_line(line, (size_t)length, first_step, val_step))
+            good = fwrite(line, 1, (size_t)length, to) == (size_t)length;
     free(line);
     return good && !ferror(from);
 }
 
 // Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
 // that a crash leaves either the old log or the new one.
-static bool trim(const char *path, int64_t first_step, Error *err) {
+static bool trim(const char *path, int64_t first_step, int64_t *val_step, Error *err) {
     FILE *from = fopen(path, "r");
     if (!from) {
         if (errno == ENOENT) return true;
@@ -76,7 +80,7 @@ static bool trim(const char *path, int64_t first_step, Error *err) {
     char temporary[PATH_MAX_LENGTH + 24];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     FILE *to = fopen(temporary, "w");
-    bool good = to && copy_lines(from, to, first_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
+    bool good = to && copy_lines(from, to, first_step, val_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
     if (to && fclose(to) != 0) good = false;
     fclose(from);
     if (good && rename(temporary, path) == 0) return true;
@@ -89,7 +93,7 @@ static bool open_file(Log *log, const char *out, int64_t first_step, Error *err)
     if (!folder_make(out, err)) return false;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
     bool fresh = first_step <= 1;
-    if (!fresh && !trim(log->path, first_step, err)) return false;
+    if (!fresh && !trim(log->path, first_step, &log->val_step, err)) return false;
     log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
     if (log->fd < 0)
         return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
@@ -111,6 +115,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->step = first_step > 0 ? first_step - 1 : 0;
     log->loss = log->val_loss = NAN;
+    log->skipped = log->val_step = -1;
     if (log->active && config->out[0] && !open_file(log, config->out, first_step, err)) {
         log_close(log);
         return NULL;
@@ -214,11 +219,20 @@ static void print_step(const Log *log, double loss, double grad_norm, double lr,
     fflush(stdout);
 }
 
+void log_resume(Log *log, int64_t skipped) {
+    log->skipped = skipped;
+}
+
+bool log_has_val(const Log *log, int64_t step) {
+    return log->val_step == step;
+}
+
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped) {
     if (!log->active) return;
-    // A resumed process learns the count of skipped updates from its first step; that step itself shows only there.
-    bool unknown = log->steps_here == 0 && step > 1;
+    // Without log_resume() the count of skipped updates comes from the first step; that step itself shows only there.
+    bool unknown = log->skipped < 0 && step > 1;
+    if (log->skipped < 0) log->skipped = 0;
     bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->skipped;
     log->step = step;
     log->loss = loss;
@@ -246,7 +260,8 @@ void log_val(Log *log, int64_t step, double val_loss) {
     char line[128];
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
     add_number(line, sizeof line, "val_loss", "%.9g", val_loss);
-    write_line(log, line, sizeof line);
+    if (!log_has_val(log, step)) write_line(log, line, sizeof line);
+    log->val_step = step;
     if (log->quiet || log->json) return;
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
            val_loss, colour_end(log), step);
@@ -262,6 +277,10 @@ void log_text(Log *log, const char *format, ...) {
     va_end(args);
     fputc('\n', stream);
     fflush(stream);
+}
+
+int log_descriptor(const Log *log) {
+    return log->fd < 0 ? -1 : fcntl(log->fd, F_DUPFD_CLOEXEC, 0);
 }
 
 // "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"

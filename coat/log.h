@@ -27,16 +27,23 @@ typedef struct Log Log;
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
               int64_t parameters, Error *err);
 
+// How many updates had been skipped when the run began here, so that its first step shows whether it was one.
+void log_resume(Log *log, int64_t skipped);
+
 // One training step. step: steps done, this one included; grad_norm: before clipping; ms: wall time of the step;
 // tokens_total, tokens_step: trained so far and in this step, over all ranks; skipped: updates skipped so far.
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped);
 
-// A validation after `step` steps.
+// A validation after `step` steps. One that the file has already, as a resumed run may find, is not written again.
+bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
+
+// Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.
+int log_descriptor(const Log *log);
 
 // The last line, also with --quiet, and the end of the log. NULL is allowed.
 void log_close(Log *log);

@@ -40,8 +40,11 @@ typedef struct {
     double loss_sum;   // sum of the token losses times their scale: the mean loss of the step
     double grad_sq;    // sum of the squares of all gradients
     float grad_norm;   // its root
-    int32_t nonfinite; // a loss, gradient or value to be quantised was inf or NaN: the update is skipped
+    int32_t nonfinite; // not 0: the update is skipped. 1: a loss, gradient or value to be quantised was inf or NaN;
+                       // SKIP_OUTLIER: set by the host between grad_norm and adamw_update (guard.h)
 } StepState;
+
+#define SKIP_OUTLIER 2
 
 // A norm with what it saves. x is what backward reads: in BF16 recipes the residual stream itself, in COAT's
 // its per-group E4M3 copy.
@@ -83,6 +86,9 @@ typedef struct Ops {
     // The run's only allocation (256-byte aligned, contents undefined); NULL with err when it does not fit.
     void *(*allocate)(Exec *, size_t bytes, Error *err);
     void (*release)(Exec *, void *memory);
+    // Host memory that downloads reach fastest; NULL where there is none to be had. A table without the two: malloc().
+    void *(*host_allocate)(Exec *, size_t bytes);
+    void (*host_release)(Exec *, void *memory);
     void (*upload)(Exec *, void *device, const void *host, size_t bytes);   // returns when host may be reused
     void (*download)(Exec *, void *host, const void *device, size_t bytes); // waits for the work before it
     void (*zero)(Exec *, void *device, size_t bytes);

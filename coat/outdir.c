@@ -27,10 +27,12 @@ static bool remove_entry(const char *path, Error *err) {
     return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
 }
 
-bool out_prepare(const Config *config, Error *err) {
+bool out_prepare(const Config *config, Lock *lock, Error *err) {
+    lock->fd = -1;
     if (!folder_make(config->out, err)) return false;
     if (access(config->out, W_OK | X_OK) != 0)
         return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
+    if (!lock_take(lock, config->out, err)) return false;
     if (config->resume || config->overwrite) return true;
     DIR *dir = opendir(config->out);
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));

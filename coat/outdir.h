@@ -1,14 +1,15 @@
 // The folder that a run writes to: made if missing, and never taken from another run by accident.
 #pragma once
 #include "config.h"
+#include "lock.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Makes config->out and checks that it can be written. A folder that holds a run (its log or checkpoints) is refused
+// Makes config->out, checks that it can be written and takes its lock, which is the caller's to release. A folder that holds a run (its log or checkpoints) is refused
 // unless --resume continues it or --overwrite gives it up; nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
-bool out_prepare(const Config *config, Error *err);
+bool out_prepare(const Config *config, Lock *lock, Error *err);
 
 // With --overwrite, deletes the old run's log and checkpoints, and nothing else: once everything that could still fail
 // has been read, a model from the same folder included.

@@ -71,6 +71,12 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_close(t, '}');
 }
 
+static void window_field(JsonText *t, const char *key, const GuardWindow *window) {
+    json_text_open(t, key, '[');
+    for (int64_t i = 0; i < window->count; i++) json_text_double(t, NULL, window->values[i]);
+    json_text_close(t, ']');
+}
+
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks) {
     const StepState *s = &run->state;
     memset(t, 0, sizeof *t);
@@ -81,6 +87,7 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_int(t, "sequences", run->sequences);
     json_text_int(t, "tokens", run->tokens);
     json_text_hex(t, "data_fingerprint", run->data_fingerprint);
+    if (run->data[0]) json_text_string(t, "data", run->data);
     json_text_open(t, "step_state", '{');
     json_text_float(t, "lr", s->lr);
     json_text_float(t, "beta1", s->beta1);
@@ -97,8 +104,27 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_float(t, "grad_norm", s->grad_norm);
     json_text_int(t, "nonfinite", s->nonfinite);
     json_text_close(t, '}');
+    if (config->skip_loss_z > 0 || config->skip_grad_z > 0) {
+        json_text_open(t, "guard", '{');
+        window_field(t, "loss", &run->guard.loss);
+        window_field(t, "grad_norm", &run->guard.grad_norm);
+        json_text_close(t, '}');
+    }
     settings_fields(t, config, ranks);
     json_text_close(t, '}');
+}
+
+// What a checkpoint without the guard does not have: then its window begins empty.
+static bool read_window(const json_t *guard, const char *path, const char *key, GuardWindow *window, Error *err) {
+    const json_t *values = json_object_get(guard, key);
+    if (!guard) return true;
+    bool good = json_is_array(values) && json_array_size(values) <= GUARD_WINDOW;
+    for (size_t i = 0; good && i < json_array_size(values); i++) {
+        const json_t *value = json_array_get(values, i);
+        good = json_is_number(value);
+        window->values[window->count++] = json_number_value(value);
+    }
+    return good || error_set(err, EXIT_DATA, "%s: '%s' must be a list of up to %d numbers", path, key, GUARD_WINDOW);
 }
 
 static bool get_float(const json_t *object, const char *path, const char *key, float *value, Error *err) {
@@ -189,6 +215,12 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&
                 compare_settings(settings, config, exec, path, err);
+    const json_t *guard = json_object_get(o, "guard");
+    if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
+        good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&
+               read_window(guard, path, "grad_norm", &run->guard.grad_norm, err);
+    const char *data = json_string_value(json_object_get(o, "data"));
+    snprintf(run->data, sizeof run->data, "%s", data ? data : "");
     json_decref(o);
     return good;
 }

@@ -274,13 +274,15 @@ static void norm_over_ranks(Shards *s, StepState *state) {
     ops->grad_norm_root(s->exec, state);
 }
 
-void shards_update(Shards *s, StepState *state) {
-    const Ops *ops = s->exec->ops;
+void shards_norm(Shards *s, StepState *state) {
     if (s->comm)
         norm_over_ranks(s, state);
     else
-        ops->grad_norm(s->exec, s->updated, s->updated_count, state);
-    ops->adamw_update(s->exec, s->updated, s->updated_count, state);
+        s->exec->ops->grad_norm(s->exec, s->updated, s->updated_count, state);
+}
+
+void shards_update(Shards *s, StepState *state) {
+    s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
     if (s->zero == 0 || s->zero >= 3) shards_weights_loaded(s);
     if (s->zero == 0) return;
     comm_after_compute(s->comm);

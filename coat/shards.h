@@ -62,8 +62,9 @@ void shards_pass_end(Shards *s, bool last);
 
 // --- a step ------------------------------------------------------------------------------------------------------
 
-// Norm and update, with loss, norm and the flag of non-finite values those of all processes; then the new weights are
-// made ready, or are on their way.
+// The gradients' norm; loss and the flag of non-finite values become those of all processes, too.
+void shards_norm(Shards *s, StepState *state);
+// The update; then the new weights are made ready, or are on their way.
 void shards_update(Shards *s, StepState *state);
 
 // After weights were loaded, each process having all that its memory holds.

@@ -152,6 +152,8 @@ bool cuda_open(Exec *exec, const Config *config, Error *err);
 void cuda_close(Exec *exec);
 void *cuda_allocate(Exec *exec, size_t bytes, Error *err);
 void cuda_release(Exec *exec, void *memory);
+void *cuda_host_allocate(Exec *exec, size_t bytes);
+void cuda_host_release(Exec *exec, void *memory);
 void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes);
 void cuda_download(Exec *exec, void *host, const void *device, size_t bytes);
 void cuda_zero(Exec *exec, void *device, size_t bytes);

@@ -80,6 +80,8 @@ extern "C" const Ops *cuda_ops(void) {
         .close = cuda_close,
         .allocate = cuda_allocate,
         .release = cuda_release,
+        .host_allocate = cuda_host_allocate,
+        .host_release = cuda_host_release,
         .upload = cuda_upload,
         .download = cuda_download,
         .zero = cuda_zero,

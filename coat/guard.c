@@ -1,0 +1,35 @@
+#include "guard.h"
+
+#include <math.h>
+#include <string.h>
+
+// Summed anew each time, in a fixed order: 128 values cost nothing, and running sums would drift.
+double guard_z(const GuardWindow *window, double value) {
+    if (!isfinite(value)) return INFINITY; // a comparison with NaN would be false, and let it pass
+    if (window->count < GUARD_WINDOW) return 0;
+    double sum = 0, squares = 0;
+    for (int i = 0; i < GUARD_WINDOW; i++) sum += window->values[i];
+    double mean = sum / GUARD_WINDOW;
+    for (int i = 0; i < GUARD_WINDOW; i++) squares += (window->values[i] - mean) * (window->values[i] - mean);
+    double deviation = sqrt(squares / GUARD_WINDOW);
+    return deviation > 0 ? (value - mean) / deviation : 0;
+}
+
+bool guard_refuses(const Guard *guard, double loss, double grad_norm, double loss_limit, double grad_limit) {
+    return (loss_limit > 0 && !(guard_z(&guard->loss, loss) <= loss_limit)) ||
+           (grad_limit > 0 && !(guard_z(&guard->grad_norm, grad_norm) <= grad_limit));
+}
+
+static void push(GuardWindow *window, double value) {
+    if (!isfinite(value)) return;
+    if (window->count == GUARD_WINDOW)
+        memmove(window->values, window->values + 1, (GUARD_WINDOW - 1) * sizeof *window->values);
+    else
+        window->count++;
+    window->values[window->count - 1] = value;
+}
+
+void guard_accept(Guard *guard, double loss, double grad_norm) {
+    push(&guard->loss, loss);
+    push(&guard->grad_norm, grad_norm);
+}

@@ -1,0 +1,113 @@
+#include "lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HOLDER_BYTES 512
+
+// "HOST PID SINCE", one line.
+static bool write_holder(const Lock *lock) {
+    char text[HOLDER_BYTES], host[256] = "?", since[64];
+    time_t now = time(NULL);
+    struct tm local;
+    gethostname(host, sizeof host - 1);
+    strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
+    int length = snprintf(text, sizeof text, "%s %ld %s\n", host, (long)getpid(), since);
+    return ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, text, (size_t)length, 0) == length;
+}
+
+typedef struct {
+    char host[256], since[64];
+    long pid; // 0: the file does not say
+} Holder;
+
+static Holder read_holder(const char *path) {
+    char text[HOLDER_BYTES] = "";
+    Holder holder = {"?", "?", 0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && read(fd, text, sizeof text - 1) > 0 &&
+        sscanf(text, "%255s %ld %63[^\n]", holder.host, &holder.pid, holder.since) < 2)
+        holder.pid = 0;
+    if (fd >= 0) close(fd);
+    return holder;
+}
+
+static bool held(const char *folder, const char *path, const char *fix, Error *err) {
+    Holder holder = read_holder(path);
+    return error_set(err, EXIT_DATA,
+                     "--out %s: another run is writing there: process %ld on %s, since %s; stop it or choose another "
+                     "folder%s",
+                     folder, holder.pid, holder.host, holder.since, fix);
+}
+
+static bool cannot_write(const char *path, Error *err) {
+    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s", path, strerror(errno));
+}
+
+// Whether the locked file is still the one of that name: a run that ends removes its own.
+static bool is_current(const Lock *lock) {
+    struct stat ours, named;
+    return fstat(lock->fd, &ours) == 0 && stat(lock->path, &named) == 0 && ours.st_ino == named.st_ino &&
+           ours.st_dev == named.st_dev;
+}
+
+static void drop(Lock *lock) {
+    close(lock->fd);
+    lock->fd = -1;
+}
+
+bool lock_take(Lock *lock, const char *folder, Error *err) {
+    snprintf(lock->path, sizeof lock->path, "%s/.lock", folder);
+    for (;;) {
+        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (lock->fd < 0) return cannot_write(lock->path, err);
+        if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
+            bool taken = errno == EWOULDBLOCK;
+            drop(lock);
+            if (taken) return held(folder, lock->path, "", err);
+            return lock_take_by_presence(lock, folder, err);
+        }
+        if (is_current(lock)) break;
+        drop(lock);
+    }
+    if (write_holder(lock)) return true;
+    cannot_write(lock->path, err);
+    lock_release(lock);
+    return false;
+}
+
+static bool is_dead(const Holder *holder) {
+    char host[256] = "?";
+    gethostname(host, sizeof host - 1);
+    return holder->pid > 0 && strcmp(holder->host, host) == 0 && kill((pid_t)holder->pid, 0) != 0 && errno == ESRCH;
+}
+
+bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
+    snprintf(lock->path, sizeof lock->path, "%s/.lock-holder", folder);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (lock->fd >= 0) {
+            if (write_holder(lock)) return true;
+            cannot_write(lock->path, err);
+            lock_release(lock);
+            return false;
+        }
+        if (errno != EEXIST) return cannot_write(lock->path, err);
+        Holder holder = read_holder(lock->path);
+        if (!is_dead(&holder)) break;
+        unlink(lock->path);
+    }
+    return held(folder, lock->path, ", or delete its .lock-holder if that run is dead", err);
+}
+
+void lock_release(Lock *lock) {
+    if (lock->fd < 0) return;
+    unlink(lock->path);
+    drop(lock);
+}

@@ -1,0 +1,29 @@
+// One run at a time in a folder: OUT/.lock, a file that names the run's host, process and start. It is locked with
+// flock(), which the end of the process releases however it comes, so a file that is left over locks nothing. On file
+// systems without flock() the file's being there is the lock (OUT/.lock-holder), and it is given up for dead where it
+// names a process of this host that is no more.
+#pragma once
+#include "error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int fd;          // -1: nothing is held
+    char path[1100]; // of the file to be removed
+} Lock;
+
+// Takes the lock of a folder that exists. Errors (EXIT_DATA): another run holds it, which is named; the file cannot
+// be written.
+bool lock_take(Lock *lock, const char *folder, Error *err);
+
+// The second kind alone.
+bool lock_take_by_presence(Lock *lock, const char *folder, Error *err);
+
+// Removes the file and releases the lock. Nothing where none is held.
+void lock_release(Lock *lock);
+
+#ifdef __cplusplus
+}
+#endif

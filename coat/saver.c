@@ -1,0 +1,164 @@
+#include "saver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "snapshot.h"
+
+#define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it
+
+struct Saver {
+    const Config *config;
+    Log *log;
+    int log_fd; // of our own
+    Snapshot snapshot;
+    pthread_t thread;
+    bool running; // there is a thread to be joined
+    atomic_bool ended;
+    // written by the thread, read once it is joined
+    bool good;
+    Error err;
+    double ms; // of this save
+    bool said; // what became of it
+    int64_t step;
+    double longest_ms;
+};
+
+static Saver *at_exit; // whose thread exit() waits for
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// The folder of the run may have been removed under it; where it can be made again, nothing is lost but the log.
+static void write_files(Saver *s) {
+    const Config *c = s->config;
+    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
+    bool gone = !path_is_folder(c->out);
+    if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
+    s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
+    if (s->good && gone)
+        fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
+    if (s->good) checkpoint_prune(c->out, s->snapshot.run.step, c->keep, c->keep_every);
+}
+
+static void *write_in_thread(void *argument) {
+    Saver *s = (Saver *)argument;
+    double begin = now_ms();
+    write_files(s);
+    s->ms += now_ms() - begin;
+    atomic_store(&s->ended, true);
+    return NULL;
+}
+
+// Signals are the training thread's.
+static bool start_thread(Saver *s) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    atomic_store(&s->ended, false);
+    bool started = pthread_create(&s->thread, NULL, write_in_thread, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static void join(Saver *s) {
+    if (!s->running) return;
+    pthread_join(s->thread, NULL);
+    s->running = false;
+    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
+}
+
+static void say(Saver *s) {
+    if (s->said || s->running) return;
+    s->said = true;
+    if (s->good)
+        log_text(s->log, "saved %s/step-%08lld", s->config->out, (long long)s->step);
+    else
+        fprintf(
+            stderr,
+            "warning: the checkpoint of step %lld could not be saved: %s; training goes on, and earlier checkpoints "
+            "are untouched\n",
+            (long long)s->step, s->err.text);
+}
+
+// A thread that ends the process itself cannot be waited for.
+static void wait_at_exit(void) {
+    if (at_exit && at_exit->running && !pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
+}
+
+Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log) {
+    static bool registered;
+    Saver *s = (Saver *)xcalloc(1, sizeof *s);
+    s->config = config;
+    s->log = log;
+    s->log_fd = log_descriptor(log);
+    s->step = -1;
+    s->said = true;
+    snapshot_open(&s->snapshot, arena, exec);
+    if (!snapshot_reserve(&s->snapshot) && !config->quiet)
+        fprintf(stderr,
+                "note: there is no room for a copy of the states (%.2f GB of host memory); training waits while "
+                "checkpoints are written\n",
+                (double)s->snapshot.bytes / 1e9);
+    at_exit = s;
+    if (!registered) registered = atexit(wait_at_exit) == 0;
+    return s;
+}
+
+void saver_save(Saver *s, const RunState *run) {
+    join(s);
+    say(s);
+    double begin = now_ms();
+    snapshot_take(&s->snapshot, run);
+    s->step = run->step;
+    s->said = false;
+    s->ms = now_ms() - begin;
+    s->running = s->snapshot.memory && start_thread(s);
+    if (s->running) return;
+    write_in_thread(s);
+    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
+}
+
+void saver_poll(Saver *s) {
+    if (s->running && !atomic_load(&s->ended)) return;
+    join(s);
+    say(s);
+}
+
+bool saver_finish(Saver *s, Error *err) {
+    join(s);
+    if (s->step < 0 || s->good) {
+        say(s);
+        return true;
+    }
+    s->said = true; // as an error, by the caller
+    return error_set(err, EXIT_DATA, "the checkpoint of step %lld could not be saved: %s", (long long)s->step,
+                     s->err.text);
+}
+
+int64_t saver_step(const Saver *s) {
+    return s->step;
+}
+
+double saver_expected_ms(const Saver *s) {
+    if (s->longest_ms > 0) return s->longest_ms;
+    return (double)s->snapshot.bytes / GUESSED_BYTES_PER_MS;
+}
+
+void saver_close(Saver *s) {
+    if (!s) return;
+    join(s);
+    say(s);
+    at_exit = NULL;
+    if (s->log_fd >= 0) close(s->log_fd);
+    snapshot_close(&s->snapshot);
+    free(s);
+}

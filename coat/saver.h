@@ -1,0 +1,37 @@
+// Checkpoints in the background: the run hands over its state and trains on while a thread writes the files. One
+// write at a time; a save waits for the one before. Every call belongs to the thread that trains.
+#pragma once
+#include "checkpoint.h"
+#include "log.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Saver Saver;
+
+// For saves to the folder config->out, with the vocabulary that config names. Reserves the memory for the copy of the
+// states; without it, one note, and training waits for each save. exit() waits for a write that is under way.
+Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
+
+// Saves this state and prunes older checkpoints (checkpoint.h). Returns when the states are copied.
+void saver_save(Saver *saver, const RunState *run);
+
+// Says what became of a save that has ended since: a line in the log, or a warning on stderr, and the run goes on.
+void saver_poll(Saver *saver);
+
+// Waits for the write under way. False where the latest save has failed.
+bool saver_finish(Saver *saver, Error *err);
+
+// The step that was saved last, or is being saved; -1: none.
+int64_t saver_step(const Saver *saver);
+
+// What a save will take with all its waiting, in ms: as long as the longest so far, and guessed before the first.
+double saver_expected_ms(const Saver *saver);
+
+// Waits, says how the last save went unless that has been said, and gives the memory back. NULL is allowed.
+void saver_close(Saver *saver);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,26 @@
+// Signals while a run trains. SIGTERM, SIGINT and SIGHUP ask it to save and end; the same again, from 0.2 s on (some
+// senders send everything twice), ends the process at once with code 128 + the signal's number. SIGUSR1 asks for a
+// checkpoint. The handlers only take notes; the training loop looks at them.
+#pragma once
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Installs the handlers; for the rest of the process. A SIGINT or SIGHUP that the process was started to ignore (in
+// the background, under nohup) stays ignored. Writing to a pipe that nobody reads, or beyond the limit of a file's
+// size, becomes an error of that write instead of the end of the run.
+void signals_open(void);
+
+// The signal that asked the run to end; 0: none.
+int signals_stop(void);
+
+// Whether a checkpoint was asked for since the last call.
+bool signals_take_save(void);
+
+const char *signals_name(int number); // "SIGTERM"
+
+#ifdef __cplusplus
+}
+#endif

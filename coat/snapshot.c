@@ -1,0 +1,80 @@
+#include "snapshot.h"
+
+#include <string.h>
+
+#define RESERVE ((size_t)64 << 20) // of memory that is left to everything else
+
+void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
+    memset(snapshot, 0, sizeof *snapshot);
+    snapshot->arena = arena;
+    snapshot->exec = exec;
+    snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
+    snapshot->optimizer_count = checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
+    for (int i = 0; i < snapshot->model_count; i++) snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
+    for (int i = 0; i < snapshot->optimizer_count; i++)
+        snapshot->bytes += checkpoint_tensor_bytes(&snapshot->optimizer[i]);
+}
+
+// A number in a file of one line ("max" and what is not there are no number), or behind `key` in one of many lines.
+static bool read_number(const char *path, const char *key, double *number) {
+    char line[256];
+    bool found = false;
+    FILE *file = fopen(path, "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        if (strncmp(line, key, strlen(key)) == 0) found = sscanf(line + strlen(key), " %lf", number) == 1;
+    if (file) fclose(file);
+    return found;
+}
+
+// Whether the machine can really give this much: Linux grants memory that it does not have, and ends the process
+// when that is used.
+static bool fits(size_t bytes) {
+    double available, limit, used, needed = (double)(bytes + RESERVE);
+    if (read_number("/proc/meminfo", "MemAvailable:", &available) && needed > available * 1024.0) return false;
+    // a container's own limit; page cache counts as used there, but gives way
+    if (!read_number("/sys/fs/cgroup/memory.max", "", &limit)) return true;
+    return !read_number("/sys/fs/cgroup/memory.stat", "anon ", &used) || needed <= limit - used;
+}
+
+static void place(CheckpointTensor *list, int count, char **at) {
+    for (int i = 0; i < count; i++) {
+        list[i].host = *at;
+        *at += checkpoint_tensor_bytes(&list[i]);
+    }
+}
+
+bool snapshot_reserve(Snapshot *snapshot) {
+    const Ops *ops = snapshot->exec->ops;
+    if (!fits(snapshot->bytes)) return false;
+    snapshot->memory = ops->host_allocate ? (char *)ops->host_allocate(snapshot->exec, snapshot->bytes)
+                                          : (char *)malloc(snapshot->bytes);
+    if (!snapshot->memory) return false;
+    memset(snapshot->memory, 0, snapshot->bytes); // now, rather than page by page in the first save
+    char *at = snapshot->memory;
+    place(snapshot->model, snapshot->model_count, &at);
+    place(snapshot->optimizer, snapshot->optimizer_count, &at);
+    return true;
+}
+
+static void copy(Exec *exec, const CheckpointTensor *list, int count) {
+    for (int i = 0; i < count; i++)
+        exec->ops->download(exec, list[i].host, list[i].data, checkpoint_tensor_bytes(&list[i]));
+}
+
+void snapshot_take(Snapshot *snapshot, const RunState *run) {
+    snapshot->run = *run;
+    if (!snapshot->memory) return;
+    copy(snapshot->exec, snapshot->model, snapshot->model_count);
+    copy(snapshot->exec, snapshot->optimizer, snapshot->optimizer_count);
+}
+
+void snapshot_close(Snapshot *snapshot) {
+    const Ops *ops = snapshot->exec ? snapshot->exec->ops : NULL;
+    if (snapshot->memory && ops->host_release)
+        ops->host_release(snapshot->exec, snapshot->memory);
+    else
+        free(snapshot->memory);
+    free(snapshot->model);
+    free(snapshot->optimizer);
+    memset(snapshot, 0, sizeof *snapshot);
+}

@@ -1,0 +1,42 @@
+// What a checkpoint is written from. Saving has two halves: snapshot_take() copies the states that a run resumes from
+// into host memory, in the thread that trains; checkpoint_write() makes files of the copy, in any thread, while
+// training goes on. Without the copy (there is no room for it) the files are written from the device, and training
+// waits.
+#pragma once
+#include "checkpoint.h"
+#include "checkpoint_tensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const Arena *arena;
+    Exec *exec;
+    RunState run;
+    CheckpointTensor *model, *optimizer; // as in the files of these names
+    int model_count, optimizer_count;
+    char *memory; // of the copy; NULL: there is none
+    size_t bytes; // that it has or would need
+} Snapshot;
+
+// Lists the tensors. Nothing is copied yet, and there is no memory for a copy.
+void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
+
+// Makes room for the copy, once for the whole run: page-locked where the device has that. False where the machine's
+// memory would not do; the snapshot can then be written from the device.
+bool snapshot_reserve(Snapshot *snapshot);
+
+// The state as it is now: run, and the tensors where there is room for them.
+void snapshot_take(Snapshot *snapshot, const RunState *run);
+
+void snapshot_close(Snapshot *snapshot);
+
+// Saves a snapshot under `out`, a folder that is there or whose parent is. Says no more than that it failed, and
+// why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
+// the snapshot has no memory.
+bool checkpoint_write(const char *out, const Snapshot *snapshot, const char *tokenizer_file, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

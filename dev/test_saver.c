@@ -1,0 +1,227 @@
+// Tests of checkpoints in the background (coat/saver.h): the files hold the state as it was handed over, a save that
+// fails is said once and leaves nothing, and the ways to wait for one wait.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "dev/checkpoint_run.h"
+
+#include "coat/saver.h"
+
+// A run with a log and a saver in the folder `out`.
+typedef struct {
+    Run *run;
+    Config config;
+    Log *log;
+    Saver *saver;
+} Saving;
+
+static Saving saving_open(Run *run, const char *out) {
+    Error err;
+    Saving s;
+    s.run = run;
+    s.config = run->config;
+    s.config.quiet = true;
+    snprintf(s.config.out, sizeof s.config.out, "%s", path_of(out));
+    s.log = log_open(&s.config, 0, 100, 1, 0, 1000, &err);
+    if (!s.log) fail_msg("%s", err.text);
+    return s;
+}
+
+static void saving_close(Saving *s) {
+    saver_close(s->saver);
+    log_close(s->log);
+}
+
+static void wait_for(Saving *s) {
+    Error err;
+    if (!saver_finish(s->saver, &err)) fail_msg("%s", err.text);
+}
+
+static void assert_same_checkpoints(const char *a, const char *b, const char *step) {
+    char one[TEST_PATH], other[TEST_PATH];
+    snprintf(one, sizeof one, "%s/%s", path_of(a), step);
+    snprintf(other, sizeof other, "%s/%s", path_of(b), step);
+    for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
+}
+
+// The run goes on at once; what it then does to its states does not reach the files.
+static void test_copy(void **state) {
+    (void)state;
+    for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe += RECIPE_COAT - RECIPE_BF16) {
+        Run *run = run_new((RecipeKind)recipe);
+        RunState rs = fill(run, 3);
+        save(run, "plain", &rs);
+        Saving s = saving_open(run, "copy");
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        assert_int_equal(saver_step(s.saver), -1);
+        assert_true(saver_expected_ms(s.saver) > 0);
+        saver_save(s.saver, &rs);
+        each_state(run, fill_rubbish, NULL);
+        rs.tokens++;
+        assert_int_equal(saver_step(s.saver), 20);
+        wait_for(&s);
+        assert_true(saver_expected_ms(s.saver) > 0);
+        saving_close(&s);
+        assert_same_checkpoints("plain", "copy", "step-00000020");
+        run_close(run);
+    }
+}
+
+static void *no_memory(Exec *exec, size_t bytes) {
+    (void)exec, (void)bytes;
+    return NULL;
+}
+
+static void test_without_memory(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 4);
+    save(run, "plain4", &rs);
+    run->ops.host_allocate = no_memory;
+    Saving s = saving_open(run, "foreground");
+    s.config.quiet = false;
+    int kept = quiet_begin();
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "note: there is no room for a copy"));
+    free(said);
+    saver_save(s.saver, &rs);
+    assert_true(path_is_file(path_of("foreground/step-00000020/manifest.json"))); // before it returns
+    each_state(run, fill_rubbish, NULL);
+    saving_close(&s);
+    assert_same_checkpoints("plain4", "foreground", "step-00000020");
+    run_close(run);
+}
+
+// One save after the other, each pruning: the newest and the multiples stay.
+static void test_keep(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 5);
+    Saving s = saving_open(run, "keep");
+    s.config.keep = 2;
+    s.config.keep_every = 30;
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    for (int step = 10; step <= 100; step += 10) {
+        rs.step = step;
+        saver_save(s.saver, &rs);
+        saver_poll(s.saver);
+    }
+    wait_for(&s);
+    saving_close(&s);
+    for (int step = 10; step <= 100; step += 10) {
+        char name[64];
+        snprintf(name, sizeof name, "keep/step-%08d", step);
+        assert_int_equal(path_is_folder(path_of(name)), step % 30 == 0 || step >= 90);
+    }
+    run_close(run);
+}
+
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static int lines_of(const char *text) {
+    int lines = 0;
+    for (; *text; text++) lines += *text == '\n';
+    return lines;
+}
+
+// As on a full disk, which a limit of the files' size stands for.
+static void test_failing_save(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 6);
+    Saving s = saving_open(run, "full");
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    signal(SIGXFSZ, SIG_IGN);
+    saver_save(s.saver, &rs);
+    wait_for(&s);
+    limit_files(10000);
+    rs.step = 30;
+    int kept = quiet_begin();
+    saver_save(s.saver, &rs);
+    rs.step = 40;
+    saver_save(s.saver, &rs); // waits for the first, which failed, and says so
+    assert_false(saver_finish(s.saver, &err));
+    saver_poll(s.saver);
+    limit_files(RLIM_INFINITY);
+    char *said = quiet_end(kept);
+    assert_int_equal(lines_of(said), 1);
+    assert_non_null(strstr(said, "warning: the checkpoint of step 30 could not be saved: cannot write "));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "step 40");
+    free(said);
+    assert_true(path_is_folder(path_of("full/step-00000020")));
+    assert_false(path_is_folder(path_of("full/step-00000030")));
+    assert_false(path_is_folder(path_of("full/.step-00000030.tmp")));
+    assert_false(path_is_folder(path_of("full/.step-00000040.tmp")));
+    rs.step = 50; // there is room again
+    saver_save(s.saver, &rs);
+    wait_for(&s);
+    assert_true(path_is_file(path_of("full/step-00000050/manifest.json")));
+    saving_close(&s);
+    run_close(run);
+}
+
+static void test_folder_gone(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 7);
+    Saving s = saving_open(run, "mount/gone");
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    assert_int_equal(unlink(path_of("mount/gone/log.jsonl")), 0);
+    assert_int_equal(rmdir(path_of("mount/gone")), 0);
+    int kept = quiet_begin();
+    saver_save(s.saver, &rs);
+    wait_for(&s);
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "made again"));
+    free(said);
+    assert_true(path_is_file(path_of("mount/gone/step-00000020/manifest.json")));
+    assert_int_equal(rename(path_of("mount"), path_of("unmounted")), 0);
+    rs.step = 30;
+    saver_save(s.saver, &rs);
+    assert_false(saver_finish(s.saver, &err));
+    assert_says(&err, "mount/gone");
+    assert_false(path_is_folder(path_of("mount")));
+    saving_close(&s);
+    run_close(run);
+}
+
+// exit() in the middle of a write: the process ends when the files are whole.
+static void test_exit(void **state) {
+    (void)state;
+    Error err;
+    char folder[TEST_PATH];
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 8);
+    Saving s = saving_open(run, "exit");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        saver_save(s.saver, &rs);
+        exit(7);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    assert_true(checkpoint_find(s.config.out, 20, folder, sizeof folder, &err));
+    log_close(s.log);
+    run_close(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),        cmocka_unit_test(test_without_memory),
+                                       cmocka_unit_test(test_keep),        cmocka_unit_test(test_failing_save),
+                                       cmocka_unit_test(test_folder_gone), cmocka_unit_test(test_exit)};
+    return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
+}
