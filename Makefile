@@ -185,7 +185,8 @@ $(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS)))
 	$(Q)ar rcs $@ $^
 
 LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
-LINK_GPU = $(NVCC) $(NVCC_LINK) $(filter %.o %.a,$^) $(HOST_LIBS) $(CUDA_LIBS) -o $@
+# The two libraries call each other.
+LINK_GPU = $(NVCC) $(NVCC_LINK) -Xlinker --start-group $(filter %.o %.a,$^) -Xlinker --end-group $(HOST_LIBS) $(CUDA_LIBS) -o $@
 
 $(BIN)train_gpt2_fp8_cpu $(BIN)test_gpt2_cpu: $(BIN)%_cpu: $(BUILD)/cpu/%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"

@@ -70,7 +70,7 @@ static bool open_cpu(Comm *comm, Error *err) {
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
                          "%d processes on CPUs talk over MPI, and %s is not a launcher of MPI; start them with "
-                         "mpirun -np %d",
+                         "mpirun -np %d (or srun --mpi=pmix)",
                          comm->place.ranks, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else

@@ -26,6 +26,7 @@ static const Launcher launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "srun -n", false},
 };
 // clang-format on
+enum { BY_ENVIRONMENT = 2 }; // of them, RANK and WORLD_SIZE
 #define LAUNCHERS ((int)(sizeof launchers / sizeof launchers[0]))
 
 static bool is_set(const char *name) {
@@ -108,7 +109,7 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
         }
     if (!read_number(l && l->local_ranks ? l->local_ranks : "LOCAL_WORLD_SIZE", 0, &place->local_ranks, err))
         return false;
-    if (l && strcmp(l->name, "srun") == 0) place->local_ranks = slurm_local_ranks();
+    if (l && !place->local_ranks && strcmp(l->name, "the environment") != 0) place->local_ranks = slurm_local_ranks();
     if (place->local_ranks && (place->local_rank >= place->local_ranks || place->local_ranks > place->ranks))
         return error_set(err, EXIT_USER,
                          "the environment names process %d of %d on this machine, in a run of %d; see %s", //
@@ -146,7 +147,9 @@ bool comm_discover(const Config *config, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    int chosen = 0;
+    // torchrun leaves no doubt that it was the last; else the first in the table is taken
+    bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
+    int chosen = torchrun ? BY_ENVIRONMENT : 0;
     while (chosen < LAUNCHERS && !applies(&launchers[chosen])) chosen++;
     if (chosen == LAUNCHERS) return by_flags(config, place, err);
     const Launcher *l = &launchers[chosen];
@@ -161,6 +164,6 @@ bool comm_discover(const Config *config, CommPlace *place, Error *err) {
                          l->name, place->rank, l->rank);
     if (place->ranks == 1) return true;
     place->launcher = l->name;
-    place->mpi = l->mpi || is_set("PMIX_RANK") || is_set("PMI_RANK");
+    place->mpi = l->mpi || (!torchrun && is_set("PMIX_RANK"));
     return read_local(l, place, err);
 }

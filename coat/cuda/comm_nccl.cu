@@ -1,0 +1,276 @@
+// Collectives between GPUs over NCCL, on a stream of their own. Each begins and ends with a kernel that counts it in
+// host memory, which a thread watches (comm_watch.h): a GPU that waits for a lost rank says nothing by itself.
+#include "comm_internal.h"
+#include "cuda_internal.h"
+
+void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_backend(exec)->stream),
+               "copying within the GPU");
+}
+
+#ifdef COAT_NCCL
+#include "comm_watch.h"
+#include "rendezvous.h"
+
+#include <nccl.h>
+
+#define MARKS 64      // tickets whose events exist; an older ticket waits for a later event, which covers it
+#define HOST_VALUES 8 // that host_reduce takes at most
+
+// Memory of the host that the GPU writes.
+typedef struct {
+    uint32_t counters[2]; // collectives begun and finished on the GPU
+    int64_t values[HOST_VALUES];
+} Pinned;
+
+typedef struct {
+    ncclComm_t nccl;
+    cudaStream_t stream;
+    cudaEvent_t compute_done, marks[MARKS];
+    unsigned next_mark;
+    bool in_group;
+    Pinned *pinned;
+    int64_t *values; // HOST_VALUES of the GPU's memory
+    CommWatch *watch;
+    CommMpi *mpi; // where MPI brought the processes together, else NULL
+} Nccl;
+
+static Nccl *nccl_of(Comm *comm) {
+    return (Nccl *)comm->backend;
+}
+
+// --- errors ---------------------------------------------------------------------------------------------------------
+
+static ExitCode nccl_exit_code(ncclResult_t result) {
+    return result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE;
+}
+
+static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing, Error *err) {
+    Nccl *n = (Nccl *)comm->backend;
+    const char *detail = n && n->nccl ? ncclGetLastError(n->nccl) : ncclGetLastError(NULL);
+    return error_set(err, nccl_exit_code(result), "rank %d: NCCL failed in %s: %s%s%.200s; NCCL_DEBUG=WARN says more",
+                     comm->place.rank, doing, ncclGetErrorString(result), detail && *detail ? ": " : "",
+                     detail ? detail : "");
+}
+
+// A collective that cannot be put onto the stream ends the run.
+static void nccl_check(Comm *comm, ncclResult_t result, const char *doing) {
+    Error err = {};
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    nccl_error(comm, result, doing, &err);
+    fprintf(stderr, "error: %s\n", err.text);
+    comm_abort(comm, err.code);
+}
+
+// --- collectives ----------------------------------------------------------------------------------------------------
+
+__global__ void comm_count_kernel(volatile uint32_t *counter) {
+    *counter = *counter + 1;
+    __threadfence_system();
+}
+
+static void count(Nccl *n, int which) {
+    comm_count_kernel<<<1, 1, 0, n->stream>>>(&n->pinned->counters[which]);
+    LAUNCH_CHECK("comm_count");
+}
+
+// Around every collective that is not in a group, and around groups.
+static Nccl *begin(Comm *comm) {
+    Nccl *n = nccl_of(comm);
+    if (!n->in_group) count(n, 0);
+    return n;
+}
+static void end(Comm *comm, ncclResult_t result, const char *doing) {
+    Nccl *n = nccl_of(comm);
+    nccl_check(comm, result, doing);
+    if (!n->in_group) count(n, 1);
+}
+
+static ncclDataType_t nccl_type(CommType type) {
+    switch (type) {
+    case COMM_FP32: return ncclFloat32;
+    case COMM_FP64: return ncclFloat64;
+    case COMM_BF16: return ncclBfloat16;
+    case COMM_I32: return ncclInt32;
+    case COMM_I64: return ncclInt64;
+    default: return ncclUint8;
+    }
+}
+
+static void nccl_all_reduce(Comm *comm, void *data, int64_t n, CommType type, CommOp op) {
+    Nccl *c = begin(comm);
+    end(comm,
+        ncclAllReduce(data, data, (size_t)n, nccl_type(type), op == COMM_MAX ? ncclMax : ncclSum, c->nccl, c->stream),
+        "all-reduce");
+}
+
+static void nccl_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    Nccl *c = begin(comm);
+    end(comm, ncclReduceScatter(in, out, (size_t)count_per_rank, nccl_type(type), ncclSum, c->nccl, c->stream),
+        "reduce-scatter");
+}
+
+static void nccl_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    Nccl *c = begin(comm);
+    end(comm, ncclAllGather(in, out, (size_t)count_per_rank, nccl_type(type), c->nccl, c->stream), "all-gather");
+}
+
+static void nccl_broadcast(Comm *comm, void *data, int64_t n, CommType type, int root) {
+    Nccl *c = begin(comm);
+    end(comm, ncclBroadcast(data, data, (size_t)n, nccl_type(type), root, c->nccl, c->stream), "broadcast");
+}
+
+static void nccl_group(Comm *comm, bool is_begin) {
+    Nccl *n = nccl_of(comm);
+    if (is_begin) {
+        begin(comm);
+        n->in_group = true;
+        nccl_check(comm, ncclGroupStart(), "beginning a group");
+    } else {
+        ncclResult_t result = ncclGroupEnd();
+        n->in_group = false;
+        end(comm, result, "a group of collectives");
+    }
+}
+
+static void nccl_host_reduce(Comm *comm, int64_t *values, int n_values, CommOp op) {
+    Nccl *n = nccl_of(comm);
+    const char *doing = "agreeing with the other ranks";
+    size_t bytes = (size_t)n_values * sizeof *values;
+    memcpy(n->pinned->values, values, bytes);
+    CUDA_CHECK(cudaMemcpyAsync(n->values, n->pinned->values, bytes, cudaMemcpyHostToDevice, n->stream), doing);
+    nccl_all_reduce(comm, n->values, n_values, COMM_I64, op);
+    CUDA_CHECK(cudaMemcpyAsync(n->pinned->values, n->values, bytes, cudaMemcpyDeviceToHost, n->stream), doing);
+    CUDA_CHECK(cudaStreamSynchronize(n->stream), doing);
+    memcpy(values, n->pinned->values, bytes);
+}
+
+// --- order ----------------------------------------------------------------------------------------------------------
+
+static void nccl_after_compute(Comm *comm) {
+    Nccl *n = nccl_of(comm);
+    CUDA_CHECK(cudaEventRecord(n->compute_done, cuda_backend(comm->exec)->stream), "ordering communication");
+    CUDA_CHECK(cudaStreamWaitEvent(n->stream, n->compute_done, 0), "ordering communication");
+}
+
+static int nccl_mark(Comm *comm) {
+    Nccl *n = nccl_of(comm);
+    unsigned ticket = n->next_mark++ & INT32_MAX;
+    CUDA_CHECK(cudaEventRecord(n->marks[ticket % MARKS], n->stream), "marking communication");
+    return (int)ticket;
+}
+
+static void nccl_wait(Comm *comm, int ticket) {
+    Nccl *n = nccl_of(comm);
+    CUDA_CHECK(cudaStreamWaitEvent(cuda_backend(comm->exec)->stream, n->marks[ticket % MARKS], 0),
+               "ordering computation");
+}
+
+static bool comm_nccl_check(Comm *comm, Error *err) {
+    Nccl *n = nccl_of(comm);
+    ncclResult_t found = ncclSuccess, asked = ncclCommGetAsyncError(n->nccl, &found);
+    if (asked != ncclSuccess) found = asked;
+    if (found == ncclSuccess || found == ncclInProgress) return true;
+    return nccl_error(comm, found, "a collective", err);
+}
+
+// --- opening and closing --------------------------------------------------------------------------------------------
+
+// After a failure MPI is left as it is: it would wait for ranks that may not come.
+static void release(Nccl *n) {
+    if (n->watch) watch_close(n->watch);
+    if (n->compute_done) cudaEventDestroy(n->compute_done);
+    for (int i = 0; i < MARKS; i++)
+        if (n->marks[i]) cudaEventDestroy(n->marks[i]);
+    if (n->values) cudaFree(n->values);
+    if (n->pinned) cudaFreeHost(n->pinned);
+    if (n->stream) cudaStreamDestroy(n->stream);
+    free(n);
+}
+
+static void nccl_close(Comm *comm) {
+    Nccl *n = nccl_of(comm);
+    comm_barrier(comm); // nobody takes NCCL away from a rank that still needs it
+    watch_begin(n->watch, "the end of communication");
+    ncclCommDestroy(n->nccl);
+    watch_end(n->watch);
+#ifdef COAT_MPI
+    if (n->mpi) mpi_close(n->mpi);
+#endif
+    release(n);
+}
+
+static void nccl_abort(Comm *comm, int code) {
+    Nccl *n = nccl_of(comm);
+    if (n->watch) watch_leave(n->watch, code);
+#ifdef COAT_MPI
+    if (n->mpi) mpi_abort(n->mpi, code);
+#endif
+}
+
+static const CommOps nccl_ops = {
+    "NCCL",          nccl_close,     nccl_abort,      nccl_all_reduce,  nccl_reduce_scatter,
+    nccl_all_gather, nccl_broadcast, nccl_group,      nccl_host_reduce, nccl_after_compute,
+    nccl_mark,       nccl_wait,      comm_nccl_check,
+};
+
+// Rank 0's id reaches all: over MPI where its launcher started the processes, else over TCP or a file.
+static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Error *err) {
+    memset(id, 0, sizeof *id);
+    if (comm->place.rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess) return nccl_error(comm, result, "its start", err);
+    }
+#ifdef COAT_MPI
+    if (comm->place.mpi && !config->rendezvous[0]) {
+        Nccl *n = nccl_of(comm);
+        n->mpi = mpi_open(&comm->place, err);
+        if (!n->mpi) return false;
+        mpi_broadcast_bytes(n->mpi, id, sizeof *id, 0, comm->patience);
+        return true;
+    }
+#endif
+    Meeting meeting;
+    return rendezvous_where(config, &comm->place, &meeting, err) &&
+           rendezvous(&meeting, &comm->place, id, sizeof *id, comm->patience, err);
+}
+
+static void open_streams(Nccl *n) {
+    const char *doing = "preparing communication";
+    int lowest, highest;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest), doing);
+    CUDA_CHECK(cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, highest), doing);
+    CUDA_CHECK(cudaEventCreateWithFlags(&n->compute_done, cudaEventDisableTiming), doing);
+    for (int i = 0; i < MARKS; i++) CUDA_CHECK(cudaEventCreateWithFlags(&n->marks[i], cudaEventDisableTiming), doing);
+    CUDA_CHECK(cudaMalloc((void **)&n->values, HOST_VALUES * sizeof *n->values), doing);
+    CUDA_CHECK(cudaHostAlloc((void **)&n->pinned, sizeof *n->pinned, cudaHostAllocMapped | cudaHostAllocPortable),
+               doing);
+    memset(n->pinned, 0, sizeof *n->pinned);
+}
+
+bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
+    Nccl *n = (Nccl *)xcalloc(1, sizeof *n);
+    comm->backend = n;
+    ncclUniqueId id;
+    if (!exchange_id(comm, config, &id, err)) {
+        release(n);
+        return false;
+    }
+    open_streams(n);
+    n->watch = watch_open(&comm->place, &comm->patience, &id, sizeof id, n->pinned->counters);
+    watch_begin(n->watch, "the start of NCCL");
+    ncclResult_t result = ncclCommInitRank(&n->nccl, comm->place.ranks, id, comm->place.rank);
+    watch_end(n->watch);
+    if (result != ncclSuccess) {
+        n->nccl = NULL;
+        nccl_error(comm, result, "its start", err);
+        watch_leave(n->watch, (int)err->code);
+        release(n);
+        return false;
+    }
+    comm->ops = &nccl_ops;
+    comm_barrier(comm); // connects all pairs that a collective uses, and shows that it works
+    watch_meet(n->watch);
+    return true;
+}
+#endif
