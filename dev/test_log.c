@@ -206,6 +206,39 @@ static void damaged_lines_are_dropped(void **state) {
     assert_string_equal(contents(path), "{\"step\":1,\"loss\":3}\n");
 }
 
+// A validation that the file has is not written twice; one that the end of the run before came across is missing.
+static void validations_of_a_resumed_run(void **state) {
+    (void)state;
+    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n";
+    for (int missing = 0; missing <= 1; missing++) {
+        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n" : with);
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+        assert_int_equal(log_has_val(log, 2), !missing);
+        assert_false(log_has_val(log, 3));
+        log_val(log, 2, 2);
+        assert_true(log_has_val(log, 2));
+        log_close(log);
+        assert_non_null(strstr(captured(), "val loss 2.000000"));
+        assert_string_equal(contents(path), with);
+    }
+}
+
+// The first step of a resumed run shows whether it was skipped.
+static void skips_of_a_resumed_run(void **state) {
+    (void)state;
+    for (int64_t skipped = 4; skipped <= 5; skipped++) {
+        write_log("");
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+        log_resume(log, 4);
+        log_step(log, 3, 2, 1, 0.25, 10, 3000, 1000, skipped);
+        log_close(log);
+        captured();
+        assert_int_equal(strstr(contents(path), "\"skipped\":5") != NULL, skipped == 5);
+    }
+}
+
 static void resume_without_a_log(void **state) {
     (void)state;
     capture(STDOUT_FILENO);
@@ -315,6 +348,8 @@ int main(void) {
         TEST(resumed_run_continues),
         TEST(fresh_run_empties),
         TEST(damaged_lines_are_dropped),
+        TEST(validations_of_a_resumed_run),
+        TEST(skips_of_a_resumed_run),
         TEST(resume_without_a_log),
         TEST(unwritable_folder_is_an_error),
         TEST(full_disk_does_not_stop_the_run),

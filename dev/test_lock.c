@@ -1,0 +1,93 @@
+// Tests of the lock of a run's folder (coat/lock.h), of both kinds.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "dev/test_folder.h"
+
+#include "coat/lock.h"
+
+typedef bool Take(Lock *lock, const char *folder, Error *err);
+static const struct {
+    Take *take;
+    const char *file;
+} kinds[] = {{lock_take, "run/.lock"}, {lock_take_by_presence, "run/.lock-holder"}};
+
+// Another process that takes the lock and stays; or ends without releasing it.
+static pid_t other_holder(Take *take, bool stays) {
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        Error err;
+        Lock lock;
+        bool good = take(&lock, path_of("run"), &err);
+        if (write(ready[1], good ? "y" : "n", 1) != 1) _exit(1);
+        while (stays) pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+    close(ready[0]);
+    close(ready[1]);
+    if (!stays) assert_int_equal(waitpid(child, NULL, 0), child);
+    return child;
+}
+
+static void test_one_at_a_time(void **state) {
+    (void)state;
+    Error err;
+    Lock lock, second;
+    assert_int_equal(mkdir(path_of("run"), 0777), 0);
+    for (int i = 0; i < 2; i++) {
+        Take *take = kinds[i].take;
+        if (!take(&lock, path_of("run"), &err)) fail_msg("%s", err.text);
+        assert_true(path_is_file(path_of(kinds[i].file)));
+        assert_false(take(&second, path_of("run"), &err)); // this very process, too
+        lock_release(&second);                             // holds nothing
+        assert_true(path_is_file(path_of(kinds[i].file)));
+        lock_release(&lock);
+        lock_release(&lock);
+        assert_false(path_is_file(path_of(kinds[i].file)));
+        pid_t holder = other_holder(take, true);
+        char pid[32];
+        snprintf(pid, sizeof pid, "process %ld on ", (long)holder);
+        assert_false(take(&lock, path_of("run"), &err));
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, pid);
+        assert_says(&err, "since 20");
+        assert_says(&err, path_of("run"));
+        assert_int_equal(kill(holder, SIGKILL), 0);
+        assert_int_equal(waitpid(holder, NULL, 0), holder);
+        assert_true(path_is_file(path_of(kinds[i].file))); // left over, and no hindrance
+        if (!take(&lock, path_of("run"), &err)) fail_msg("%s", err.text);
+        lock_release(&lock);
+        other_holder(take, false);
+        if (!take(&lock, path_of("run"), &err)) fail_msg("%s", err.text);
+        lock_release(&lock);
+    }
+}
+
+// What another machine left, or what says nothing, is not ours to judge.
+static void test_unknown_holder(void **state) {
+    (void)state;
+    Error err;
+    Lock lock;
+    write_text(path_of("run/.lock-holder"), "elsewhere 1 2026-01-02 03:04:05\n");
+    assert_false(lock_take_by_presence(&lock, path_of("run"), &err));
+    assert_says(&err, "process 1 on elsewhere, since 2026-01-02 03:04:05");
+    assert_says(&err, "delete its .lock-holder");
+    write_text(path_of("run/.lock-holder"), "");
+    assert_false(lock_take_by_presence(&lock, path_of("run"), &err));
+    // a file that nobody has locked is no lock, whatever it says
+    write_text(path_of("run/.lock"), "elsewhere 1 2026-01-02 03:04:05\n");
+    assert_true(lock_take(&lock, path_of("run"), &err));
+    lock_release(&lock);
+    assert_false(lock_take(&lock, path_of("none"), &err));
+    assert_says(&err, "none/.lock");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_at_a_time), cmocka_unit_test(test_unknown_holder)};
+    return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
+}
