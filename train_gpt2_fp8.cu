@@ -382,7 +382,7 @@ static void model_destroy(Model *m) {
 
 #ifndef TESTING // the tests include all of the above
 
-#define SAVING_PATIENCE 3600 // seconds that one process may wait for others to read or write files
+#define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
 
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
@@ -585,7 +585,7 @@ static const char *end_early(Run *run) {
 
 // Waits for the last save, on all processes.
 static bool finish_saving(Run *run, Error *err) {
-    comm_patience(run->model.comm, SAVING_PATIENCE);
+    comm_patience(run->model.comm, SAVER_PATIENCE);
     bool saved = together(run, !run->saver || saver_finish(run->saver, err), err);
     comm_patience(run->model.comm, 0);
     return saved;
@@ -707,12 +707,23 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
+// The checkpoint to resume from, "" if there is none. Rank 0 looks at every byte, and tells the others the step.
+static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
+    const Config *c = &run->model.config;
+    bool first = run->place.rank == 0;
+    if (!together(run, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err)) return false;
+    const char *name = strrchr(folder, '-');
+    int64_t step = comm_max_i64(run->model.comm, first && name ? strtoll(name + 1, NULL, 10) : -1);
+    if (!first && step >= 0) snprintf(folder, size, "%s/step-%08lld", c->out, (long long)step);
+    return true;
+}
+
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
-    if (c->resume && !checkpoint_find(c->out, c->resume_step, folder, sizeof folder, err)) return false;
+    if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
         if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
@@ -773,6 +784,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (!open_tokenizer(run, config, err)) return false;
     bool created = model_create(m, config, &run->place, err);
     if (!m->comm || !together(run, created, err)) return false;
+    comm_patience(m->comm, LOADING_PATIENCE);
     if (!together(run, open_data(run, config, err), err)) return false;
     if (!together(run, start_or_resume(run, err), err)) return false;
     const Config *c = &m->config;
@@ -796,9 +808,12 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
-    if (!run->log) return false;
+    if (!together(run, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    bool saves = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
+    if (!together(run, saves, err)) return false;
+    comm_patience(m->comm, 0);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);

@@ -1,7 +1,8 @@
 // Checkpoints: a folder OUT/step-00000020 that a run resumes from bit for bit, and that transformers loads as a
 // GPT-2. It holds
 //   model.safetensors      the parameters in Hugging Face's names and layout (config.json beside it)
-//   optimizer.safetensors  moments and master weights, in the run's own formats and layout
+//   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
+//                          processes wrote them (checkpoint_shards.h)
 //   state.json             where the run stands, and every setting that its further course depends on
 //   manifest.json          sizes and hashes of all files, written last
 // and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "checkpoint.h"
-#include "checkpoint_tensors.h"
+#include "checkpoint_shards.h"
 #include "files.h"
 #include "hf.h"
 #include "llmc_weights.h"
@@ -61,9 +61,13 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);
     }
-    if (good) {
+    int shares = 1;
+    good = good && checkpoint_share_count(&manifest, &shares, err);
+    if (good && shares == 1 && arena->ranks == 1) {
         int count = checkpoint_optimizer_tensors(arena, &optimizer);
         good = checkpoint_read_tensors(&manifest, "optimizer.safetensors", optimizer, count, exec, err);
+    } else if (good) {
+        good = checkpoint_read_shares(&manifest, shares, arena, exec, err);
     }
     if (good) upload_state(arena, exec, &run->state);
     free(model);

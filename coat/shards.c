@@ -290,6 +290,17 @@ void shards_update(Shards *s, StepState *state) {
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 
+// The room for gradients before they are summed is free between steps, and no smaller than values.
+const void *shards_whole_value(Shards *s, TensorId id, int layer) {
+    const TensorLayout *t = &s->arena->layout[id][VALUE];
+    void *whole = arena_tensor(s->arena, id, UNREDUCED, 0).data;
+    comm_after_compute(s->comm);
+    comm_all_gather(s->comm, whole, arena_tensor(s->arena, id, VALUE, layer).data, t->shard_elements,
+                    comm_type(t->format));
+    comm_wait(s->comm, comm_mark(s->comm));
+    return whole;
+}
+
 int shards_threads(const Config *config, int local_ranks) {
     if (config->threads > 0 || local_ranks < 2 || getenv("OMP_NUM_THREADS")) return config->threads;
 #ifdef _OPENMP

@@ -76,6 +76,10 @@ void shards_sum_loss(Shards *s, StepState *state);
 // Waits, in the order of computation, until all values have arrived: before they are read by other means than a pass.
 void shards_settle(Shards *s);
 
+// The whole value of a tensor of which each process holds a share (ZeRO 3), between two steps: on the device, until the
+// next call or pass. Called by all processes.
+const void *shards_whole_value(Shards *s, TensorId id, int layer);
+
 // Threads for each of local_ranks processes of a machine that share its cores; 0 where the user or the launcher has
 // divided them.
 int shards_threads(const Config *config, int local_ranks);

@@ -100,6 +100,10 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
 // Number of parameters (padding rows of the vocabulary not counted).
 int64_t model_parameters(const ModelShape *shape);
 
+// Elements that each of `ranks` processes has of a tensor that is cut into shares: whole groups of 128, so that the
+// last processes may have fewer or none.
+int64_t tensor_share(int64_t elements, int ranks);
+
 // The ZeRO stage that counts: with one process there is nothing to share.
 static inline int config_zero(const Config *config, int ranks) {
     return ranks > 1 ? config->zero : 0;

@@ -36,8 +36,7 @@ int64_t tensor_extent(Dim dim, const Config *c) {
     return 0;
 }
 
-// Elements that one of `ranks` processes has of a tensor cut into shares of whole groups of 128.
-static int64_t shard_elements(int64_t elements, int ranks) {
+int64_t tensor_share(int64_t elements, int ranks) {
     int64_t per_rank = (elements + ranks - 1) / ranks;
     return ranks == 1 ? elements : (per_rank + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
 }
@@ -134,7 +133,7 @@ static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
 static void share_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     int zero = config_zero(c, ranks);
     for (int role = VALUE; role <= MASTER; role++)
-        out[role].shard_elements = shard_elements(out[role].shard_elements, ranks);
+        out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) keep_shard(&out[role]);
     bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->row.product;
