@@ -712,10 +712,8 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = &run->model.config;
     bool first = run->place.rank == 0;
     if (!together(run, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err)) return false;
-    const char *name = strrchr(folder, '-');
-    int64_t step = comm_max_i64(run->model.comm, first && name ? strtoll(name + 1, NULL, 10) : -1);
-    if (!first && step >= 0) snprintf(folder, size, "%s/step-%08lld", c->out, (long long)step);
-    return true;
+    int64_t step = comm_max_i64(run->model.comm, first && folder[0] ? checkpoint_step(folder) : -1);
+    return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.

@@ -41,6 +41,16 @@ static int64_t step_of(const char *name) {
     return strcmp(canonical, name) == 0 ? step : -1;
 }
 
+bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, "", step, "");
+    return path_join(folder, size, out, name, err);
+}
+
+int64_t checkpoint_step(const char *folder) {
+    return step_of(path_base(folder));
+}
+
 static int compare_descending(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? 1 : x > y ? -1 : 0;

@@ -38,6 +38,10 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 // which and why, unless asked for by number: then that is the error, as is a step that is not there.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
+// The folder of a step's checkpoint, and the reverse: -1 where the name is no checkpoint's.
+bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
+int64_t checkpoint_step(const char *folder);
+
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
 // another model or other formats of the states, naming the field and both values; other settings that differ
 // from the checkpoint's are named on stderr. FP8 copies of weights are not restored: weights_quantize() makes
