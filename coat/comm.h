@@ -10,8 +10,9 @@
 // an element's sum has the same bits whichever collective makes it and in every run. NCCL repeats its bits from run
 // to run on the same machines, but its collectives add in orders of their own and round BF16 at every hop.
 //
-// A rank that is lost ends all: who waits longer than the patience for the others prints one line that names them and
-// ends the run with EXIT_RANK. Collectives therefore return nothing.
+// A rank that is lost ends all: who waits for the others longer than the patience, or twice as long as it has worked
+// itself since the collective before, prints one line that names them and ends the run with EXIT_RANK. Collectives
+// therefore return nothing.
 #pragma once
 #include "config.h"
 #include "ops.h"
@@ -23,7 +24,7 @@ extern "C" {
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType; // BYTES: moved, never summed
 typedef enum { COMM_SUM, COMM_MAX } CommOp; // MAX: FP32 (no NaN), I32, I64; FP32 >= 0 with NaN: as its bits in I32
 
-#define COMM_PATIENCE 45 // seconds that one wait may take, unless comm_patience() says otherwise
+#define COMM_PATIENCE 45 // seconds, unless comm_patience() says otherwise
 
 // The place of this process in the run.
 typedef struct {

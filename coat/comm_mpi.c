@@ -23,7 +23,8 @@ struct CommMpi {
     int *peers;            // with whom
     int count;
     const char *doing;
-    int patience;
+    double idle_since; // end of the last collective
+    double limit;      // seconds that one wait of this collective may take
 };
 
 __attribute__((format(printf, 2, 3), noreturn)) static void lost(CommMpi *mpi, const char *format, ...) {
@@ -60,6 +61,12 @@ static void post_receive(CommMpi *mpi, int peer, void *data, int64_t bytes) {
     mpi->peers[mpi->count++] = peer;
 }
 
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static bool missing(const CommMpi *mpi, int peer) {
     for (int i = 0; i < mpi->count; i++) {
         int done = 0;
@@ -80,14 +87,16 @@ __attribute__((noreturn)) static void give_up(CommMpi *mpi) {
         else
             snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", r);
     }
-    lost(mpi, "waited %d s in %s for rank %s%s, which hangs or is lost", mpi->patience, mpi->doing, names,
+    lost(mpi, "waited %.0f s in %s for rank %s%s, which hangs or is lost", mpi->limit, mpi->doing, names,
          more ? " and others" : "");
 }
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+// A collective begins. The others do the same work as this rank before they come to it: who has taken long itself
+// waits longer for them.
+static void start(CommMpi *mpi, const char *doing, int patience) {
+    double busy = 2 * (seconds_now() - mpi->idle_since);
+    mpi->doing = doing;
+    mpi->limit = busy > patience ? busy : patience;
 }
 
 // Until all messages are through. Time in which this process itself was stopped does not count.
@@ -105,9 +114,10 @@ static void wait_all(CommMpi *mpi) {
         double now = seconds_now(), passed = now - before;
         before = now;
         waited += passed < 1.0 ? passed : 1.0;
-        if (waited > mpi->patience) give_up(mpi);
+        if (waited > mpi->limit) give_up(mpi);
     }
     mpi->count = 0;
+    mpi->idle_since = before;
 }
 
 // --- sums and maxima ----------------------------------------------------------------------------------------------
@@ -196,8 +206,7 @@ static void gather_round(CommMpi *mpi, char *const *at, const int64_t *bytes, co
 
 static CommMpi *mpi_of(Comm *comm, const char *doing) {
     CommMpi *mpi = (CommMpi *)comm->backend;
-    mpi->doing = doing;
-    mpi->patience = comm->patience;
+    start(mpi, doing, comm->patience);
     return mpi;
 }
 
@@ -265,8 +274,7 @@ static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type,
 }
 
 void mpi_broadcast_bytes(CommMpi *mpi, void *data, size_t bytes, int root, int patience) {
-    mpi->doing = "broadcast";
-    mpi->patience = patience;
+    start(mpi, "broadcast", patience);
     for (int64_t at = 0; at < (int64_t)bytes; at += MESSAGE_BYTES) {
         int64_t n = (int64_t)bytes - at < MESSAGE_BYTES ? (int64_t)bytes - at : MESSAGE_BYTES;
         for (int r = 0; r < mpi->ranks && mpi->rank == root; r++)
@@ -325,6 +333,7 @@ CommMpi *mpi_open(const CommPlace *place, Error *err) {
     mpi->rank = rank;
     mpi->ranks = ranks;
     mpi->doing = "the start";
+    mpi->idle_since = seconds_now();
     mpi->requests = (MPI_Request *)xcalloc(2 * (size_t)ranks, sizeof *mpi->requests);
     mpi->peers = (int *)xcalloc(2 * (size_t)ranks, sizeof *mpi->peers);
     // messages are told apart by who sends them and by their order alone, on a communicator of their own

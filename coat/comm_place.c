@@ -111,10 +111,9 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
         return false;
     if (l && !place->local_ranks && strcmp(l->name, "the environment") != 0) place->local_ranks = slurm_local_ranks();
     if (place->local_ranks && (place->local_rank >= place->local_ranks || place->local_ranks > place->ranks))
-        return error_set(err, EXIT_USER,
-                         "the environment names process %d of %d on this machine, in a run of %d; see %s", //
-                         place->local_rank, place->local_ranks, place->ranks,
-                         l && l->local_rank ? l->local_rank : "LOCAL_RANK");
+        return error_set(
+            err, EXIT_USER, "the environment names process %d of %d on this machine, in a run of %d; see %s",
+            place->local_rank, place->local_ranks, place->ranks, l && l->local_rank ? l->local_rank : "LOCAL_RANK");
     return true;
 }
 
@@ -123,6 +122,9 @@ static bool by_flags(const Config *c, CommPlace *place, Error *err) {
     if (!read_number("RANK", -1, &rank, err) || !read_number("WORLD_SIZE", 0, &ranks, err)) return false;
     if (rank < 0 && !read_number("PMIX_RANK", -1, &rank, err)) return false;
     bool rank_told = rank >= 0, ranks_told = ranks > 0;
+    if ((rank_told && c->rank >= 0 && c->rank != rank) || (ranks_told && c->world_size > 0 && c->world_size != ranks))
+        return error_set(err, EXIT_USER, "--rank, --world-size: the environment says otherwise (%s); unset that",
+                         rank_told ? (is_set("RANK") ? "RANK" : "PMIX_RANK") : "WORLD_SIZE");
     if (c->rank >= 0) rank = c->rank;
     if (c->world_size > 0) ranks = c->world_size;
     if (ranks > 1 && rank < 0)

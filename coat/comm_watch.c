@@ -80,16 +80,17 @@ static int late_ranks(const CommWatch *w, char *names, size_t size) {
     return late;
 }
 
-static void end_waiting(CommWatch *w, const char *doing, int seconds) {
+static void end_waiting(CommWatch *w, const char *doing, int64_t seconds) {
     char names[200];
     int late = late_ranks(w, names, sizeof names);
     if (late)
-        end(w, EXIT_RANK, "waited %d s in %s for rank %s, which hangs or is lost; start again with --resume", seconds,
-            doing, names);
+        end(w, EXIT_RANK, "waited %lld s in %s for rank %s, which hangs or is lost; start again with --resume",
+            (long long)seconds, doing, names);
     end(w, EXIT_RANK,
-        "waited %d s in %s, where all ranks of this machine have arrived: one of another machine hangs or is lost, or "
+        "waited %lld s in %s, where all ranks of this machine have arrived: one of another machine hangs or is lost, "
+        "or "
         "the connection is; start again with --resume",
-        seconds, doing);
+        (long long)seconds, doing);
 }
 
 static void look_at_others(CommWatch *w, int64_t now, bool judge) {
@@ -108,7 +109,8 @@ static void look_at_others(CommWatch *w, int64_t now, bool judge) {
 
 typedef struct {
     int64_t last;             // look, in milliseconds
-    int64_t since;            // then the collective that is under way began
+    int64_t since;            // then this rank began or finished a collective
+    int64_t busy;             // the time that it took from the last collective to the one under way
     int64_t judge_from;       // before that, the others' signs of life may be old
     uint32_t begun, finished; // collectives, at the last look
 } Look;
@@ -126,20 +128,25 @@ static void look(CommWatch *w, Look *l) {
         l->judge_from = now + 10 * INTERVAL_MS;
         l->since = w->doing_since = now;
     }
-    if (begun == finished || begun != l->begun || finished != l->finished) l->since = now;
+    if (begun != l->begun || finished != l->finished) {
+        l->busy = l->begun == l->finished ? now - l->since : 0;
+        l->since = now;
+    }
     l->last = now;
     l->begun = begun;
     l->finished = finished;
     look_at_others(w, now, now >= l->judge_from);
     char doing[64];
     snprintf(doing, sizeof doing, "collective %u", finished + 1);
-    if (now - l->since > limit) end_waiting(w, doing, *w->patience);
-    if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, *w->patience);
+    // the others do the same work as this rank: who has taken long itself waits longer for them
+    int64_t collective_limit = 2 * l->busy > limit ? 2 * l->busy : limit;
+    if (begun != finished && now - l->since > collective_limit) end_waiting(w, doing, collective_limit / 1000);
+    if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit / 1000);
 }
 
 static void *watch_thread(void *argument) {
     CommWatch *w = (CommWatch *)argument;
-    Look state = {now_ms(), 0, 0, w->counters[0], w->counters[1]};
+    Look state = {now_ms(), 0, 0, 0, w->counters[0], w->counters[1]};
     state.since = state.last;
     pthread_mutex_lock(&w->lock);
     while (!w->closing) {

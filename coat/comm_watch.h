@@ -13,7 +13,8 @@ typedef struct CommWatch CommWatch;
 // `id` names the run, the same bytes on all of its ranks. counters[0] of the two is the number of collectives that this rank has
 // begun, counters[1] of those that have finished; a device writes them. The run ends (one line on standard error, then
 // EXIT_RANK without further ado) when
-//   - a collective, or what lies between watch_begin() and watch_end(), takes longer than *patience seconds;
+//   - what lies between watch_begin() and watch_end() takes longer than *patience seconds, or a collective does, and
+//     longer than twice the time that this rank has worked before it;
 //   - a rank of this machine gives no sign of life for as long, at most COMM_PATIENCE;
 //   - a rank of this machine has left the run by watch_leave() or exit(): with its exit code.
 CommWatch *watch_open(const CommPlace *place, const volatile int *patience, const void *id, size_t id_bytes,

@@ -163,7 +163,7 @@ static const Flag table[] = {
      "number of processes, one per GPU"},
     {GROUP_PROCESSES, "rank", FLAG_INT, AT(rank), "N", 0, 1 << 20, "from the launcher", "number of this process"},
     {GROUP_PROCESSES, "rendezvous", FLAG_STRING, AT(rendezvous), "HOST[:PORT]", 0, 0, "from the launcher",
-     "where rank 0 listens while the processes find each other over TCP"},
+     "where rank 0 listens while the processes find each other without MPI; or the path of a file that they share"},
 };
 // clang-format on
 

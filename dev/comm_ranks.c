@@ -1,9 +1,9 @@
 // One rank of a test of the collectives: every one against what it must be, in all types, for odd counts and for more
 // than one chunk; then, if asked, one rank is lost and the others must notice.
 //
-//   mpirun -np N build/comm_ranks [die | stop | hang | fail]
+//   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow]
 //     die: the last rank ends itself by a signal; stop: it is stopped by one; hang: it does something else for ever;
-//     fail: it meets an error and says so to the others
+//     fail: it meets an error and says so to the others; slow: it only takes twice as long as they, and is waited for
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -194,6 +194,16 @@ static void lose_one(const char *how) {
     if (rank != ranks - 1) printf("went on: rank %d, without rank %d\n", rank, ranks - 1);
 }
 
+// All work, the last rank longer than the others' patience, but not much longer than they did.
+static void be_slow(void) {
+    comm_patience(comm, 1);
+    comm_barrier(comm);
+    sleep(rank == ranks - 1 ? 4 : 2);
+    int64_t all = comm_sum_i64(comm, 1);
+    if (rank == 0) printf("%lld ranks have arrived\n", (long long)all);
+    comm_close(comm);
+}
+
 int main(int argc, char **argv) {
     Config config;
     Error err;
@@ -210,7 +220,10 @@ int main(int argc, char **argv) {
     rank = comm_rank(comm);
     ranks = comm_ranks(comm);
     if (argc > 1) {
-        lose_one(argv[1]);
+        if (strcmp(argv[1], "slow") == 0)
+            be_slow();
+        else
+            lose_one(argv[1]);
         return 0;
     }
     check_collectives();

@@ -148,6 +148,14 @@ static void test_contradictions(void **state) {
     assert_refused("WORLD_SIZE 2", "--rank");
     environment("RANK=3");
     assert_refused("RANK 3", "--world-size");
+    environment("WORLD_SIZE=4");
+    config.world_size = 2;
+    config.rank = 1;
+    assert_refused("--world-size", "(WORLD_SIZE); unset");
+    environment("RANK=0");
+    config.world_size = 2;
+    config.rank = 1;
+    assert_refused("--rank", "(RANK); unset");
 }
 
 static void test_malformed(void **state) {

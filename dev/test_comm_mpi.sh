@@ -57,4 +57,7 @@ loses die 137 "rank 2 .*signal 9"
 loses stop 5 "error: rank [01]: waited 3 s in all-reduce for rank 2, which hangs or is lost"
 loses hang 5 "error: rank [01]: waited 3 s in all-reduce for rank 2, which hangs or is lost"
 loses fail 2 "error: a file cannot be read"
+
+timeout 40 "${mpirun[@]}" -np 3 "$ranks" slow >"$said" 2>&1 && grep -q "^3 ranks have arrived" "$said"
+report $? "a slow rank is waited for"
 exit $failures

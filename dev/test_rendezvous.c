@@ -1,9 +1,8 @@
-// Tests of how processes find each other without MPI, over TCP and through files, and of the watch that ends them
-// when one is lost. The ranks are forked processes of this machine.
+// Tests of how processes find each other without MPI, over TCP and through files. The ranks are forked processes of
+// this machine.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-#include "coat/comm_watch.h"
 #include "coat/rendezvous.h"
 #include "comm_fixture.h"
 
@@ -322,130 +321,6 @@ static void test_file_refused(void **state) {
     assert_says(&err, "cannot be written");
 }
 
-// --- the watch --------------------------------------------------------------------------------------------------------
-
-static volatile uint32_t counters[2];
-static volatile int watch_patience;
-static char watch_id[32];
-
-static bool wait_for_ever(void) {
-    while (pause() == -1) continue;
-    return false;
-}
-
-static CommWatch *start_watch(const CommPlace *place) {
-    CommWatch *watch = watch_open(place, &watch_patience, watch_id, sizeof watch_id, counters);
-    usleep(300000); // all are there
-    watch_meet(watch);
-    return watch;
-}
-
-static RankResult *watched(int seconds, int ranks, RankFunction function) {
-    snprintf(watch_id, sizeof watch_id, "test %d %d", (int)getpid(), rand());
-    counters[0] = counters[1] = 0;
-    watch_patience = seconds;
-    return run_ranks(ranks, function);
-}
-
-static bool watch_work(CommPlace *place, RankResult *result) {
-    (void)result;
-    CommWatch *watch = start_watch(place);
-    for (int i = 0; i < 15; i++) { // longer than the patience, but every collective is short
-        counters[0]++;
-        usleep(100000);
-        counters[1]++;
-    }
-    watch_begin(watch, "the end");
-    watch_end(watch);
-    watch_close(watch);
-    return true;
-}
-
-static void test_watch_good(void **state) {
-    (void)state;
-    const RankResult *results = watched(1, 3, watch_work);
-    for (int r = 0; r < 3; r++) {
-        assert_int_equal(results[r].status, 0);
-        assert_true(results[r].ok);
-        assert_string_equal(results[r].said, "");
-    }
-}
-
-// Ranks 0 and 2 begin a collective that rank 1 does not come to.
-static bool watch_hang(CommPlace *place, RankResult *result) {
-    (void)result;
-    start_watch(place);
-    if (place->rank != 1) counters[0]++;
-    return wait_for_ever();
-}
-
-// Every rank ends with EXIT_RANK, and in what the ranks say is rank 1's name; nobody needs 20 seconds for it.
-static void assert_rank_1_blamed(const RankResult *results, int ranks, int without) {
-    for (int r = 0; r < ranks; r++) {
-        if (r == without) continue;
-        if (results[r].status != EXIT_RANK) fail_msg("rank %d: status %d, %s", r, results[r].status, results[r].said);
-        bool blames = strstr(results[r].said, "rank 1,") || strstr(results[r].said, "rank 1 has") ||
-                      strstr(results[r].said, "has ended the run");
-        if (!blames) fail_msg("rank %d said: %s", r, results[r].said);
-    }
-    bool named = false;
-    for (int r = 0; r < ranks; r++) named |= strstr(results[r].said, "rank 1") != NULL;
-    assert_true(named);
-}
-
-static void test_watch_hang(void **state) {
-    (void)state;
-    const RankResult *results = watched(1, 3, watch_hang);
-    assert_rank_1_blamed(results, 3, -1);
-    assert_true(strstr(results[0].said, "collective 1") || strstr(results[2].said, "collective 1"));
-}
-
-static bool watch_killed(CommPlace *place, RankResult *result) {
-    (void)result;
-    start_watch(place);
-    if (place->rank == 1) raise(SIGKILL);
-    return wait_for_ever();
-}
-
-static void test_watch_killed(void **state) {
-    (void)state;
-    const RankResult *results = watched(1, 3, watch_killed);
-    assert_rank_1_blamed(results, 3, 1);
-    assert_int_equal(results[1].status, 128 + SIGKILL);
-}
-
-// A rank that ends with an error takes the others along, with its code, and at once.
-static bool watch_failed(CommPlace *place, RankResult *result) {
-    (void)result;
-    start_watch(place);
-    if (place->rank == 1) exit(EXIT_DATA);
-    return wait_for_ever();
-}
-
-static void test_watch_failed(void **state) {
-    (void)state;
-    const RankResult *results = watched(30, 3, watch_failed);
-    for (int r = 0; r < 3; r++) {
-        assert_int_equal(results[r].status, EXIT_DATA);
-        if (r != 1) assert_non_null(strstr(results[r].said, "has ended the run"));
-    }
-}
-
-static bool watch_absent(CommPlace *place, RankResult *result) {
-    (void)result;
-    if (place->rank == 1) return true;
-    CommWatch *watch = watch_open(place, &watch_patience, watch_id, sizeof watch_id, counters);
-    watch_begin(watch, "the start");
-    return wait_for_ever();
-}
-
-static void test_watch_absent(void **state) {
-    (void)state;
-    const RankResult *results = watched(1, 2, watch_absent);
-    assert_int_equal(results[0].status, EXIT_RANK);
-    assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_where),
@@ -460,11 +335,6 @@ int main(void) {
         cmocka_unit_test(test_file_left_over),
         cmocka_unit_test(test_file_missing),
         cmocka_unit_test(test_file_refused),
-        cmocka_unit_test(test_watch_good),
-        cmocka_unit_test(test_watch_hang),
-        cmocka_unit_test(test_watch_killed),
-        cmocka_unit_test(test_watch_failed),
-        cmocka_unit_test(test_watch_absent),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }
