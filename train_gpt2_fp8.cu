@@ -645,7 +645,8 @@ static bool train(Run *run, Error *err) {
                  run->done.tokens - before, m->host.skipped);
         ok = check_skips(run, err);
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
-        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
+        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
+            ok = together(run, show_sample(run, err), err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done);
         if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
@@ -670,7 +671,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
         if (!run->tokenizer) return false;
     } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
         return true; // the vocabulary that lies with the model
-    } else if (!c->quiet) {
+    } else if (!c->quiet && run->place.rank == 0) {
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     }
     return true;
@@ -779,20 +780,22 @@ static void report(Run *run) {
 
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
-    if (!open_tokenizer(run, config, err)) return false;
     bool created = model_create(m, config, &run->place, err);
     if (!m->comm || !together(run, created, err)) return false;
     comm_patience(m->comm, LOADING_PATIENCE);
+    if (!together(run, open_tokenizer(run, config, err), err)) return false;
     if (!together(run, open_data(run, config, err), err)) return false;
     if (!together(run, start_or_resume(run, err), err)) return false;
     const Config *c = &m->config;
     int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
     run->steps = c->steps;
     if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
-    if (run->train && c->steps < 0 && run->steps == 0)
+    if (run->train && c->steps < 0 && run->steps == 0) {
+        run->agreed = true; // they count the same tokens
         return error_set(err, EXIT_DATA,
                          "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
                          (long long)data_tokens(run->train), (long long)step_tokens);
+    }
     report(run);
     if (c->eval_only) {
         double loss;
@@ -802,7 +805,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                    (long long)run->done.step, loss);
     }
-    if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
+    if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);

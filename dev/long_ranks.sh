@@ -73,10 +73,23 @@ refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and 
     fi
 }
 refuses "a batch that does not divide among processes" 1 "256 or 384" --steps 1 --batch-tokens 320
+refuses "losses that are not finite" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
+refuses "fewer tokens than a step" 2 "lower --batch-tokens" --batch-tokens 128000000
+refuses "a prompt without a vocabulary" 1 "vocabulary" --tokenizer gpt2 --vocab 300 --steps 1 --prompt x --sample-tokens 1
 refuses "data that are missing" 2 "none.bin" --steps 1 --train "$folder/none.bin"
 train 2 damaged --steps 2 --batch-tokens 128 --zero 1
 truncate -s -1 "$folder/damaged/step-00000002/optimizer-00001-of-00002.safetensors"
 refuses "a share that was cut off" 2 "optimizer-00001-of-00002.safetensors is damaged" --steps 3 --batch-tokens 128 --zero 1 --out "$folder/damaged" --resume=2
+
+# a share that its process cannot write whole: the checkpoint fails, and rank 0 says whose it was
+limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || ulimit -f 20; exec "$@"'
+status=0
+timeout 120 "${mpirun[@]}" -np 2 bash -c "$limited" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 --zero 1 \
+    --out "$folder/full" >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 2 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: .*optimizer-00001-of-00002" "$folder/said" &&
+    [ -z "$(ls -A "$folder/full" | grep step-)" ]; then ok "a share that cannot be written"; else
+    bad "a share that cannot be written" "exit $status; $(ls -A "$folder/full" | tr '\n' ' ')" "$(grep -v '^--' "$folder/said" | head -5)"
+fi
 
 # begin NAME FLAGS...: four processes in the background, until the first steps are done; $pids are theirs.
 begin() {
