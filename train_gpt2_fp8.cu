@@ -566,8 +566,9 @@ static bool due(int64_t step, int64_t every) {
 static bool time_is_up(const Run *run) {
     const Config *c = &run->model.config;
     if (c->time_limit_ms == 0) return false;
+    double limit = (double)c->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
     double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
-    return now_ms() - run->start_ms + 1.2 * needed > (double)c->time_limit_ms;
+    return now_ms() - run->start_ms + 1.2 * needed > limit - spare;
 }
 
 // What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after

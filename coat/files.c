@@ -60,8 +60,9 @@ bool folder_make(const char *path, Error *err) {
         if (path[i] != '/' && path[i] != 0) continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (mkdir(part, 0777) != 0 && !path_is_folder(part))
-            return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", part, strerror(errno));
+        int why = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (why && !path_is_folder(part))
+            return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", part, strerror(why));
     }
     return true;
 }

@@ -98,7 +98,8 @@ void flags_help(FILE *out, const char *program) {
     flag_short_ignored(synopsis);
     fprintf(out, "\nllm.c's flags that are accepted without effect: %s\n", synopsis);
     fprintf(out,
-            "Exit codes: 0 done, 1 wrong flags, 2 data or files, 3 device, 4 training diverged, 5 lost a process\n");
+            "Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device, 4 training diverged,\n"
+            "5 lost a process, 128 + the number of a signal that was repeated\n");
     free(defaults);
 }
 

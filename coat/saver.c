@@ -106,7 +106,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->step = -1;
     s->said = true;
     snapshot_open(&s->snapshot, arena, exec);
-    if (!snapshot_reserve(&s->snapshot) && !config->quiet)
+    if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         fprintf(stderr,
                 "note: there is no room for a copy of the states (%.2f GB of host memory); training waits while "
                 "checkpoints are written\n",
@@ -118,8 +118,10 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 
 bool saver_share(Saver *s, Shards *shards, Error *err) {
     s->shards = s->snapshot.shards = shards;
-    s->foreground = comm_max_i64(shards->comm, !s->snapshot.memory);
-    if (shards->zero < 3 || s->snapshot.memory || s->snapshot.exec->rank > 0) return true;
+    bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0; // which needs room, however rare the saves
+    bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
+    s->foreground = comm_max_i64(shards->comm, !room);
+    if (room || !gathers) return true;
     return error_set(
         err, EXIT_DEVICE,
         "host memory: rank 0 needs %.2f GB for a copy of the weights, which --zero 3 gathers to save them; "

@@ -14,7 +14,8 @@ extern "C" {
 typedef struct Saver Saver;
 
 // For saves to the folder config->out, with the vocabulary that config names. Reserves the memory for the copy of the
-// states; without it, one note, and training waits for each save. exit() waits for a write that is under way.
+// states where there are to be regular saves; if it cannot, one note, and training waits for each save, as it does for
+// single ones. exit() waits for a write that is under way.
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
 
 // With several processes, after saver_open(): they save together, all calling saver_save() for the same steps; rank 0

@@ -23,6 +23,7 @@ static Saving saving_open(Run *run, const char *out) {
     s.run = run;
     s.config = run->config;
     s.config.quiet = true;
+    s.config.save_every = 10;
     snprintf(s.config.out, sizeof s.config.out, "%s", path_of(out));
     s.log = log_open(&s.config, 0, 100, 1, 0, 1000, &err);
     if (!s.log) fail_msg("%s", err.text);
@@ -92,6 +93,16 @@ static void test_without_memory(void **state) {
     each_state(run, fill_rubbish, NULL);
     saving_close(&s);
     assert_same_checkpoints("plain4", "foreground", "step-00000020");
+    // nor is there any where only the end is saved
+    run->ops.host_allocate = NULL;
+    rs = fill(run, 4);
+    s = saving_open(run, "single");
+    s.config.save_every = 0;
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    saver_save(s.saver, &rs);
+    assert_true(path_is_file(path_of("single/step-00000020/manifest.json")));
+    saving_close(&s);
+    assert_same_checkpoints("plain4", "single", "step-00000020");
     run_close(run);
 }
 

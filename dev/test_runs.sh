@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Runs that are told what to do: signals, a time limit, a second run in the same folder, other data, outliers. What is
+# stopped is resumed to its end and must then be the run without interruption, byte for byte.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+. dev/run_fixture.sh
+trap 'rm -rf "$folder"' EXIT
+straight
+
+lines() { grep -c . "$1"; }
+until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 0.01; done; }
+
+# stop OUT SIGNAL GLOB: goes on in OUT and gets the signal once GLOB is there; sets $status
+stop() {
+    "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
+    local pid=$!
+    until_file "$3" $pid
+    kill "-$2" $pid
+    wait $pid
+    status=$?
+}
+
+# --- SIGTERM and SIGHUP save where the run stands, between two regular checkpoints or in the middle of anything
+out=$folder/stopped
+for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-00000112.tmp TERM'; do
+    stop "$out" "${at#* }" "$out${at% *}*"
+    # what was waited for may have been missed: then the run is done
+    [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
+        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; go on with --resume in $out\|no step was done.*\)$" "$folder/said"; }
+    check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
+done
+resume "$out" 2>"$folder/said" && same "$out"
+check "and the resumed run has the same bytes" $? "$(cat "$folder/said")"
+resume "$out" 2>/dev/null && same "$out"
+check "a run that is done, resumed, changes nothing" $?
+
+# timeout starts the program in the foreground, where a script's SIGINT is not ignored; it sends the signal twice
+timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "$folder/interrupted" >/dev/null 2>"$folder/said"
+[ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
+check "SIGINT, sent twice at the same time, is one request" $? "$(cat "$folder/said")"
+newest=("$folder"/interrupted/step-*)
+[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted"; }
+check "and the resumed run has the same bytes" $?
+
+# --- the second signal: a single pass over a batch that takes seconds
+"$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
+    --out "$folder/second" >"$folder/out" 2>"$folder/said" &
+pid=$!
+until grep -q '^batch ' "$folder/out" || ! kill -0 $pid; do sleep 0.01; done
+sleep 0.3
+kill -TERM $pid
+sleep 0.5
+kill -TERM $pid 2>/dev/null
+wait $pid
+status=$?
+[ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
+check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
+
+# --- SIGUSR1 saves and goes on
+"$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
+pid=$!
+until_file "$folder/asked/log.jsonl" $pid
+kill -USR1 $pid
+wait $pid
+status=$?
+[ $status -eq 0 ] && [ "$(find "$folder/asked" -name 'step-*' | wc -l)" -eq 2 ] && same "$folder/asked"
+check "SIGUSR1 saves one checkpoint more" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/asked")"
+
+# --- the scheduler's limit
+begin=$(date +%s%N)
+"$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 0 --time-limit 2s --out "$folder/limit" >"$folder/out" 2>"$folder/said"
+status=$? ms=$((($(date +%s%N) - begin) / 1000000))
+[ $status -eq 0 ] && [ $ms -lt 2500 ] && grep -q '^ended by --time-limit after step [1-9]' "$folder/said"
+check "--time-limit 2s ends with 0 in time, give or take what a busy machine adds" $? "status $status after $ms ms" "$(cat "$folder/said")"
+rm -rf "$folder/limit/$last"
+resume "$folder/limit" >"$folder/said" 2>&1 && { same "$folder/limit" || [ ! -d "$folder/limit/$last" ]; }
+check "and the resumed run has the same bytes" $? "$(cat "$folder/said")"
+"$program" "${run[@]}" --time-limit 1ms --out "$folder/none" >/dev/null 2>&1
+status=$?
+[ $status -eq 1 ]
+check "--time-limit without a known unit is refused" $?
+
+# --- two runs in one folder
+"$program" "${run[@]}" --out "$folder/shared" >/dev/null 2>&1 &
+pid=$!
+until_file "$folder/shared/log.jsonl" $pid
+for flag in --resume --overwrite ""; do
+    "$program" "${run[@]}" --out "$folder/shared" $flag >/dev/null 2>"$folder/said"
+    [ $? -eq 2 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -q "^error: .*another run.*process $pid on " "$folder/said"
+    check "a second run in the folder${flag:+ ($flag)} is refused, and told by whom" $? "$(cat "$folder/said")"
+done
+wait $pid && same "$folder/shared"
+check "and the first is not disturbed" $?
+
+# --- other data
+other=(--out "$folder/shared" --resume --train "$val" --steps $((steps + 2)))
+"$program" "${run[@]}" "${other[@]}" >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && [ "$(grep -c '^error: .*shard, .*fingerprint .*shard, .*fingerprint .*--allow-other-data' "$folder/said")" -eq 1 ]
+check "other data is refused" $? "$(cat "$folder/said")"
+same "$folder/shared"
+check "and nothing has changed" $?
+"$program" "${run[@]}" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+check "unless --allow-other-data" $? "$(cat "$folder/said")"
+
+# --- updates that are skipped in a row end the run; the checkpoints from before stay
+diverges() { # NAME PATTERN FLAGS...
+    local name=$1 pattern=$2 status=0
+    shift 2
+    "$program" "${run[@]}" "$@" >/dev/null 2>"$folder/said" || status=$?
+    [ $status -eq 4 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -qE "^error: training diverged: $pattern" "$folder/said"
+    check "$name" $? "status $status" "$(cat "$folder/said")"
+}
+diverges "outliers in a row end with 4" "2 updates in a row had an outlying" --skip-grad-z 0.01 --max-skipped 2 --steps 1000 --out "$folder/outliers"
+[ "$(tail -n 1 "$folder/outliers/log.jsonl" | grep -o '"skipped":')" ] && [ -d "$folder/outliers/step-00000128" ]
+check "and their steps are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
+blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
+diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite" "${blowup[@]}" --out "$folder/nan"
+diverges "the same without the guard" "3 updates in a row had a non-finite" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
+
+# --- the Slurm script, with stand-ins for Slurm's commands: a job that is ended early queues again until all is done
+mkdir "$folder/bin"
+cat >"$folder/bin/srun" <<'END'
+#!/usr/bin/env bash
+timeout --preserve-status -s TERM "$LIMIT" "$@"
+END
+printf '#!/usr/bin/env bash\necho "$@" >>"$REQUEUED"\n' >"$folder/bin/scontrol"
+chmod +x "$folder"/bin/*
+job() {
+    PATH=$folder/bin:$PATH REQUEUED=$folder/requeued SLURM_JOB_ID=77 PROGRAM=$program OUT=$folder/slurm STEPS=$steps \
+        bash scripts/slurm_requeue.sh "$@" --warmup 0 --lr-final 1 --weight-decay 0 --keep 0 "${run[@]}" >/dev/null 2>"$folder/said"
+}
+: >"$folder/requeued"
+for LIMIT in 0.2 0.3 100; do export LIMIT && job; done
+[ -d "$folder/slurm/$last" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
+check "a Slurm job queues again until it is done" $? "$(cat "$folder/said" "$folder/requeued")"
+same "$folder/slurm"
+check "and has the same bytes" $?
+: >"$folder/requeued"
+job --lr nonsense --model d6
+[ $? -eq 1 ] && [ ! -s "$folder/requeued" ]
+check "but not after an error" $? "$(cat "$folder/said")"
+exit $failures

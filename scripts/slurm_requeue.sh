@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# An example for Slurm: a run that is longer than a job may be. Two minutes before the job's limit, or when it is
+# preempted, the program gets SIGTERM, saves and ends with 0; the job then queues again and goes on where it stood,
+# until the last step's checkpoint is there. An error (any other exit code) ends it for good.
+#
+#   sbatch scripts/slurm_requeue.sh [FLAGS...]     flags of the program, after (and so above) those below
+#
+#   PROGRAM=./train_gpt2_fp8 OUT=runs/gpt2 STEPS=20000     settings come from the environment
+#SBATCH --job-name=gpt2
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --gpus=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time=04:00:00
+#SBATCH --signal=TERM@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-.}"
+out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
+
+srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 --train 'data/tokens/mine_train_*.bin' --val 'data/tokens/mine_val_*.bin' \
+    --micro-batch 64 --batch-tokens 524288 --lr 6e-4 --warmup 700 --lr-final 0 --weight-decay 0.1 --val-every 250 \
+    --save-every 1000 --keep 2 --out "$out" --resume "$@" --steps "$steps"
+
+if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
