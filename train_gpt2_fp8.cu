@@ -629,10 +629,13 @@ static bool train(Run *run, Error *err) {
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
     const int64_t begun = run->done.step;
     const char *reason = NULL;
-    bool ok = true;
+    if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
+    ok = together(run, ok, err);
+    comm_patience(m->comm, 0);
     // a validation that the end of the run before came across
     bool missed = m->exec.rank == 0 && begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun);
-    if (comm_max_i64(m->comm, missed)) ok = validate(run, err);
+    if (ok && comm_max_i64(m->comm, missed)) ok = validate(run, err);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         float lr = schedule_lr(c, run->done.step, run->steps);
@@ -812,10 +815,6 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                         model_parameters(&c->shape), err);
     if (!together(run, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
-    if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
-    bool saves = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
-    if (!together(run, saves, err)) return false;
-    comm_patience(m->comm, 0);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
