@@ -108,6 +108,6 @@ bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
 
 void lock_release(Lock *lock) {
     if (lock->fd < 0) return;
-    unlink(lock->path);
+    if (is_current(lock)) unlink(lock->path); // the folder may have been replaced, and be another run's by now
     drop(lock);
 }

@@ -68,6 +68,23 @@ static void test_one_at_a_time(void **state) {
     }
 }
 
+// A folder that is taken away during the run and made again may be another run's: its lock stays.
+static void test_replaced_folder(void **state) {
+    (void)state;
+    Error err;
+    Lock lock, other;
+    for (int i = 0; i < 2; i++) {
+        assert_true(kinds[i].take(&lock, path_of("run"), &err));
+        assert_int_equal(rename(path_of("run"), path_of(i ? "away1" : "away0")), 0);
+        assert_int_equal(mkdir(path_of("run"), 0777), 0);
+        assert_true(kinds[i].take(&other, path_of("run"), &err));
+        lock_release(&lock);
+        assert_true(path_is_file(path_of(kinds[i].file)));
+        lock_release(&other);
+        assert_false(path_is_file(path_of(kinds[i].file)));
+    }
+}
+
 // What another machine left, or what says nothing, is not ours to judge.
 static void test_unknown_holder(void **state) {
     (void)state;
@@ -88,6 +105,7 @@ static void test_unknown_holder(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_at_a_time), cmocka_unit_test(test_unknown_holder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_at_a_time), cmocka_unit_test(test_replaced_folder),
+                                       cmocka_unit_test(test_unknown_holder)};
     return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
 }
