@@ -61,6 +61,23 @@ for kind in "--precision fp32" "--recipe coat"; do
         same "$kind: 4 + resume + 4 steps are 8" 00000008 whole parts
 done
 
+# --- weights that are given, evaluation, samples, the plan
+train 1 given --steps 3 --batch-tokens 128 --recipe coat
+given=(--tokenizer bytes --seq-len 32 --micro-batch 2 --recipe coat --quiet --device cpu --model "$folder/given/step-00000003")
+for zero in 0 3; do
+    "${mpirun[@]}" -np 3 "$program" "${given[@]}" --train "$folder/src_train.bin" --steps 2 --batch-tokens 192 --sample-tokens 0 \
+        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights" "$(cat "$folder/said")"
+    for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --sample-tokens 20"; do
+        one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
+        if [ "$one" = "$three" ]; then ok "${what%% *} on three processes, ZeRO $zero"; else bad "${what%% *}" "$one" "$three"; fi
+    done
+    shape=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --micro-batch 2 --recipe coat --device cpu --zero $zero)
+    planned=$("$program" "${shape[@]}" --plan --gpus 3 | grep total)
+    allocated=$("${mpirun[@]}" -np 3 "$program" "${shape[@]}" --train "$folder/src_train.bin" --steps 1 --sample-tokens 0 2>/dev/null | grep total)
+    if [ "$planned" = "$allocated" ]; then ok "ZeRO $zero: the plan is what is allocated"; else bad "the plan" "$planned" "$allocated"; fi
+done
+same "from given weights, ZeRO 3 trains as 0" 00000002 tuned-0 tuned-3
+
 # --- what goes wrong
 refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and one of them says why
     local name=$1 code=$2 pattern=$3 status=0
