@@ -15,6 +15,7 @@ Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits wit
 #include "coat/rng.h"
 #include "coat/safetensors.h"
 
+static const CommPlace one_process = {0, 1, 0, 1, "", false};
 static int failures;
 
 static void check(bool ok, const char *name) {
@@ -87,7 +88,7 @@ static void random_batch(const Config *c, int32_t *inputs, int32_t *targets, uin
 
 static void create(Model *m, Config c) {
     Error err;
-    if (!model_create(m, &c, &err)) fatal(err.code, "%s", err.text);
+    if (!model_create(m, &c, &one_process, &err)) fatal(err.code, "%s", err.text);
     // whatever is not written must show: poison the whole arena
     void *poison = xmalloc(m->arena.total_bytes);
     memset(poison, 0xff, m->arena.total_bytes);
@@ -108,7 +109,7 @@ static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate,
     state_upload(m);
     batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
     if (backward) {
-        micro_step(m, scale, accumulate);
+        micro_step(m, scale, accumulate, true);
     } else {
         model_forward(m);
         model_loss(m, scale, false, false);
@@ -425,7 +426,7 @@ static void create_from_folder(Model *m, const char *folder, int B, int T, bool 
     Config c = small_config(s);
     c.logits_chunk = 0;
     fail_if(!model_shape_from_files(folder, &c.shape, &err), &err);
-    fail_if(!model_create(m, &c, &err), &err);
+    fail_if(!model_create(m, &c, &one_process, &err), &err);
     fail_if(!checkpoint_load_weights(folder, &m->arena, &m->exec, &err), &err);
 }
 
@@ -463,7 +464,7 @@ static void compare_with_reference(const char *folder, bool bf16) {
     batch_upload(&m, B, T, tokens, targets);
     model_forward(&m);
     model_loss(&m, 1.0f / (float)(B * T), true, false);
-    model_backward(&m, false);
+    model_backward(&m, false, true);
     state_download(&m);
     double loss_error = fabs(m.host.loss_sum - *expected_loss), limit = bf16 ? 1e-2 : 1e-4;
     char name[160];

@@ -14,6 +14,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 
 #include "coat/arena.h"
 #include "coat/checkpoint.h"
+#include "coat/comm.h"
 #include "coat/config.h"
 #include "coat/data.h"
 #include "coat/health.h"
@@ -27,6 +28,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/sampler.h"
 #include "coat/saver.h"
 #include "coat/schedule.h"
+#include "coat/shards.h"
 #include "coat/signals.h"
 #include "coat/tokenizer.h"
 #include "coat/weights.h"
@@ -39,7 +41,9 @@ typedef struct {
     Exec exec;
     const Ops *ops; // exec.ops, for short
     Arena arena;
-    Parameter *parameters; // all of them, for the optimizer
+    Comm *comm;            // with the other processes
+    Shards shards;         // what they share, and when it is communicated
+    Parameter *parameters; // all of them
     int parameter_count;
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
     StepState *state; // in the device's memory
@@ -65,7 +69,7 @@ static Tensor param(const Model *m, TensorId id, int layer) {
     return arena_tensor(&m->arena, id, VALUE, layer);
 }
 static Tensor grad(const Model *m, TensorId id, int layer) {
-    return arena_tensor(&m->arena, id, GRAD, layer);
+    return arena_gradient(&m->arena, id, layer);
 }
 static Weight weight(const Model *m, TensorId id, int layer) {
     return arena_weight(&m->arena, id, layer);
@@ -159,9 +163,11 @@ static void model_forward(Model *m) {
     Exec *ex = &m->exec;
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
+    shards_pass_begin(&m->shards);
     ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
+        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1);
         block_forward(m, l, r, y, y_bias);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -245,8 +251,9 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, norm1, true, accumulate);
 }
 
-// Everything behind model_loss(): gradients of all parameters, overwritten or added to.
-static void model_backward(Model *m, bool accumulate) {
+// Everything behind model_loss(): gradients of all parameters, overwritten or added to, and summed over all processes
+// on the way, at the latest in the last micro-batch of a step.
+static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor dresid = act(m, DRESID, 0);
@@ -254,10 +261,14 @@ static void model_backward(Model *m, bool accumulate) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
+        shards_weights_needed(&m->shards, l, l - 1);
+        shards_gradients_begin(&m->shards, l, accumulate);
         block_backward(m, l, accumulate);
+        shards_gradients_ready(&m->shards, l, last);
         ops->range_pop(ex);
     }
     ops->embed_backward(ex, grad(m, WTE, 0), grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+    shards_pass_end(&m->shards, last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -279,14 +290,16 @@ static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const in
 }
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
-// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others.
-static void micro_step(Model *m, float loss_scale, bool accumulate) {
+// them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
+// that communicate are not recorded.
+static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    if (m->ops->replay_begin(&m->exec, recording)) return;
+    bool record = shards_recordable(&m->shards, !accumulate, last);
+    if (record && m->ops->replay_begin(&m->exec, recording)) return;
     model_forward(m);
     model_loss(m, loss_scale, true, accumulate);
-    model_backward(m, accumulate);
-    m->ops->replay_end(&m->exec, recording);
+    model_backward(m, accumulate, last);
+    if (record) m->ops->replay_end(&m->exec, recording);
 }
 
 // What the host tells the device before a step.
@@ -319,11 +332,9 @@ static void step_guard(Model *m) {
 
 // The update, unless a loss or gradient was not finite: the device decides. Then the step's only read back.
 static void step_end(Model *m) {
-    const Ops *ops = m->ops;
-    ops->grad_norm(&m->exec, m->parameters, m->parameter_count, m->state);
+    shards_norm(&m->shards, m->state);
     if (m->guard) step_guard(m);
-    ops->adamw_update(&m->exec, m->parameters, m->parameter_count, m->state);
-    ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    shards_update(&m->shards, m->state);
     state_download(m);
 }
 
@@ -332,14 +343,14 @@ static void step_end(Model *m) {
 
 static bool open_device(Model *m, Error *err) {
     const Config *c = &m->config;
-    m->exec.ranks = 1;
 #ifdef COAT_CUDA
     // a GPU that is there but cannot be used is an error: days on the CPU are not what was meant
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
     }
-    if (c->device == DEVICE_AUTO && !c->quiet) fprintf(stderr, "note: there is no GPU; training on the CPU\n");
+    if (c->device == DEVICE_AUTO && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: there is no GPU; training on the CPU\n");
 #else
     if (c->device == DEVICE_CUDA)
         return error_set(err, EXIT_DEVICE, "--device cuda: this program was built without CUDA; use train_gpt2_fp8");
@@ -348,22 +359,29 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-// Device, memory and parameter list; the parameters' values are still undefined.
-static bool model_create(Model *m, const Config *config, Error *err) {
+// Device, the other processes, memory and parameter list; the parameters' values are still undefined.
+static bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
     m->config = *config;
-    m->exec.ranks = 1;
+    m->exec.rank = place->rank;
+    m->exec.ranks = place->ranks;
+    m->exec.local_rank = place->local_rank;
     if (!open_device(m, err)) return false;
+    m->comm = comm_open(place, config, &m->exec, err);
+    if (!m->comm) return false;
     arena_plan(&m->arena, config, m->exec.ranks, strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU);
     if (!arena_allocate(&m->arena, &m->exec, err)) return false;
     m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
     m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);
+    shards_open(&m->shards, &m->arena, &m->exec, m->comm);
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
     return true;
 }
 
 static void model_destroy(Model *m) {
+    shards_close(&m->shards);
+    comm_close(m->comm);
     free(m->parameters);
     if (m->arena.base) m->ops->release(&m->exec, m->arena.base);
     if (m->ops) m->ops->close(&m->exec);
@@ -371,10 +389,19 @@ static void model_destroy(Model *m) {
 
 #ifndef TESTING // the tests include all of the above
 
+#define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
+
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
 
-// Mean loss of the first `batches` micro-batches of a token file; of fewer where a signal ends the run.
+// A signal that ends the run is obeyed in the middle of things by a process that is alone; several can only agree on
+// it between steps.
+static bool stop_at_once(const Model *m) {
+    return m->exec.ranks == 1 && signals_stop();
+}
+
+// Mean loss of the first `batches` micro-batches of a token file, of fewer where a signal ends the run. The processes
+// share them; each makes as many passes as the others, and one that has no batch left repeats the last without weight.
 static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -383,13 +410,15 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
-    for (int i = 0; i < batches && ok && !signals_stop(); i++) {
-        ok = data_batch(loader, i, inputs, targets, err);
+    for (int first = 0; first < batches && ok && !stop_at_once(m); first += m->exec.ranks) {
+        int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
+        ok = data_batch(loader, mine, inputs, targets, err);
         if (!ok) break;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
         model_forward(m);
-        model_loss(m, (float)(1.0 / ((double)batches * (double)tokens)), false, false);
+        model_loss(m, i < batches ? (float)(1.0 / ((double)batches * (double)tokens)) : 0.0f, false, false);
     }
+    if (ok) shards_sum_loss(&m->shards, m->state);
     state_download(m);
     *loss = m->host.loss_sum;
     m->host = before;
@@ -451,7 +480,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    for (int n = count; n < count + more && !signals_stop(); n++) {
+    for (int n = count; n < count + more && !stop_at_once(m); n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
         int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
@@ -464,7 +493,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
     }
-    for (int i = 0; i < count + more; i++) {
+    for (int i = 0; i < count + more && m->exec.rank == 0; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (tokenizer)
@@ -472,7 +501,7 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         else
             fprintf(out, "%d ", ids[i]);
     }
-    fprintf(out, "\n");
+    if (m->exec.rank == 0) fprintf(out, "\n");
     fflush(out);
     free(logits);
     free(raw);
@@ -493,7 +522,21 @@ typedef struct {
     RunState done;               // what checkpoints record: steps, position in the data, tokens
     int64_t steps;               // to be done in all
     double start_ms, longest_ms; // when the program began; the longest round of the training loop
+    CommPlace place;             // among the processes
+    bool agreed;                 // all of them know of the failure that ends the run: the first that failed says why
+    int speaker;                 // which is that
+    bool save_asked;             // by a signal to any of them
 } Run;
+
+// Whether all processes are well; where one is not, all end, and the first of those that are not says why.
+static bool together(Run *run, bool good, Error *err) {
+    Comm *comm = run->model.comm;
+    if (run->agreed) return false; // further inside
+    if (comm_all_good(comm, good, err)) return true;
+    run->agreed = true;
+    run->speaker = run->place.ranks - (int)comm_max_i64(comm, good ? 0 : run->place.ranks - run->place.rank);
+    return false;
+}
 
 static double now_ms(void) {
     struct timespec t;
@@ -511,11 +554,11 @@ static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) 
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
     int64_t first = run->done.sequences / (c->micro_batch * m->exec.ranks);
     for (int64_t i = 0; i < accumulation; i++) {
-        if (m->exec.ranks == 1 && signals_stop()) return true; // several can only agree between steps
+        if (stop_at_once(m)) return true;
         int64_t n = c->overfit_one_batch ? i : first + i;
         if (!data_batch(run->train, n, inputs, targets, err)) return false;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
-        micro_step(m, loss_scale, i > 0);
+        micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
     }
     step_end(m);
     run->done.step++;
@@ -530,7 +573,7 @@ static bool validate(Run *run, Error *err) {
     double loss;
     int batches = validation_batches(&run->model.config, run->val);
     if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
-    if (!signals_stop()) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
 }
 
@@ -565,15 +608,33 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
-// it might take longer than what is left. NULL: nothing.
-static const char *end_early(const Run *run) {
+static bool time_is_up(const Run *run) {
     const Config *c = &run->model.config;
-    if (signals_stop()) return signals_name(signals_stop());
-    if (c->time_limit_ms == 0) return NULL;
+    if (c->time_limit_ms == 0) return false;
     double limit = (double)c->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
     double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
-    return now_ms() - run->start_ms + 1.2 * needed > limit - spare ? "--time-limit" : NULL;
+    return now_ms() - run->start_ms + 1.2 * needed > limit - spare;
+}
+
+// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
+// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do.
+static const char *end_early(Run *run) {
+    enum { SAVE = 1, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    int64_t wish = signals_stop() ? SIGNAL + signals_stop() : time_is_up(run) ? TIME_LIMIT : 0;
+    if (run->place.ranks > 1) {
+        if (wish == 0 && signals_take_save()) wish = SAVE;
+        wish = comm_max_i64(run->model.comm, wish);
+        run->save_asked = wish == SAVE;
+    }
+    return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
+}
+
+// Waits for the last save, on all processes.
+static bool finish_saving(Run *run, Error *err) {
+    comm_patience(run->model.comm, SAVER_PATIENCE);
+    bool saved = together(run, !run->saver || saver_finish(run->saver, err), err);
+    comm_patience(run->model.comm, 0);
+    return saved;
 }
 
 // Saves where the run stands, from which it is resumed with the bits that it would have had.
@@ -581,7 +642,8 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = &run->model.config;
     bool saves = run->saver && run->done.step > begun;
     if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
-    if (run->saver && !saver_finish(run->saver, err)) return false;
+    if (!finish_saving(run, err)) return false;
+    if (run->place.rank > 0) return true;
     fprintf(stderr, "ended by %s after step %lld of %lld: %s%s\n", reason, (long long)run->done.step,
             (long long)run->steps,
             saves        ? "saved; go on with --resume in "
@@ -597,6 +659,7 @@ static bool check_skips(Run *run, Error *err) {
     if (m->host.nonfinite == SKIP_OUTLIER)
         log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
     if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
+    run->agreed = true; // by the same numbers
     return error_set(err, EXIT_DIVERGED,
                      "training diverged: %lld updates in a row had %s loss or gradient; resume from an earlier "
                      "checkpoint with a smaller --lr",
@@ -622,10 +685,13 @@ static bool train(Run *run, Error *err) {
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
     const int64_t begun = run->done.step;
     const char *reason = NULL;
-    bool ok = true;
-    if (c->out[0] && m->exec.rank == 0) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
+    ok = together(run, ok, err);
+    comm_patience(m->comm, 0);
     // a validation that the end of the run before came across
-    if (begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun)) ok = validate(run, err);
+    bool missed = m->exec.rank == 0 && begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun);
+    if (ok && comm_max_i64(m->comm, missed)) ok = validate(run, err);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         float lr = schedule_lr(c, run->done.step, run->steps);
@@ -633,23 +699,26 @@ static bool train(Run *run, Error *err) {
         ok = train_step(run, inputs, inputs + tokens, err);
         if (!ok || run->done.tokens == before) continue;
         int64_t step = run->done.step;
-        bool last = step == run->steps, save = signals_take_save() || last || due(step, c->save_every);
+        bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
+        if (run->place.ranks == 1 && signals_take_save()) save = true;
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
         if (due(step, c->health_every)) log_health(run);
         ok = check_skips(run, err);
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
-        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) ok = show_sample(run, err);
+        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
+            ok = together(run, show_sample(run, err), err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done);
         if (run->saver) saver_poll(run->saver);
+        if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(inputs);
     if (!ok) return false;
-    if (!reason && signals_stop()) reason = signals_name(signals_stop()); // during the last validation
+    if (!reason && stop_at_once(m)) reason = signals_name(signals_stop()); // during the last validation
     if (reason) return stop(run, reason, begun, err);
-    return !run->saver || saver_finish(run->saver, err);
+    return finish_saving(run, err);
 }
 
 // Opens the vocabulary; training goes on without one, with one line that says so.
@@ -664,7 +733,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
         if (!run->tokenizer) return false;
     } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
         return true; // the vocabulary that lies with the model
-    } else if (!c->quiet && c->sample_tokens > 0) {
+    } else if (!c->quiet && c->sample_tokens > 0 && run->place.rank == 0) {
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     }
     return true;
@@ -701,8 +770,17 @@ static bool same_data(Run *run, const char *folder, Error *err) {
                          "--allow-other-data",
                          folder, run->done.data[0] ? run->done.data : "not described",
                          (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
-    fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
     return true;
+}
+
+// The checkpoint to resume from, "" if there is none. Rank 0 looks at every byte, and tells the others the step.
+static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
+    const Config *c = &run->model.config;
+    bool first = run->place.rank == 0;
+    if (!together(run, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err)) return false;
+    int64_t step = comm_max_i64(run->model.comm, first && folder[0] ? checkpoint_step(folder) : -1);
+    return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
 // The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
@@ -710,9 +788,9 @@ static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
-    if (c->resume && !checkpoint_find(c->out, c->resume_step, folder, sizeof folder, err)) return false;
+    if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
-        if (!checkpoint_load(folder, &m->arena, &m->exec, &run->done, err)) return false;
+        if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
             return error_set(
                 err, EXIT_USER,
@@ -720,10 +798,10 @@ static bool start_or_resume(Run *run, Error *err) {
                 "with the micro-batch that it was trained with, or a divisor of it",
                 c->micro_batch, folder, (long long)run->done.sequences);
         if (run->train && !same_data(run, folder, err)) return false;
-        if (run->train && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
+        if (run->train && m->exec.rank == 0 && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
-        if (!c->quiet) fprintf(stderr, "resuming from %s\n", folder);
+        if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
     } else if (c->model_from_files) {
@@ -736,7 +814,7 @@ static bool start_or_resume(Run *run, Error *err) {
         data_describe(run->train, run->done.data, sizeof run->done.data);
     }
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
-    m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
+    shards_weights_loaded(&m->shards);
     return true;
 }
 
@@ -744,42 +822,48 @@ static void report(Run *run) {
     Model *m = &run->model;
     const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
                          run->val,   run->hellaswag, run->steps, run->done.step};
-    if (!m->config.quiet) report_start(&page, m->config.json ? stderr : stdout);
+    if (!m->config.quiet && m->exec.rank == 0) report_start(&page, m->config.json ? stderr : stdout);
 }
 
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
-    if (!open_tokenizer(run, config, err)) return false;
-    if (!model_create(m, config, err)) return false;
-    if (!open_data(run, config, err)) return false;
-    if (!start_or_resume(run, err)) return false;
+    bool created = model_create(m, config, &run->place, err);
+    if (!m->comm || !together(run, created, err)) return false;
+    comm_patience(m->comm, LOADING_PATIENCE);
+    if (!together(run, open_tokenizer(run, config, err), err)) return false;
+    if (!together(run, open_data(run, config, err), err)) return false;
+    if (!together(run, start_or_resume(run, err), err)) return false;
     const Config *c = &m->config;
     int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
     run->steps = c->steps;
     if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
-    if (run->train && c->steps < 0 && run->steps == 0)
+    if (run->train && c->steps < 0 && run->steps == 0) {
+        run->agreed = true; // they count the same tokens
         return error_set(err, EXIT_DATA,
                          "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
                          (long long)data_tokens(run->train), (long long)step_tokens);
+    }
     report(run);
     if (c->eval_only && run->val) {
         double loss;
         int batches = validation_batches(c, run->val);
         if (!evaluate(m, run->val, batches, &loss, err)) return false;
-        printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
-               (long long)run->done.step, loss);
+        if (m->exec.rank == 0)
+            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
+                   (long long)run->done.step, loss);
     }
     if (c->eval_only && run->hellaswag) {
         int examples = hellaswag_examples(run->hellaswag);
         double share = (double)evaluate_hellaswag(m, run->hellaswag) / examples;
-        printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
-               (long long)run->done.step, share, examples);
+        if (m->exec.rank == 0)
+            printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
+                   (long long)run->done.step, share, examples);
     }
-    if (!run->train) return c->prompt[0] ? show_sample(run, err) : true;
-    if (c->out[0] && !out_clear(c, err)) return false;
+    if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
+    if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
-    if (!run->log) return false;
+    if (!together(run, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
@@ -794,17 +878,30 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, ""};
     bool exit_now = false;
+    CommPlace *place = &run.place;
+    run.agreed = true; // what the flags lead to is the same everywhere
     bool ok = config_parse(&config, argc, argv, &exit_now, &err);
+    Error why;
+    bool found = comm_discover(&config, place, ok ? &err : &why);
     if (ok && !exit_now) {
-        if (config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
-        if (ok) ok = config_check(&config, config.plan ? config.gpus : 1, &err);
-        if (ok) fputs(config.notes, stderr);
+        ok = found;
+        if (ok && config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
+        if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
+        if (ok && place->rank == 0) fputs(config.notes, stderr);
         if (ok && config.plan) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
-            bool trains = config.train[0] && !config.eval_only, writes = trains && config.out[0];
+            config.threads = shards_threads(&config, place->local_ranks);
+            bool trains = config.train[0] && !config.eval_only;
+            bool writes = trains && config.out[0] && place->rank == 0;
             if (trains) signals_open();
-            ok = (!writes || out_prepare(&config, &lock, &err)) && run_all(&run, &config, &err);
+            ok = !writes || out_prepare(&config, &lock, &err);
+            run.agreed = false;
+            ok = ok && run_all(&run, &config, &err);
+            if (!ok && !run.agreed && place->ranks > 1) {
+                fprintf(stderr, "error: rank %d: %s\n", place->rank, err.text);
+                comm_abort(run.model.comm, err.code);
+            }
             saver_close(run.saver);
             log_close(run.log);
             data_close(run.train);
@@ -817,7 +914,7 @@ int main(int argc, char **argv) {
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA, "standard output could not be written: is the disk full?");
-    if (!ok) fprintf(stderr, "error: %s\n", err.text);
+    if (!ok && (!run.agreed || run.place.rank == run.speaker)) fprintf(stderr, "error: %s\n", err.text);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif

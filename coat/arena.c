@@ -47,14 +47,17 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     size_t block = *cursor;
     place_resident(a, category, true, cursor);
     size_t stride = *cursor - block;
+    int layers = 0; // or slots for them
     for (int id = 0; id < TENSOR_COUNT; id++) {
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
-            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer)
+            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer) {
                 t->data_stride = t->scale_stride = t->exponent_stride = stride;
+                layers = t->layers;
+            }
         }
     }
-    *cursor = block + stride * (size_t)a->config.shape.layers;
+    *cursor = block + stride * (size_t)layers;
     a->category_bytes[category] += *cursor - begin;
 }
 
@@ -71,6 +74,15 @@ static void place_attachments(Arena *a, size_t *cursor) {
         if (t->amax_bytes) t->amax_offset = take(cursor, t->amax_bytes);
     }
     a->category_bytes[CATEGORY_SCRATCH] += *cursor - begin;
+}
+
+// What processes that share layers need of their own: slots for whole layers, and one maximum per matrix.
+static void place_communication(Arena *a, size_t *cursor) {
+    size_t begin = *cursor;
+    place_category(a, CATEGORY_COMMUNICATION, cursor);
+    if (!a->layout[QKVW][GATHERED].exists || !a->layout[QKVW][CODES].exists) return;
+    a->maxima_offset = take(cursor, (size_t)arena_parameter_count(a) * sizeof(uint32_t));
+    a->category_bytes[CATEGORY_COMMUNICATION] = *cursor - begin;
 }
 
 static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
@@ -117,10 +129,12 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     memset(arena, 0, sizeof *arena);
     arena->config = *config;
     arena->ranks = ranks;
+    arena->zero = config_zero(config, ranks);
     tensors_resolve(config, ranks, arena->layout);
     size_t cursor = 0;
     for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++) place_category(arena, (Category)c, &cursor);
     place_attachments(arena, &cursor);
+    place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
     // with their gradient's codes; the transposed codes take the place of the logits
@@ -176,7 +190,48 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
     w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // a scale has 16 bytes to itself
+    if (arena->layout[id][GATHERED].exists)
+        (w.codes.rows ? &w.codes : &w.value)->data = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
     return w;
+}
+
+Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
+    if (arena->layout[id][UNREDUCED].exists) return arena_tensor(arena, id, UNREDUCED, layer % LAYER_SLOTS);
+    return arena_tensor(arena, id, GRAD, layer);
+}
+
+// --- shares ----------------------------------------------------------------------------------------------------
+
+#define SHARE_UNIT 128 // of which all shares are multiples, but for the end of a tensor
+
+// Elements [begin, end) of a tensor without gaps, in rows that any operation takes. Memory that holds them alone starts
+// with them.
+static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool alone) {
+    int64_t count = end > begin ? end - begin : 0, at = alone ? 0 : begin;
+    t.cols = t.stride = count % SHARE_UNIT == 0 ? SHARE_UNIT : count;
+    t.rows = count / t.cols;
+    t.transposed = false;
+    if (!t.data) return t;
+    t.data = (char *)t.data + (size_t)at * format_bytes(t.format);
+    if (t.granularity == SCALE_EXPAND && at > 0) {
+        t.scale = (float *)t.scale + at / t.group;
+        t.exponent += at / t.group;
+    }
+    return t;
+}
+
+Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
+    const TensorLayout *t = &arena->layout[id][role];
+    Tensor whole = arena_tensor(arena, id, role, layer);
+    int64_t elements = tensor_elements(whole), end = t->shard_elements * (arena->rank + 1);
+    *begin = t->shard_elements * arena->rank;
+    return elements_of(whole, *begin, end < elements ? end : elements, t->sharded);
+}
+
+Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin) {
+    if (arena->layout[id][role].sharded) return arena_share(arena, id, role, layer, begin);
+    *begin = 0;
+    return arena_tensor(arena, id, role, layer);
 }
 
 int arena_parameter_count(const Arena *arena) {
@@ -241,6 +296,7 @@ static const char *category_advice(Category c) {
 
 bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     Error why;
+    arena->rank = exec->rank;
     arena->base = (char *)exec->ops->allocate(exec, arena->total_bytes, &why);
     if (arena->base) {
         exec->workspace = arena->base + arena->workspace_offset;

@@ -11,11 +11,12 @@ extern "C" {
 
 typedef struct {
     Config config; // the plan's own copy
-    int ranks;
+    int rank, ranks;
+    int zero; // 0 with one process
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     WorkspacePart workspace[MAX_WORKSPACE_PARTS];
     int workspace_parts;
-    size_t workspace_offset;
+    size_t workspace_offset, maxima_offset; // maxima: of the shared matrices, one uint32_t each (ZeRO 3)
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
     char *base; // device memory, NULL while only planned
@@ -35,11 +36,22 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 // The same, but data == NULL unless the tensor survives from forward to backward: what backward may read.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 
-// A parameter's value and its FP8 codes.
+// A parameter's value and its FP8 codes, as products read them. Of weights that processes share, what was gathered
+// takes the place of the value, or of the codes where there are any.
 Weight arena_weight(const Arena *arena, TensorId id, int layer);
 
+// Where backward writes a parameter's gradient: the tensor itself, or what is to be summed over the processes.
+Tensor arena_gradient(const Arena *arena, TensorId id, int layer);
+
+// This process's share of a parameter's tensor: its elements from *begin on, as a matrix of no meaning (of no rows where
+// there are none), whether its memory holds the whole tensor or the share alone.
+Tensor arena_share(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
+// All that its memory holds: the whole tensor (*begin 0) or the share.
+Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t *begin);
+
 // All parameter tensors in the table's order, each with its layers in turn; returns their number. `list` has room for
-// arena_parameter_count() entries. ids/layers (may be NULL) say which tensor an entry is.
+// arena_parameter_count() entries. ids/layers (may be NULL) say which tensor an entry is. Shared tensors are given with
+// the shape of the whole.
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 

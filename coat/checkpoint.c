@@ -12,17 +12,15 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "checkpoint_tensors.h"
+#include "checkpoint_shards.h"
 #include "files.h"
 #include "hf.h"
 #include "run_state.h"
-#include "snapshot.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define TOKENIZER_LIMIT ((size_t)256 << 20)
 #define MODEL_FILE "model.safetensors"
-#define OPTIMIZER_FILE "optimizer.safetensors"
 #define CONFIG_FILE "config.json"
 #define STATE_FILE "state.json"
 
@@ -41,6 +39,16 @@ static int64_t step_of(const char *name) {
     char canonical[NAME_BUFFER];
     step_name(canonical, "", step, "");
     return strcmp(canonical, name) == 0 ? step : -1;
+}
+
+bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, "", step, "");
+    return path_join(folder, size, out, name, err);
+}
+
+int64_t checkpoint_step(const char *folder) {
+    return step_of(path_base(folder));
 }
 
 static int compare_descending(const void *a, const void *b) {
@@ -125,9 +133,11 @@ static int end_of_text(const ModelShape *shape) {
 
 static bool write_tensor_files(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
+    char share[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config.shape;
+    checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
     if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, err) ||
-        !checkpoint_write_tensors(folder, OPTIMIZER_FILE, s->optimizer, s->optimizer_count, s->exec, manifest, err))
+        !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, err))
         return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, end_of_text(shape), err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
@@ -141,6 +151,7 @@ static bool write_folder(const char *folder, const Snapshot *s, const char *toke
     manifest_begin(&manifest);
     bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
+    good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
         good = add_text(folder, STATE_FILE, &text, &manifest, err);
@@ -172,35 +183,33 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     return folder_remove(old, err);
 }
 
-// Shards of the state are gathered before saving; this process must hold all of it.
-static bool check_whole(const Arena *arena, Error *err) {
-    static const Role roles[] = {VALUE, MOMENT_M, MOMENT_V, MASTER};
-    for (int id = 0; id < PARAMETER_COUNT; id++) {
-        for (int i = 0; i < 4; i++) {
-            const TensorLayout *t = &arena->layout[id][roles[i]];
-            if (t->exists && t->shard_elements != t->rows * t->cols)
-                return error_set(err, EXIT_USER,
-                                 "checkpoints of states that GPUs share are not supported; use --zero 0");
-        }
-    }
-    return true;
+// The names of a checkpoint: while it is written, when it is whole, and of one that it replaces.
+static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
+                       char old[PATH_BUFFER], Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, ".", step, ".tmp");
+    if (!path_join(temporary, PATH_BUFFER, out, name, err)) return false;
+    step_name(name, ".", step, ".old");
+    if (!path_join(old, PATH_BUFFER, out, name, err)) return false;
+    step_name(name, "", step, "");
+    return path_join(final, PATH_BUFFER, out, name, err);
 }
 
-bool checkpoint_write(const char *out, const Snapshot *s, const char *tokenizer_file, Error *err) {
-    char name[NAME_BUFFER], temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
-    Error ignored;
-    int64_t step = s->run.step;
-    step_name(name, ".", step, ".tmp");
-    if (!path_join(temporary, sizeof temporary, out, name, err)) return false;
-    step_name(name, ".", step, ".old");
-    if (!path_join(old, sizeof old, out, name, err)) return false;
-    step_name(name, "", step, "");
-    if (!path_join(final, sizeof final, out, name, err)) return false;
-    if (!check_whole(s->arena, err)) return false;
+bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
+    char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
+    if (!save_paths(out, step, temporary, final, old, err)) return false;
     // without its parents: where these are gone, a disk is no longer mounted
     if (mkdir(out, 0777) != 0 && errno != EEXIST)
         return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out, strerror(errno));
-    if (!folder_remove(temporary, err) || !folder_remove(old, err) || !folder_make(temporary, err)) return false;
+    return folder_remove(temporary, err) && folder_remove(old, err) && folder_make(temporary, err);
+}
+
+bool checkpoint_write(const char *out, const Snapshot *s, const char *tokenizer_file, Error *err) {
+    char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
+    Error ignored;
+    if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;
+    if (s->exec->rank > 0) return checkpoint_write_share(temporary, s, err);
+    if (s->exec->ranks == 1 && !checkpoint_prepare(out, s->run.step, err)) return false;
     bool good = write_folder(temporary, s, tokenizer_file, err) && put_in_place(temporary, final, old, err) &&
                 folder_sync(out, err);
     if (!good) folder_remove(temporary, &ignored);
@@ -221,12 +230,13 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // Complete and undamaged; with `deep` false, only there in full length.
 static bool check_folder(const char *folder, bool deep, Error *err) {
-    static const char *const required[] = {MODEL_FILE, OPTIMIZER_FILE, CONFIG_FILE, STATE_FILE};
+    static const char *const required[] = {MODEL_FILE, CONFIG_FILE, STATE_FILE};
     Manifest manifest;
+    int shares;
     if (!manifest_open(&manifest, folder, err)) return false;
-    bool good = manifest_check_all(&manifest, deep, err);
+    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_share_count(&manifest, &shares, err);
     const json_t *files = json_object_get(manifest.root, "files");
-    for (int i = 0; good && i < 4; i++)
+    for (int i = 0; good && i < 3; i++)
         if (!json_object_get(files, required[i]))
             good = error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", folder, required[i]);
     manifest_close(&manifest);

@@ -1,7 +1,8 @@
 // Checkpoints: a folder OUT/step-00000020 that a run resumes from bit for bit, and that transformers loads as a
 // GPT-2. It holds
 //   model.safetensors      the parameters in Hugging Face's names and layout (config.json beside it)
-//   optimizer.safetensors  moments and master weights, in the run's own formats and layout
+//   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
+//                          processes wrote them (checkpoint_shards.h)
 //   state.json             where the run stands, and every setting that its further course depends on
 //   manifest.json          sizes and hashes of all files, written last
 // and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
@@ -36,6 +37,10 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 // result true) when there is none. Every byte is checked. Damaged ones are skipped with a line on stderr saying
 // which and why, unless asked for by number: then that is the error, as is a step that is not there.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
+
+// The folder of a step's checkpoint, and the reverse: -1 where the name is no checkpoint's.
+bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
+int64_t checkpoint_step(const char *folder);
 
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
 // another model or precision, naming the field and both values; other settings that differ from the checkpoint's are

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "checkpoint.h"
-#include "checkpoint_tensors.h"
+#include "checkpoint_shards.h"
 #include "files.h"
 #include "hf.h"
 #include "llmc_weights.h"
@@ -62,7 +62,12 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);
     }
-    good = good && states_read(&manifest, "optimizer.safetensors", arena, exec, err);
+    int shares = 1;
+    good = good && checkpoint_share_count(&manifest, &shares, err);
+    if (good && shares == 1 && arena->ranks == 1)
+        good = states_read(&manifest, "optimizer.safetensors", arena, exec, err);
+    else if (good)
+        good = checkpoint_read_shares(&manifest, shares, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);
     manifest_close(&manifest);
@@ -190,10 +195,10 @@ static bool load_parameters(const HfWeights *hf, const LlmcFile *llmc, const cha
         if (!good) break;
         float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
         good = read_values(&stored, values, err);
-        if (good) parameter_set(exec, &list[i], values);
+        if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }
-    if (good) parameters_zero_moments(exec, list, count);
+    if (good) parameters_zero_moments(arena, exec);
     free(layers);
     free(ids);
     free(list);

@@ -40,6 +40,8 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     entry->rank = row->decay ? 2 : 1; // the matrices are those that decay
     entry->rows = entry->kept_rows = t.rows;
     entry->cols = t.cols;
+    entry->id = id;
+    entry->layer = layer;
     return entry;
 }
 
@@ -79,6 +81,10 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
             CheckpointTensor *entry = add(&list, arena, (TensorId)id, VALUE, layer, "");
             entry->transposed = tensor_row((TensorId)id)->hf_transposed;
             if (id == WTE) entry->kept_rows = arena->config.shape.vocab;
+            entry->shared = arena->layout[id][VALUE].sharded;
+            if (!entry->shared) continue;
+            entry->share_elements =
+                tensor_elements(arena_share(arena, (TensorId)id, VALUE, layer, &entry->share_begin));
         }
     }
     *out = list.entries;
@@ -92,6 +98,41 @@ int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
             add_state(&list, arena, (TensorId)id, MOMENT_M, layer);
             add_state(&list, arena, (TensorId)id, MOMENT_V, layer);
             add_state(&list, arena, (TensorId)id, MASTER, layer);
+        }
+    }
+    *out = list.entries;
+    return list.count;
+}
+
+// The entries of a whole state, made those of this process's share of it.
+static void cut_to_share(List *list, int first, const Arena *arena, Role role) {
+    int count = list->count;
+    list->count = first;
+    for (int i = first; i < count; i++) {
+        CheckpointTensor entry = list->entries[i];
+        int64_t begin;
+        Tensor share = arena_share(arena, entry.id, role, entry.layer, &begin);
+        int64_t elements = tensor_elements(share),
+                groups = share.group ? (elements + share.group - 1) / share.group : 0;
+        bool maxima = i > first && entry.dtype == DTYPE_F32, exponents = i > first && !maxima;
+        entry.data = (char *)(maxima ? share.scale : exponents ? (void *)share.exponent : share.data);
+        entry.rank = 1;
+        entry.rows = entry.kept_rows = 1;
+        entry.cols = i > first ? groups : elements;
+        if (elements > 0) list->entries[list->count++] = entry;
+    }
+}
+
+int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **out) {
+    static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
+    List list = new_list(arena, 7);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            for (int i = 0; i < 3; i++) {
+                int first = list.count;
+                add_state(&list, arena, (TensorId)id, states[i], layer);
+                cut_to_share(&list, first, arena, states[i]);
+            }
         }
     }
     *out = list.entries;
@@ -204,7 +245,12 @@ static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const Ch
         if (!good) break;
         XXH3_64bits_update(hash, buffer, part);
         if (turned) matrix_transpose(turned, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
-        exec->ops->upload(exec, t->data + at, turned ? turned : buffer, part);
+        const char *values = turned ? turned : buffer;
+        size_t size = dtype_bytes(t->dtype);
+        if (!t->shared) // else all of it is in the buffer: what products read is stored transposed
+            exec->ops->upload(exec, t->data + at, values, part);
+        else
+            exec->ops->upload(exec, t->data, values + (size_t)t->share_begin * size, (size_t)t->share_elements * size);
     }
     if (good && XXH3_64bits_digest(hash) != expected)
         good =

@@ -17,12 +17,18 @@ typedef struct {
     int64_t rows, cols;
     int64_t kept_rows; // rows in the file: without the vocabulary's padding, which is zero
     bool transposed;   // the file holds (cols, rows)
+    bool shared;       // data is a share of a parameter (ZeRO 3): share_elements from share_begin on
+    int64_t share_begin, share_elements;
+    TensorId id;
+    int layer;
 } CheckpointTensor;
 
 // The parameters in Hugging Face's names, or everything of the optimizer: moments with their scales and exponents,
 // master weights. Both return the number of entries in *list, which the caller frees.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
+// The same of this process's share of the optimizer: tensors of one dimension, without those of which it has nothing.
+int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
 
 // Of the file, and of a copy of the tensor.
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);

@@ -20,13 +20,6 @@ static bool may_use_gpu(const Config *c) {
     return c->device == DEVICE_CUDA;
 #endif
 }
-static bool uses_zero(const Config *c, int ranks) {
-    return c->zero > 0 && ranks > 1;
-}
-static bool uses_ranks(const Config *c, int ranks) {
-    (void)c;
-    return ranks > 1;
-}
 static bool uses_autotune(const Config *c, int ranks) {
     (void)ranks;
     return c->autotune && !may_use_gpu(c);
@@ -66,8 +59,6 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {uses_zero, true, "--zero", "sharing the states between processes is not built yet", "use --zero 0"},
-    {uses_ranks, true, "several processes", "training on more than one GPU is not built yet", "start one process"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
 };
 // clang-format on
@@ -156,5 +147,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     if (!check_shape(config, err) || !check_fp8(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err)) return false;
+    // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
+    if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;
 }

@@ -101,6 +101,7 @@ typedef struct Ops {
     void (*upload)(Exec *, void *device, const void *host, size_t bytes);   // returns when host may be reused
     void (*download)(Exec *, void *host, const void *device, size_t bytes); // waits for the work before it
     void (*zero)(Exec *, void *device, size_t bytes);
+    void (*copy)(Exec *, void *to, const void *from, size_t bytes); // within the device; no overlap
     void (*synchronize)(Exec *);
     // A micro-step may be recorded once and replayed: begin returns true if a recording `id` exists and was
     // replayed (the caller skips its operations); otherwise the caller runs them and calls end.
@@ -189,13 +190,18 @@ typedef struct Ops {
     // --- update ------------------------------------------------------------------------------------------
     // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.
     void (*grad_norm)(Exec *, const Parameter *parameters, int count, StepState *state);
+    // The second half alone, once grad_sq has been summed over processes: grad_norm = its root, non-finite as above.
+    void (*grad_norm_root)(Exec *, StepState *state);
     // AdamW (COAT section 2) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
     // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first.
     // Leaves the maxima of the weights that have FP8 codes, as they are stored now, in weight.maximum where that is kept.
     void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
-    // FP8 codes of the weights that have any, from w.value; nothing for the others. The maxima are those that an
-    // adamw_update of the same parameters left just before; after anything else, such as a load, they are looked for.
+    // FP8 codes of the weights that have any, from w.value; nothing for the others. w.codes.amax, where present, holds
+    // the maximum of the whole weight, of which w.value is a share. Else the maxima are those that an adamw_update of
+    // the same parameters left just before, where it did; after anything else, such as a load, they are looked for.
     void (*weights_quantize)(Exec *, const Parameter *parameters, int count);
+    // *w.codes.amax = the bits of the largest |w.value|, of the weights that have codes; 0 of a weight without rows.
+    void (*weights_maxima)(Exec *, const Parameter *parameters, int count);
 
     // --- log ---------------------------------------------------------------------------------------------
     // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
@@ -212,6 +218,7 @@ struct Exec {
     StepState *state; // of the run, in the device's memory: where a value to be quantised is not finite, nonfinite is
                       // raised; NULL while there is none
     int rank, ranks;
+    int local_rank; // among the processes of this machine: which of its GPUs is this one's
 };
 
 const Ops *cpu_ops(void);

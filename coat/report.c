@@ -64,8 +64,8 @@ static void report_schedule(const Report *report, FILE *out) {
     double step_tokens = (double)(accumulation * config_micro_tokens(c) * ranks);
     double total = step_tokens * (double)report->steps;
     double epoch = (double)data_sequences(report->train) * c->seq_len;
-    char processes[48] = "", done[64] = "", warmup[64] = "", final[48] = "";
-    if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes", ranks);
+    char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "";
+    if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
     if (report->done > 0) snprintf(done, sizeof done, "; %s steps are done", count((double)report->done));
     if (c->warmup > 0) snprintf(warmup, sizeof warmup, " after %s steps of warm-up", count((double)c->warmup));
     if (c->schedule != SCHEDULE_CONSTANT) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);

@@ -17,6 +17,8 @@ struct Saver {
     Log *log;
     int log_fd; // of our own
     Snapshot snapshot;
+    Shards *shards;  // with several processes
+    bool foreground; // some of which have no room for the copy
     pthread_t thread;
     bool running; // there is a thread to be joined
     atomic_bool ended;
@@ -41,12 +43,12 @@ static double now_ms(void) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    bool gone = !path_is_folder(c->out);
+    bool gone = !s->shards && !path_is_folder(c->out);
     if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (s->good && gone)
         fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
-    if (s->good) checkpoint_prune(c->out, s->snapshot.run.step, c->keep, c->keep_every);
+    if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, c->keep, c->keep_every);
 }
 
 static void *write_in_thread(void *argument) {
@@ -79,6 +81,7 @@ static void join(Saver *s) {
 static void say(Saver *s) {
     if (s->said || s->running) return;
     s->said = true;
+    if (s->snapshot.exec->rank > 0) return;
     if (s->good)
         log_text(s->log, "saved %s/step-%08lld", s->config->out, (long long)s->step);
     else
@@ -113,18 +116,50 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     return s;
 }
 
+bool saver_share(Saver *s, Shards *shards, Error *err) {
+    s->shards = s->snapshot.shards = shards;
+    bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0; // which needs room, however rare the saves
+    bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
+    s->foreground = comm_max_i64(shards->comm, !room);
+    if (room || !gathers) return true;
+    return error_set(
+        err, EXIT_DEVICE,
+        "host memory: rank 0 needs %.2f GB for a copy of the weights, which --zero 3 gathers to save them; "
+        "use --zero 2",
+        (double)s->snapshot.bytes / 1e9);
+}
+
+// The processes wait for the save before and for the new folder.
+static bool begin_together(Saver *s, const RunState *run) {
+    Comm *comm = s->shards->comm;
+    bool mine = s->snapshot.exec->rank > 0 || checkpoint_prepare(s->config->out, run->step, &s->err);
+    comm_patience(comm, SAVER_PATIENCE);
+    s->good = comm_all_good(comm, mine, &s->err);
+    comm_patience(comm, 0);
+    return s->good;
+}
+
+static void write_in_foreground(Saver *s) {
+    write_in_thread(s);
+    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
+}
+
 void saver_save(Saver *s, const RunState *run) {
     join(s);
     say(s);
     double begin = now_ms();
-    snapshot_take(&s->snapshot, run);
     s->step = run->step;
     s->said = false;
+    s->ms = 0;
+    if (s->shards && !begin_together(s, run)) return;
+    snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
     s->running = s->snapshot.memory && start_thread(s);
-    if (s->running) return;
-    write_in_thread(s);
-    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
+    if (!s->running) write_in_foreground(s);
+    if (!s->foreground) return;
+    comm_patience(s->shards->comm, SAVER_PATIENCE);
+    comm_barrier(s->shards->comm);
+    comm_patience(s->shards->comm, 0);
 }
 
 void saver_poll(Saver *s) {

@@ -3,10 +3,13 @@
 #pragma once
 #include "checkpoint.h"
 #include "log.h"
+#include "shards.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define SAVER_PATIENCE 3600 // seconds that one process may wait for others to write
 
 typedef struct Saver Saver;
 
@@ -14,6 +17,10 @@ typedef struct Saver Saver;
 // states where there are to be regular saves; if it cannot, one note, and training waits for each save, as it does for
 // single ones. exit() waits for a write that is under way.
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
+
+// With several processes, after saver_open(): they save together, all calling saver_save() for the same steps; rank 0
+// speaks for them. False where rank 0 would need room for the copy, and has none.
+bool saver_share(Saver *saver, Shards *shards, Error *err);
 
 // Saves this state and prunes older checkpoints (checkpoint.h). Returns when the states are copied.
 void saver_save(Saver *saver, const RunState *run);

@@ -9,8 +9,10 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     snapshot->arena = arena;
     snapshot->exec = exec;
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
-    snapshot->optimizer_count = checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
-    for (int i = 0; i < snapshot->model_count; i++) snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
+    snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_share_tensors(arena, &snapshot->optimizer)
+                                                 : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
+    for (int i = 0; i < snapshot->model_count && arena->rank == 0; i++)
+        snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
     for (int i = 0; i < snapshot->optimizer_count; i++)
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->optimizer[i]);
 }
@@ -51,21 +53,27 @@ bool snapshot_reserve(Snapshot *snapshot) {
     if (!snapshot->memory) return false;
     memset(snapshot->memory, 0, snapshot->bytes); // now, rather than page by page in the first save
     char *at = snapshot->memory;
-    place(snapshot->model, snapshot->model_count, &at);
+    if (snapshot->arena->rank == 0) place(snapshot->model, snapshot->model_count, &at);
     place(snapshot->optimizer, snapshot->optimizer_count, &at);
     return true;
 }
 
-static void copy(Exec *exec, const CheckpointTensor *list, int count) {
-    for (int i = 0; i < count; i++)
-        exec->ops->download(exec, list[i].host, list[i].data, checkpoint_tensor_bytes(&list[i]));
+// What processes share is made whole for rank 0, one tensor after the other.
+static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
+    Exec *exec = snapshot->exec;
+    for (int i = 0; i < count; i++) {
+        const CheckpointTensor *t = &list[i];
+        const void *data = t->shared ? shards_whole_value(snapshot->shards, t->id, t->layer) : t->data;
+        if (t->host) exec->ops->download(exec, t->host, data, checkpoint_tensor_bytes(t));
+    }
 }
 
 void snapshot_take(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
-    if (!snapshot->memory) return;
-    copy(snapshot->exec, snapshot->model, snapshot->model_count);
-    copy(snapshot->exec, snapshot->optimizer, snapshot->optimizer_count);
+    if (snapshot->shards) shards_settle(snapshot->shards);
+    if (!snapshot->memory && !snapshot->shards) return;
+    copy(snapshot, snapshot->model, snapshot->model_count);
+    copy(snapshot, snapshot->optimizer, snapshot->optimizer_count);
 }
 
 void snapshot_close(Snapshot *snapshot) {

@@ -5,6 +5,7 @@
 #pragma once
 #include "checkpoint.h"
 #include "checkpoint_tensors.h"
+#include "shards.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,6 +14,7 @@ extern "C" {
 typedef struct {
     const Arena *arena;
     Exec *exec;
+    Shards *shards; // of several processes, which save together; NULL: this one has all and saves alone
     RunState run;
     CheckpointTensor *model, *optimizer; // as in the files of these names
     int model_count, optimizer_count;
@@ -20,21 +22,26 @@ typedef struct {
     size_t bytes; // that it has or would need
 } Snapshot;
 
-// Lists the tensors. Nothing is copied yet, and there is no memory for a copy.
+// Lists the tensors: all, or with several processes the model's on rank 0 and each one's share of the optimizer's.
+// Nothing is copied yet, and there is no memory for a copy.
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 
 // Makes room for the copy, once for the whole run: page-locked where the device has that. False where the machine's
 // memory would not do; the snapshot can then be written from the device.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// The state as it is now: run, and the tensors where there is room for them.
+// The state as it is now: run, and the tensors where there is room for them. Called by all processes.
 void snapshot_take(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 
+// Makes the folder that a checkpoint is written into. One process does so itself; of several rank 0, before any of them
+// writes.
+bool checkpoint_prepare(const char *out, int64_t step, Error *err);
+
 // Saves a snapshot under `out`, a folder that is there or whose parent is. Says no more than that it failed, and
 // why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
-// the snapshot has no memory.
+// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole.
 bool checkpoint_write(const char *out, const Snapshot *snapshot, const char *tokenizer_file, Error *err);
 
 #ifdef __cplusplus

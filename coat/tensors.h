@@ -30,8 +30,11 @@ typedef enum {
     TENSOR_COUNT
 } TensorId;
 
-// A parameter has several tensors; an activation only its VALUE.
-typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, ROLE_COUNT } Role;
+// A parameter has several tensors; an activation only its VALUE. Where processes share what belongs to a layer, two
+// more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
+// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3).
+typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, ROLE_COUNT } Role;
+#define LAYER_SLOTS 2
 
 typedef enum {
     CATEGORY_WEIGHTS, CATEGORY_FP8_WEIGHTS, CATEGORY_GRADIENTS, CATEGORY_MOMENTS, CATEGORY_MASTER,
@@ -65,7 +68,7 @@ typedef struct {
 
 const TensorRow *tensor_row(TensorId id);
 const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
-const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m", ".v", ".master"
+const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m", ".v", ".master", ...
 
 // One tensor under one configuration: its format, its shape, where in the arena it lies.
 typedef struct {
@@ -79,10 +82,12 @@ typedef struct {
     bool transposed, per_layer, per_layer_scale; // per_layer_scale: the scale outlives scratch data
     bool saved;                                  // survives from forward to backward
     bool has_amax;
-    int64_t rows, cols;                                             // of one layer
-    int layers;                                                     // 1 where not per layer
-    Stage first, last;                                              // scratch only
-    int64_t shard_elements;                                         // elements held by one rank (ZeRO), of one layer
+    int64_t rows, cols;     // of one layer
+    int layers;             // 1 where not per layer
+    Stage first, last;      // scratch only
+    int64_t shard_elements; // of one rank's share, of one layer: whole groups of 128, the last ranks' share may be less
+    int64_t held_elements;  // that there is memory for: all, all with the last share padded, or one share
+    bool sharded;           // it is one share
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
     size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, in the arena
     size_t data_stride, scale_stride, exponent_stride;              // from layer to layer
@@ -94,6 +99,15 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
 
 // Number of parameters (padding rows of the vocabulary not counted).
 int64_t model_parameters(const ModelShape *shape);
+
+// Elements that each of `ranks` processes has of a tensor that is cut into shares: whole groups of 128, so that the
+// last processes may have fewer or none.
+int64_t tensor_share(int64_t elements, int ranks);
+
+// The ZeRO stage that counts: with one process there is nothing to share.
+static inline int config_zero(const Config *config, int ranks) {
+    return ranks > 1 ? config->zero : 0;
+}
 
 #ifdef __cplusplus
 }

@@ -36,8 +36,7 @@ int64_t tensor_extent(Dim dim, const Config *c) {
     return 0;
 }
 
-// Elements that one of `ranks` processes holds of a tensor cut into shards of whole groups of 128.
-static int64_t shard_elements(int64_t elements, int ranks) {
+int64_t tensor_share(int64_t elements, int ranks) {
     int64_t per_rank = (elements + ranks - 1) / ranks;
     return ranks == 1 ? elements : (per_rank + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
 }
@@ -48,7 +47,7 @@ static Format plain_format(const Recipe *r) {
 
 // Byte counts of a layout whose format and shape are set.
 static void layout_bytes(TensorLayout *t) {
-    int64_t n = t->shard_elements;
+    int64_t n = t->held_elements;
     t->data_bytes = (size_t)n * format_bytes(t->format);
     switch (t->granularity) {
     case SCALE_NONE: break;
@@ -76,7 +75,7 @@ static TensorLayout layout_of(const TableRow *row, const Config *c, Category cat
     t.layers = row->row.per_layer ? c->shape.layers : 1;
     t.first = row->first;
     t.last = row->last;
-    t.shard_elements = t.rows * t.cols;
+    t.shard_elements = t.held_elements = t.rows * t.cols;
     return t;
 }
 
@@ -107,6 +106,54 @@ static void resolve_moment(TensorLayout *t, const Recipe *r, bool exempt, Format
     }
 }
 
+static void keep_shard(TensorLayout *t) {
+    t->held_elements = t->shard_elements;
+    t->sharded = true;
+}
+
+// Whole, with room for all shares in equal length, so that they can be communicated in place.
+static void keep_padded(TensorLayout *t, int ranks) {
+    t->held_elements = t->shard_elements * ranks;
+}
+
+// Room for whole layers that take turns.
+static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
+    TensorLayout t = *of;
+    t.sharded = false;
+    t.category = CATEGORY_COMMUNICATION;
+    t.saved = true;
+    if (t.layers > LAYER_SLOTS) t.layers = LAYER_SLOTS;
+    keep_padded(&t, ranks);
+    return t;
+}
+
+// What processes share, by ZeRO stage. 1: the optimizer's states. 2: the blocks' gradients, too. 3: the blocks'
+// matrices, too. The embeddings are needed at both ends of every pass and their gradients are summed over the whole of
+// it, and norms and biases are small: they and the embeddings' gradients stay whole.
+static void share_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
+    int zero = config_zero(c, ranks);
+    for (int role = VALUE; role <= MASTER; role++)
+        out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
+    if (zero == 0) return;
+    for (int role = MOMENT_M; role <= MASTER; role++) keep_shard(&out[role]);
+    bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->row.product;
+    if (share_grad) {
+        out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
+        keep_shard(&out[GRAD]);
+    } else {
+        keep_padded(&out[GRAD], ranks);
+    }
+    if (!share_value) {
+        keep_padded(&out[VALUE], ranks);
+        return;
+    }
+    out[GATHERED] = layer_slots(out[CODES].exists ? &out[CODES] : &out[VALUE], ranks);
+    out[GATHERED].granularity = SCALE_NONE; // the scale lies with the shard's codes
+    keep_shard(&out[VALUE]);
+    keep_shard(&out[CODES]);
+    out[CODES_T].per_layer = false; // the transpose is made from what was gathered, for one layer at a time
+}
+
 static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const TableRow *row = &tensor_table[id];
     const Recipe *r = &c->recipe;
@@ -131,17 +178,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
         // The transpose shares its scale with the codes; made on demand it needs room for one layer only.
         if (!r->cache_transposed) out[CODES_T].per_layer = false;
     }
-    if (c->zero >= 1) {
-        static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
-        for (int i = 0; i < 3; i++)
-            out[states[i]].shard_elements = shard_elements(out[states[i]].shard_elements, ranks);
-    }
-    if (c->zero >= 2) out[GRAD].shard_elements = shard_elements(out[GRAD].shard_elements, ranks);
-    if (c->zero >= 3) {
-        out[VALUE].shard_elements = shard_elements(out[VALUE].shard_elements, ranks);
-        out[CODES].shard_elements = shard_elements(out[CODES].shard_elements, ranks);
-        out[CODES_T].shard_elements = shard_elements(out[CODES_T].shard_elements, ranks);
-    }
+    share_parameter(row, c, ranks, out);
 }
 
 static void make_scratch(TensorLayout *t) {

@@ -5,8 +5,7 @@
 
 #include "rng.h"
 
-void parameter_set(Exec *exec, const Parameter *parameter, const float *values) {
-    Tensor value = parameter->weight.value, master = parameter->master;
+static void set_value(Exec *exec, Tensor value, const float *values) {
     size_t n = (size_t)tensor_elements(value);
     if (value.format == FMT_FP32) {
         real *copy = (real *)xmalloc(n * sizeof *copy);
@@ -18,12 +17,34 @@ void parameter_set(Exec *exec, const Parameter *parameter, const float *values) 
     uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
     for (size_t i = 0; i < n; i++) half[i] = master_bf16(values[i]);
     exec->ops->upload(exec, value.data, half, n * sizeof *half);
-    if (master.data && master.format == FMT_FP32) exec->ops->upload(exec, master.data, values, n * sizeof(float));
-    if (master.data && master.format == FMT_U16) {
-        for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
-        exec->ops->upload(exec, master.data, half, n * sizeof *half);
-    }
     free(half);
+}
+
+static void set_master(Exec *exec, Tensor master, const float *values) {
+    size_t n = (size_t)tensor_elements(master);
+    if (!master.data) return;
+    if (master.format == FMT_FP32) {
+        exec->ops->upload(exec, master.data, values, n * sizeof(float));
+        return;
+    }
+    uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
+    for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
+    exec->ops->upload(exec, master.data, half, n * sizeof *half);
+    free(half);
+}
+
+void parameter_set(Exec *exec, const Parameter *parameter, const float *values) {
+    set_value(exec, parameter->weight.value, values);
+    set_master(exec, parameter->master, values);
+}
+
+void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values) {
+    int64_t begin;
+    Tensor value = arena_held(arena, id, VALUE, layer, &begin);
+    set_value(exec, value, values + begin);
+    if (!arena->layout[id][MASTER].exists) return;
+    Tensor master = arena_held(arena, id, MASTER, layer, &begin);
+    set_master(exec, master, values + begin);
 }
 
 // Zero states: codes, maxima and FP32 or BF16 values are all zero bits; the exponent of a zero group is k = 1.
@@ -39,10 +60,13 @@ static void moment_zero(Exec *exec, Tensor moment) {
     free(k);
 }
 
-void parameters_zero_moments(Exec *exec, const Parameter *parameters, int count) {
-    for (int i = 0; i < count; i++) {
-        moment_zero(exec, parameters[i].m);
-        moment_zero(exec, parameters[i].v);
+void parameters_zero_moments(const Arena *arena, Exec *exec) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < arena->layout[id][MOMENT_M].layers; layer++) {
+            int64_t begin;
+            moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_M, layer, &begin));
+            moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_V, layer, &begin));
+        }
     }
 }
 
@@ -76,10 +100,10 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         init_values(values, t, tensor_row(ids[i])->init, seed, stream, ids[i] == WTE ? shape->vocab : t.rows,
                     shape->layers);
-        parameter_set(exec, &list[i], values);
+        parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }
-    parameters_zero_moments(exec, list, count);
+    parameters_zero_moments(arena, exec);
     free(layers);
     free(ids);
     free(list);

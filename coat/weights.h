@@ -10,8 +10,11 @@ extern "C" {
 // the master that belongs to it. Moments are left alone.
 void parameter_set(Exec *exec, const Parameter *parameter, const float *values);
 
-// Clears the moments of all parameters.
-void parameters_zero_moments(Exec *exec, const Parameter *parameters, int count);
+// The same from the whole tensor's values, where this process may hold a share of it only.
+void parameter_set_held(const Arena *arena, Exec *exec, TensorId id, int layer, const float *values);
+
+// Clears the moments of all parameters, or of this process's shares.
+void parameters_zero_moments(const Arena *arena, Exec *exec);
 
 // GPT-2's initialisation: N(0, 0.02), residual projections scaled by 1 / sqrt(2 layers), norms 1, biases 0,
 // padding rows of the vocabulary 0. Values depend on the seed, the tensor, its layer and the element alone,

@@ -225,6 +225,45 @@ static void check_weights(Check *c) {
     check_free(c);
 }
 
+// Shares of a weight, which several processes would have, one of them nothing: their maxima, and with the largest the
+// codes of the whole.
+static void check_weight_shares(Check *c) {
+    enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
+    Parameter side[2][SHARES] = {};
+    const Twin value = check_random(c, ROWS, COLS, 0, 0.02f);
+    const Twin codes = check_new(c, ROWS, COLS, FMT_E4M3, 0, false, NULL);
+    const Twin maxima = check_plain(c, SHARES, 1, FMT_I32);
+    for (int gpu = 0; gpu < 2; gpu++) side[gpu][0].weight.value = SIDE(value), side[gpu][0].weight.codes = SIDE(codes);
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], 1));
+    uint8_t *whole = (uint8_t *)xmalloc(ROWS * COLS);
+    memcpy(whole, codes.cpu.data, ROWS * COLS);
+    memset(codes.cpu.data, POISON, ROWS * COLS);
+    check_upload(c, codes);
+    const int64_t begin[SHARES + 1] = {0, FIRST, ROWS, ROWS};
+    for (int gpu = 0; gpu < 2; gpu++) {
+        for (int i = 0; i < SHARES; i++) {
+            Weight *w = &side[gpu][i].weight;
+            w->value = tensor_rows(SIDE(value), begin[i], begin[i + 1] - begin[i]);
+            w->codes = tensor_rows(SIDE(codes), begin[i], begin[i + 1] - begin[i]);
+            w->codes.amax = (uint32_t *)SIDE(maxima).data + i;
+        }
+    }
+    CHECK_BOTH(c, weights_maxima, (e, side[gpu], SHARES));
+    uint32_t *want = (uint32_t *)maxima.cpu.data;
+    uint32_t *have = (uint32_t *)check_download(c, maxima.gpu.data, SHARES * sizeof *have);
+    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong maxima");
+    for (int i = 0; i < SHARES; i++) want[i] = have[0] > have[1] ? have[0] : have[1];
+    free(have);
+    check_upload(c, maxima);
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], SHARES));
+    check_scales(c, codes, 0, "weights_quantize of shares");
+    check_code_bytes(c, codes, 0, "weights_quantize of shares");
+    check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shares",
+              "not the whole's codes");
+    free(whole);
+    check_free(c);
+}
+
 static void check_open(Check *c, Bench *bench) {
     Error err = {};
     c->bench = bench;
@@ -265,6 +304,7 @@ static int check_fp8(Bench *bench) {
     }
     snprintf(c->shape, sizeof c->shape, "several tensors");
     check_weights(c);
+    check_weight_shares(c);
     free(c->cpu_state);
     c->cpu.ops->release(&c->cpu, c->cpu.workspace);
     c->cpu.ops->close(&c->cpu);

@@ -100,12 +100,14 @@ static void test_not_built(void **state) {
     accept_run("--train x --moments bf16 --master split16 --device cuda", 1);
     refuse_run("--train x --autotune --device cpu", 1, "--autotune&GPU");
     accept_run("--train x --autotune --device cuda", 1);
-    refuse_run("--train x --zero 1", 2, "--zero&not built yet");
-    refuse_run("--train x", 2, "more than one GPU is not built yet");
+    accept_run("--train x --zero 1", 2);
+    accept_run("--train x --recipe coat --zero 3", 2);
+    assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
     refuse_run("--train x --norm rms", 1, "--norm rms&not built yet");
     refuse_run("--plan --activation swiglu", 1, "--activation swiglu&not built yet");
     refuse_run("--train x --no-tied-head", 1, "--no-tied-head&not built yet");
-    accept_run("--train x --zero 1", 1); // one process has nothing to share
+    accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
+    assert_true(config.recipe.cache_transposed);
     accept_run("--train x --master split16 --recompute 2", 1);
     accept_run("--train x --precision fp32", 1);
     assert_int_equal(config.recipe.grads, FMT_FP32);

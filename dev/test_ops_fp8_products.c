@@ -263,6 +263,7 @@ static void check_flags(Fixture *f, double bad) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
+    p.weight.codes.amax = NULL; // not a share
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

@@ -163,6 +163,8 @@ void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Ten
 void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
 
 void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cpu_grad_norm_root(Exec *exec, StepState *state);
 void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
 void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
+void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count);

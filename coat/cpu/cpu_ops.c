@@ -11,6 +11,7 @@ const Ops *cpu_ops(void) {
         .upload = cpu_copy,
         .download = cpu_copy,
         .zero = cpu_zero,
+        .copy = cpu_copy,
         .synchronize = cpu_synchronize,
         .replay_begin = cpu_replay_begin,
         .replay_end = cpu_replay_end,
@@ -38,8 +39,10 @@ const Ops *cpu_ops(void) {
         .gelu_backward = cpu_gelu_backward,
         .attention_backward = cpu_attention_backward,
         .grad_norm = cpu_grad_norm,
+        .grad_norm_root = cpu_grad_norm_root,
         .adamw_update = cpu_adamw_update,
         .weights_quantize = cpu_weights_quantize,
+        .weights_maxima = cpu_weights_maxima,
         .health = cpu_health,
     };
     return &ops;

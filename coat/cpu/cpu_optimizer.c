@@ -39,7 +39,12 @@ void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState
         for (int i = 0; i < CPU_REDUCTION_BLOCKS; i++) total += partial[i];
     }
     state->grad_sq = total;
-    state->grad_norm = (float)sqrt(total);
+    cpu_grad_norm_root(exec, state);
+}
+
+void cpu_grad_norm_root(Exec *exec, StepState *state) {
+    (void)exec;
+    state->grad_norm = (float)sqrt(state->grad_sq);
     if (!isfinite(state->grad_norm)) state->nonfinite = 1;
 }
 

@@ -192,7 +192,17 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
         if (!w.codes.data) continue;
-        write_scale(exec, w.codes, left && w.maximum ? *w.maximum : stored_maximum(exec, w.value, NULL));
+        uint32_t maximum = w.codes.amax        ? *w.codes.amax
+                           : left && w.maximum ? *w.maximum
+                                               : stored_maximum(exec, w.value, NULL);
+        write_scale(exec, w.codes, maximum);
         quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
+    }
+}
+
+void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (w.codes.data) *w.codes.amax = stored_maximum(exec, w.value, NULL);
     }
 }

@@ -33,23 +33,11 @@ __global__ void probe_kernel(int *out) {
     *out = 1;
 }
 
-// The rank among the processes of this machine, as launchers tell it.
-static int local_rank(const Exec *exec) {
-    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
-    if (exec->ranks <= 1) return 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = getenv(names[i]);
-        if (value && *value) return atoi(value);
-    }
-    return exec->rank;
-}
-
 static void query_device(const Exec *exec, const Config *config, DeviceQuery *q, cudaDeviceProp *prop) {
     memset(q, 0, sizeof *q);
     const Recipe *recipe = &config->recipe;
     q->needs_fp8 = recipe->precision != PRECISION_FP32 && (recipe->linear == LINEAR_FP8 || recipe->head == LINEAR_FP8);
-    q->index = local_rank(exec);
+    q->index = exec->local_rank;
     cudaRuntimeGetVersion(&q->runtime_version);
     cudaDriverGetVersion(&q->driver_version);
     cudaError_t error = cudaGetDeviceCount(&q->count);
@@ -205,6 +193,12 @@ void cuda_download(Exec *exec, void *host, const void *device, size_t bytes) {
 
 void cuda_zero(Exec *exec, void *device, size_t bytes) {
     CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_backend(exec)->stream), "zeroing memory");
+}
+
+void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_backend(exec)->stream),
+               "copying within the GPU");
 }
 
 void cuda_synchronize(Exec *exec) {

@@ -127,8 +127,10 @@ void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
 void cuda_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
 void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
 void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
+void cuda_grad_norm_root(Exec *exec, StepState *state);
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
+void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count);
 void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 
 // matrix products: cuda_matmul.cu
@@ -157,6 +159,7 @@ void cuda_host_release(Exec *exec, void *memory);
 void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes);
 void cuda_download(Exec *exec, void *host, const void *device, size_t bytes);
 void cuda_zero(Exec *exec, void *device, size_t bytes);
+void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 void cuda_synchronize(Exec *exec);
 bool cuda_replay_begin(Exec *exec, int id);
 void cuda_replay_end(Exec *exec, int id);

@@ -89,6 +89,7 @@ extern "C" const Ops *cuda_ops(void) {
         .upload = cuda_upload,
         .download = cuda_download,
         .zero = cuda_zero,
+        .copy = cuda_copy,
         .synchronize = cuda_synchronize,
         .replay_begin = cuda_replay_begin,
         .replay_end = cuda_replay_end,
@@ -116,8 +117,10 @@ extern "C" const Ops *cuda_ops(void) {
         .gelu_backward = gelu_backward_op,
         .attention_backward = attention_backward_op,
         .grad_norm = cuda_grad_norm,
+        .grad_norm_root = cuda_grad_norm_root,
         .adamw_update = cuda_adamw_update,
         .weights_quantize = cuda_weights_quantize,
+        .weights_maxima = cuda_weights_maxima,
         .health = cuda_health,
     };
     return &ops;

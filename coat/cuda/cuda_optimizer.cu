@@ -124,6 +124,11 @@ void grad_squares_launch(cudaStream_t stream, const NormTable &table) {
     LAUNCH_CHECK("grad_squares_kernel");
 }
 
+__global__ void grad_norm_root_kernel(StepState *state) {
+    state->grad_norm = (float)sqrt(state->grad_sq);
+    if (!isfinite(state->grad_norm)) state->nonfinite = 1;
+}
+
 // --- AdamW --------------------------------------------------------------------------------------------------
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
@@ -375,6 +380,11 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
     }
     grad_norm_kernel<<<1, FINISH_THREADS, 0, stream>>>(partials, blocks, state);
     LAUNCH_CHECK("grad_norm_kernel");
+}
+
+void cuda_grad_norm_root(Exec *exec, StepState *state) {
+    grad_norm_root_kernel<<<1, 1, 0, cuda_backend(exec)->stream>>>(state);
+    LAUNCH_CHECK("grad_norm_root_kernel");
 }
 
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {

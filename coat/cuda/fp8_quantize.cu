@@ -158,7 +158,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 namespace {
 
 // Entries of one launch's table, which travels as a kernel parameter of at most 4 KiB.
-constexpr int WEIGHT_ENTRIES = 72;
+constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
 constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
 
@@ -166,7 +166,8 @@ struct WeightEntry {
     const bf16 *value;
     uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
     float *scale;
-    uint32_t *maximum; // NULL: not kept
+    uint32_t *maximum; // as the optimizer leaves it; NULL: not kept
+    uint32_t *amax;    // of the whole weight, where this is a share of it; else NULL
     int rows, cols;
 };
 
@@ -229,6 +230,18 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     scale_write(e.scale, maximum, E4M3_MAX, table.state);
 }
 
+// Shares: their own maxima out, and the scale from the maxima of the whole weights.
+__global__ __launch_bounds__(WEIGHT_THREADS) void share_maxima_kernel(const __grid_constant__ WeightTable table) {
+    const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
+    const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
+    if (threadIdx.x == 0) *table.entry[blockIdx.x].amax = maximum;
+}
+
+__global__ void share_scales_kernel(const __grid_constant__ WeightTable table) {
+    const WeightEntry &e = table.entry[blockIdx.x];
+    scale_write(e.scale, *e.amax, E4M3_MAX, table.state);
+}
+
 __global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
     __shared__ uint4 tile[TILE * TILE / sizeof(uint4)];
     const int at = weight_find(table.first_tile, table.count, (int)blockIdx.x);
@@ -255,29 +268,37 @@ bool keeps_transpose(const Parameter *parameters, int count, int index) {
     return memory != NULL;
 }
 
-void weights_launch(Exec *exec, WeightTable *table) {
+enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARES, SHARE_MAXIMA };
+
+void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
-    if (blocks == 0) return;
+    const unsigned entries = (unsigned)table->count;
     cudaStream_t stream = cuda_backend(exec)->stream;
+    if (entries == 0) return;
     if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
-    if (table->maxima) {
+    if (work != QUANTIZE_SHARES && table->maxima && blocks > 0) {
         weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_maxima_kernel");
     }
-    weight_scales_kernel<<<grid_of(table->count), WEIGHT_THREADS, 0, stream>>>(*table);
+    if (work == QUANTIZE_WEIGHTS)
+        weight_scales_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
+    else if (work == QUANTIZE_SHARES)
+        share_scales_kernel<<<entries, 1, 0, stream>>>(*table);
+    else
+        share_maxima_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
     LAUNCH_CHECK("weight_scales_kernel");
-    weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
-    LAUNCH_CHECK("weight_codes_kernel");
+    if (work != SHARE_MAXIMA && tiles > 0) {
+        weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_codes_kernel");
+    }
     table->count = 0;
 }
 
-} // namespace
-
-void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
-    const char *operation = "weights_quantize";
+// Goes through the weights that have codes: either all of them are whole, or all are shares (with amax).
+void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
-    bool left = backend->maxima_left;
+    bool left = backend->maxima_left && work == QUANTIZE_WEIGHTS;
     backend->maxima_left = false; // whoever changes the values next need not be the optimizer
     for (int i = 0; i < count; i++) left = left && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
     WeightTable table = {};
@@ -299,11 +320,24 @@ void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
                            keeps_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
                            (float *)w.codes.scale,
                            w.maximum,
+                           w.codes.amax,
                            (int)rows,
                            (int)cols};
         table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(rows * cols, WEIGHT_ELEMENTS);
         table.first_tile[at + 1] = table.first_tile[at] + (int)(ceil_div(rows, TILE) * ceil_div(cols, TILE));
-        if (table.count == WEIGHT_ENTRIES) weights_launch(exec, &table);
+        if (table.count == WEIGHT_ENTRIES) weights_launch(exec, &table, work);
     }
-    if (table.count > 0) weights_launch(exec, &table);
+    weights_launch(exec, &table, work);
+}
+
+} // namespace
+
+void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    bool shares = false;
+    for (int i = 0; i < count; i++) shares = shares || parameters[i].weight.codes.amax;
+    weights_run(exec, "weights_quantize", parameters, count, shares ? QUANTIZE_SHARES : QUANTIZE_WEIGHTS);
+}
+
+void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+    weights_run(exec, "weights_maxima", parameters, count, SHARE_MAXIMA);
 }

@@ -1,0 +1,232 @@
+#include "checkpoint_shards.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "files.h"
+
+#define PATH_BUFFER 4096
+#define NAME_BUFFER 64
+#define NOTE_LIMIT (16u << 20)
+#define PIECE_BYTES ((size_t)8 << 20)
+#define STALLED_SECONDS 300 // without a new byte of a share, its process is taken for lost
+#define GROUP 128           // elements of the groups that shares are made of
+
+void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
+    if (ranks == 1)
+        snprintf(name, size, "optimizer.safetensors");
+    else
+        snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
+}
+
+// A note is a manifest of one file, or the text of an error.
+static void note_name(char *name, size_t size, int rank, bool good) {
+    snprintf(name, size, good ? "share-%05d.json" : "share-%05d.error", rank);
+}
+
+// ---------------------------------------------------------------- writing
+
+bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
+    char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
+    int rank = s->exec->rank;
+    JsonText text;
+    Error ignored;
+    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    manifest_begin(&text);
+    bool good = checkpoint_write_tensors(folder, name, s->optimizer, s->optimizer_count, s->exec, &text, err);
+    manifest_finish(&text);
+    note_name(note, sizeof note, rank, good);
+    if (!path_join(path, sizeof path, folder, note, good ? err : &ignored)) good = false;
+    if (good)
+        good = file_replace(path, text.text, text.size, err);
+    else
+        file_replace(path, err->text, strlen(err->text), &ignored);
+    json_text_free(&text);
+    return good;
+}
+
+static int64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
+// Until a rank's note is there.
+static bool await_note(const char *folder, int rank, int ranks, char *path, size_t size, Error *err) {
+    char name[NAME_BUFFER], file[PATH_BUFFER], failed[PATH_BUFFER];
+    const struct timespec pause = {0, 5000000};
+    checkpoint_share_name(name, sizeof name, rank, ranks);
+    if (!path_join(file, sizeof file, folder, name, err)) return false;
+    note_name(name, sizeof name, rank, false);
+    if (!path_join(failed, sizeof failed, folder, name, err)) return false;
+    note_name(name, sizeof name, rank, true);
+    if (!path_join(path, size, folder, name, err)) return false;
+    int64_t bytes = -1;
+    for (double waited = 0; !path_is_file(path); waited += 0.005) {
+        if (path_is_file(failed)) {
+            char *why;
+            size_t length;
+            if (!file_read_all(failed, sizeof err->text, &why, &length, err)) return false;
+            error_set(err, EXIT_DATA, "rank %d: %.900s", rank, why);
+            free(why);
+            return false;
+        }
+        int64_t now = file_bytes(file);
+        if (now != bytes) waited = 0;
+        bytes = now;
+        if (waited > STALLED_SECONDS)
+            return error_set(err, EXIT_DATA,
+                             "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
+                             STALLED_SECONDS);
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
+static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
+    json_t *root = json_read_object(note, NOTE_LIMIT, err);
+    const json_t *files, *entry, *tensors;
+    int64_t bytes;
+    uint64_t hash;
+    bool good = root && json_get_object(root, note, "files", &files, err) &&
+                json_get_object(files, note, name, &entry, err) &&
+                json_get_int(entry, note, "bytes", 0, INT64_MAX, &bytes, err) &&
+                json_get_hex(entry, note, "xxh3", &hash, err) && json_get_object(entry, note, "tensors", &tensors, err);
+    if (good) {
+        json_text_open(manifest, name, '{');
+        json_text_int(manifest, "bytes", bytes);
+        json_text_hex(manifest, "xxh3", hash);
+        json_text_open(manifest, "tensors", '{');
+        json_t *all = json_object_get(entry, "tensors");
+        for (void *at = json_object_iter(all); good && at; at = json_object_iter_next(all, at)) {
+            good = json_get_hex(tensors, note, json_object_iter_key(at), &hash, err);
+            json_text_hex(manifest, json_object_iter_key(at), hash);
+        }
+        json_text_close(manifest, '}');
+        json_text_close(manifest, '}');
+    }
+    json_decref(root);
+    return good;
+}
+
+bool checkpoint_collect_shares(const char *folder, int ranks, JsonText *manifest, Error *err) {
+    for (int rank = 1; rank < ranks; rank++) {
+        char name[NAME_BUFFER], note[PATH_BUFFER];
+        checkpoint_share_name(name, sizeof name, rank, ranks);
+        if (!await_note(folder, rank, ranks, note, sizeof note, err)) return false;
+        if (!copy_entry(manifest, note, name, err)) return false;
+        unlink(note);
+    }
+    return true;
+}
+
+// ---------------------------------------------------------------- reading
+
+bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
+    char name[NAME_BUFFER];
+    json_t *files = json_object_get(manifest->root, "files");
+    *count = 0;
+    for (void *at = json_object_iter(files); at && *count == 0; at = json_object_iter_next(files, at)) {
+        int rank, ranks, length = 0;
+        const char *key = json_object_iter_key(at);
+        if (strcmp(key, "optimizer.safetensors") == 0) *count = 1;
+        if (sscanf(key, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
+            *count = ranks;
+    }
+    for (int rank = 0; rank < *count; rank++) {
+        checkpoint_share_name(name, sizeof name, rank, *count);
+        if (!json_object_get(files, name))
+            return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", manifest->folder, name);
+    }
+    if (*count > 0) return true;
+    return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list optimizer.safetensors", manifest->folder);
+}
+
+// Values of one state, or one value per group of its elements: `unit` elements each.
+typedef struct {
+    CheckpointTensor tensor; // name and type; data: of the first value that this process holds
+    int64_t unit;
+    int64_t elements, held_begin, held_end; // of the whole tensor, and what this process holds of it
+} Part;
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// The values of elements [begin, end) that the file of a process holds, who has them from `first` on, to the device.
+static bool read_range(const SafeFile *file, const SafeTensor *stored, const Part *p, int64_t first, int64_t begin,
+                       int64_t end, char *buffer, Exec *exec, Error *err) {
+    size_t size = dtype_bytes(p->tensor.dtype);
+    uint64_t from = (uint64_t)((begin - first) / p->unit) * size;
+    char *to = p->tensor.data + (size_t)((begin - p->held_begin) / p->unit) * size;
+    uint64_t bytes = (uint64_t)((end - begin + p->unit - 1) / p->unit) * size;
+    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+        size_t piece = bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
+        if (!safetensors_read(file, stored, from + at, buffer, piece, err)) return false;
+        exec->ops->upload(exec, to + at, buffer, piece);
+    }
+    return true;
+}
+
+// What the file of process `rank` of `ranks` holds of this, as far as it is held here.
+static bool read_part(const SafeFile *file, const Part *p, int rank, int ranks, char *buffer, Exec *exec, Error *err) {
+    int64_t share = tensor_share(p->elements, ranks), first = share * rank;
+    int64_t last = smaller(first + share, p->elements);
+    int64_t begin = first > p->held_begin ? first : p->held_begin, end = smaller(last, p->held_end);
+    if (begin >= end) return true;
+    const SafeTensor *stored = safetensors_find(file, p->tensor.name);
+    if (!stored) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", file->path, p->tensor.name);
+    if (stored->dtype != p->tensor.dtype)
+        return error_set(err, EXIT_DATA,
+                         "%s: tensor '%s' is %s and this run stores it as %s; resume with the same --precision, "
+                         "--moments and --master",
+                         file->path, p->tensor.name, dtype_name(stored->dtype), dtype_name(p->tensor.dtype));
+    if (stored->bytes != (uint64_t)((last - first + p->unit - 1) / p->unit) * dtype_bytes(stored->dtype))
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has another size than this run's", file->path,
+                         p->tensor.name);
+    return read_range(file, stored, p, first, begin, end, buffer, exec, err);
+}
+
+// All that a process holds of the optimizer's states. The list of the whole states has the entries; those of groups are
+// told by their names' ends.
+static Part *list_parts(const Arena *arena, int *count) {
+    CheckpointTensor *list;
+    *count = checkpoint_optimizer_tensors(arena, &list);
+    Part *parts = (Part *)xcalloc((size_t)*count, sizeof *parts);
+    for (int i = 0; i < *count; i++) {
+        Part *p = &parts[i];
+        p->tensor = list[i];
+        size_t length = strlen(list[i].name);
+        bool of_groups = strcmp(list[i].name + length - 2, ".a") == 0 || strcmp(list[i].name + length - 2, ".k") == 0;
+        p->unit = of_groups ? GROUP : 1;
+        Tensor whole = arena_tensor(arena, list[i].id, VALUE, list[i].layer);
+        p->elements = tensor_elements(whole);
+        // all states of a parameter are shared alike
+        Tensor held = arena_held(arena, list[i].id, MOMENT_M, list[i].layer, &p->held_begin);
+        p->held_end = p->held_begin + tensor_elements(held);
+    }
+    free(list);
+    return parts;
+}
+
+bool checkpoint_read_shares(const Manifest *manifest, int count, const Arena *arena, Exec *exec, Error *err) {
+    int parts_count;
+    Part *parts = list_parts(arena, &parts_count);
+    char *buffer = (char *)xmalloc(PIECE_BYTES);
+    bool good = true;
+    for (int rank = 0; rank < count && good; rank++) {
+        char name[NAME_BUFFER], path[PATH_BUFFER];
+        SafeFile file;
+        checkpoint_share_name(name, sizeof name, rank, count);
+        good = path_join(path, sizeof path, manifest->folder, name, err) && safetensors_open(&file, path, err);
+        if (!good) break;
+        for (int i = 0; i < parts_count && good; i++)
+            good = read_part(&file, &parts[i], rank, count, buffer, exec, err);
+        safetensors_close(&file);
+    }
+    free(buffer);
+    free(parts);
+    return good;
+}

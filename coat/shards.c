@@ -1,0 +1,323 @@
+#include "shards.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static CommType comm_type(Format format) {
+    switch (format) {
+    case FMT_FP32: return sizeof(real) == sizeof(double) ? COMM_FP64 : COMM_FP32;
+    case FMT_BF16: return COMM_BF16;
+    default: return COMM_BYTES; // codes
+    }
+}
+
+static char *element(void *data, Format format, int64_t index) {
+    return (char *)data + (size_t)index * format_bytes(format);
+}
+
+// --- opening -------------------------------------------------------------------------------------------------------
+
+static bool of_layer(TensorId id) {
+    return tensor_row(id)->per_layer;
+}
+
+// What this process updates of one parameter; no rows where it has no share of it.
+static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId id, int layer) {
+    if (a->zero == 0) return *whole;
+    Parameter p = *whole;
+    int64_t begin;
+    p.weight.value = arena_share(a, id, VALUE, layer, &begin);
+    p.grad = arena_share(a, id, GRAD, layer, &begin);
+    p.m = arena_share(a, id, MOMENT_M, layer, &begin);
+    p.v = arena_share(a, id, MOMENT_V, layer, &begin);
+    if (p.master.data) p.master = arena_share(a, id, MASTER, layer, &begin);
+    p.index = whole->index + (uint64_t)begin;
+    return p;
+}
+
+// What weights_quantize() is given: whole weights, or with ZeRO 3 this process's share, all shares having the scale of
+// the whole, from the maxima that the processes find together.
+static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) {
+    Parameter p;
+    memset(&p, 0, sizeof p);
+    p.weight.value = arena_tensor(a, id, VALUE, layer);
+    p.weight.codes = arena_tensor(a, id, CODES, layer);
+    if (a->config.recipe.cache_transposed) p.weight.codes_t = arena_tensor(a, id, CODES_T, layer);
+    p.weight.maximum = arena_weight(a, id, layer).maximum;
+    if (!a->layout[id][CODES].sharded) return p;
+    int64_t begin;
+    p.weight.maximum = NULL;
+    p.weight.value = arena_share(a, id, VALUE, layer, &begin);
+    p.weight.codes = arena_share(a, id, CODES, layer, &begin);
+    p.weight.codes.amax = (uint32_t *)(a->base + a->maxima_offset) + number;
+    memset(&p.weight.codes_t, 0, sizeof p.weight.codes_t);
+    return p;
+}
+
+void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
+    memset(s, 0, sizeof *s);
+    s->arena = arena;
+    s->exec = exec;
+    s->comm = arena->ranks > 1 ? comm : NULL;
+    s->zero = arena->zero;
+    s->layers = arena->config.shape.layers;
+    size_t capacity = (size_t)arena_parameter_count(arena);
+    Parameter *all = (Parameter *)xcalloc(capacity, sizeof *all);
+    TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
+    int *layers = (int *)xcalloc(capacity, sizeof *layers);
+    s->updated = (Parameter *)xcalloc(capacity, sizeof *s->updated);
+    s->squared = (Parameter *)xcalloc(capacity, sizeof *s->squared);
+    s->coded = (Parameter *)xcalloc(capacity, sizeof *s->coded);
+    int count = arena_parameters(arena, all, ids, layers), coded = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t begin;
+        Parameter p = updated_part(arena, &all[i], ids[i], layers[i]);
+        if (p.grad.rows > 0) s->updated[s->updated_count++] = p;
+        p.grad = arena_share(arena, ids[i], GRAD, layers[i], &begin);
+        if (p.grad.rows > 0) s->squared[s->squared_count++] = p;
+    }
+    for (int l = 0; l < s->layers; l++) {
+        for (int id = 0; id < PARAMETER_COUNT; id++) {
+            if (!of_layer((TensorId)id) || !arena->layout[id][CODES].exists) continue;
+            s->coded[coded] = coded_part(arena, (TensorId)id, l, coded);
+            coded++;
+        }
+    }
+    s->coded_per_layer = coded / s->layers;
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        if (of_layer((TensorId)id) || !arena->layout[id][CODES].exists) continue;
+        s->coded[coded + s->coded_of_none++] = coded_part(arena, (TensorId)id, 0, 0);
+    }
+    s->value_ticket = (int *)xcalloc((size_t)s->layers + 1, sizeof *s->value_ticket);
+    s->value_pending = (bool *)xcalloc((size_t)s->layers + 1, sizeof *s->value_pending);
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
+    free(layers);
+    free(ids);
+    free(all);
+}
+
+void shards_close(Shards *s) {
+    free(s->updated);
+    free(s->squared);
+    free(s->coded);
+    free(s->value_ticket);
+    free(s->value_pending);
+    memset(s, 0, sizeof *s);
+}
+
+// --- weights -------------------------------------------------------------------------------------------------------
+
+// Gathers the shares of all values that are held whole, of one layer or (l == layers) of none.
+static void gather_values(Shards *s, int l) {
+    const Arena *a = s->arena;
+    comm_group_begin(s->comm);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        const TensorLayout *t = &a->layout[id][VALUE];
+        if (of_layer((TensorId)id) != (l < s->layers) || t->sharded) continue;
+        char *data = (char *)arena_tensor(a, (TensorId)id, VALUE, l < s->layers ? l : 0).data;
+        comm_all_gather(s->comm, data, element(data, t->format, t->shard_elements * a->rank), t->shard_elements,
+                        comm_type(t->format));
+    }
+    comm_group_end(s->comm);
+    s->value_ticket[l] = comm_mark(s->comm);
+    s->value_pending[l] = true;
+}
+
+// Values that an update has sent for: they are there, and with codes.
+static void values_needed(Shards *s, int l) {
+    if (!s->comm || !s->value_pending[l]) return;
+    comm_wait(s->comm, s->value_ticket[l]);
+    s->value_pending[l] = false;
+    const Parameter *coded = s->coded + l * s->coded_per_layer;
+    if (l == s->layers)
+        s->exec->ops->weights_quantize(s->exec, coded, s->coded_of_none);
+    else if (s->zero < 3)
+        s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
+}
+
+// Sends for layer l's matrices, unless they are there. What the slot held has been computed with: that is waited for.
+static void fetch_layer(Shards *s, int l) {
+    const Arena *a = s->arena;
+    int slot = l % LAYER_SLOTS;
+    if (s->slot_layer[slot] == l) return;
+    comm_after_compute(s->comm);
+    comm_group_begin(s->comm);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        const TensorLayout *t = &a->layout[id][GATHERED];
+        if (!t->exists) continue;
+        Role role = a->layout[id][CODES].exists ? CODES : VALUE;
+        comm_all_gather(s->comm, arena_tensor(a, (TensorId)id, GATHERED, slot).data,
+                        arena_tensor(a, (TensorId)id, role, l).data, t->shard_elements, comm_type(t->format));
+    }
+    comm_group_end(s->comm);
+    s->slot_layer[slot] = l;
+    s->slot_ticket[slot] = comm_mark(s->comm);
+    s->slot_pending[slot] = true;
+}
+
+void shards_pass_begin(Shards *s) {
+    values_needed(s, s->layers);
+    if (s->zero >= 3) fetch_layer(s, 0);
+}
+
+void shards_weights_needed(Shards *s, int l, int next) {
+    values_needed(s, l);
+    if (s->zero < 3) return;
+    int slot = l % LAYER_SLOTS;
+    fetch_layer(s, l);
+    if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
+    s->slot_pending[slot] = false;
+    if (next >= 0) fetch_layer(s, next);
+}
+
+// FP8 codes of shares: the processes find the maxima of the whole weights, then each makes its codes.
+static void quantize_shares(Shards *s) {
+    int count = s->coded_per_layer * s->layers;
+    if (count == 0) return;
+    s->exec->ops->weights_maxima(s->exec, s->coded, count);
+    comm_after_compute(s->comm);
+    comm_all_reduce(s->comm, s->coded[0].weight.codes.amax, count, COMM_I32, COMM_MAX);
+    comm_wait(s->comm, comm_mark(s->comm));
+    s->exec->ops->weights_quantize(s->exec, s->coded, count);
+}
+
+void shards_weights_loaded(Shards *s) {
+    int of_layers = s->coded_per_layer * s->layers;
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
+    if (s->zero >= 3) {
+        quantize_shares(s);
+        s->exec->ops->weights_quantize(s->exec, s->coded + of_layers, s->coded_of_none);
+    } else {
+        s->exec->ops->weights_quantize(s->exec, s->coded, of_layers + s->coded_of_none);
+    }
+}
+
+void shards_settle(Shards *s) {
+    for (int l = 0; l <= s->layers; l++) values_needed(s, l);
+}
+
+// --- gradients -----------------------------------------------------------------------------------------------------
+
+bool shards_recordable(const Shards *s, bool first, bool last) {
+    if (!s->comm) return true;
+    return s->zero < 2 && !last && !(first && s->zero > 0);
+}
+
+// Sums the gradients of one layer, or (l == layers) of none, each over all processes.
+static void sum_gradients(Shards *s, int l) {
+    const Arena *a = s->arena;
+    comm_after_compute(s->comm);
+    comm_group_begin(s->comm);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        if (of_layer((TensorId)id) != (l < s->layers)) continue;
+        int layer = l < s->layers ? l : 0;
+        const TensorLayout *t = &a->layout[id][GRAD];
+        Tensor mine = arena_gradient(a, (TensorId)id, layer), sum = arena_tensor(a, (TensorId)id, GRAD, layer);
+        CommType type = comm_type(t->format);
+        if (s->zero == 0) {
+            comm_all_reduce(s->comm, sum.data, tensor_elements(sum), type, COMM_SUM);
+            continue;
+        }
+        char *out = element(sum.data, t->format, t->sharded ? 0 : t->shard_elements * a->rank);
+        comm_reduce_scatter(s->comm, out, mine.data, t->shard_elements, type);
+    }
+    comm_group_end(s->comm);
+}
+
+// A slot is used again once its last sums are made. What earlier micro-batches have left in this process's share goes
+// back into it, and zeros into the others' shares, so that the next sum contains it once.
+void shards_gradients_begin(Shards *s, int l, bool accumulate) {
+    if (s->zero < 2) return;
+    const Arena *a = s->arena;
+    const Ops *ops = s->exec->ops;
+    int slot = l % LAYER_SLOTS;
+    if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
+    s->grad_pending[slot] = false;
+    for (int id = 0; id < PARAMETER_COUNT && accumulate; id++) {
+        const TensorLayout *t = &a->layout[id][UNREDUCED];
+        if (!t->exists) continue;
+        size_t share = (size_t)t->shard_elements * format_bytes(t->format);
+        char *mine = (char *)arena_tensor(a, (TensorId)id, UNREDUCED, slot).data;
+        ops->zero(s->exec, mine, t->data_bytes);
+        ops->copy(s->exec, mine + (size_t)a->rank * share, arena_tensor(a, (TensorId)id, GRAD, l).data, share);
+    }
+}
+
+void shards_gradients_ready(Shards *s, int l, bool last) {
+    if (!s->comm || (s->zero < 2 && !last)) return;
+    sum_gradients(s, l);
+    if (s->zero < 2) return;
+    s->grad_ticket[l % LAYER_SLOTS] = comm_mark(s->comm);
+    s->grad_pending[l % LAYER_SLOTS] = true;
+}
+
+void shards_pass_end(Shards *s, bool last) {
+    if (s->comm && last) sum_gradients(s, s->layers);
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------
+
+void shards_sum_loss(Shards *s, StepState *state) {
+    if (!s->comm) return;
+    comm_after_compute(s->comm);
+    comm_all_reduce(s->comm, &state->loss_sum, 1, COMM_FP64, COMM_SUM);
+    comm_wait(s->comm, comm_mark(s->comm));
+}
+
+// Each process adds the squares of its shares, whatever the stage, so that every element counts once and the norm has
+// the same bits in all stages.
+static void norm_over_ranks(Shards *s, StepState *state) {
+    const Ops *ops = s->exec->ops;
+    comm_wait(s->comm, comm_mark(s->comm)); // the gradients' sums
+    for (int i = 0; i < LAYER_SLOTS; i++) s->grad_pending[i] = false;
+    ops->grad_norm(s->exec, s->squared, s->squared_count, state);
+    comm_after_compute(s->comm);
+    comm_group_begin(s->comm);
+    comm_all_reduce(s->comm, &state->loss_sum, 1, COMM_FP64, COMM_SUM);
+    comm_all_reduce(s->comm, &state->grad_sq, 1, COMM_FP64, COMM_SUM);
+    comm_all_reduce(s->comm, &state->nonfinite, 1, COMM_I32, COMM_MAX);
+    comm_group_end(s->comm);
+    comm_wait(s->comm, comm_mark(s->comm));
+    ops->grad_norm_root(s->exec, state);
+}
+
+void shards_norm(Shards *s, StepState *state) {
+    if (s->comm)
+        norm_over_ranks(s, state);
+    else
+        s->exec->ops->grad_norm(s->exec, s->updated, s->updated_count, state);
+}
+
+void shards_update(Shards *s, StepState *state) {
+    s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
+    if (s->zero == 0 || s->zero >= 3) shards_weights_loaded(s);
+    if (s->zero == 0) return;
+    comm_after_compute(s->comm);
+    gather_values(s, s->layers); // needed first
+    for (int l = 0; l < s->layers; l++) gather_values(s, l);
+}
+
+// The room for gradients before they are summed is free between steps, and no smaller than values.
+const void *shards_whole_value(Shards *s, TensorId id, int layer) {
+    const TensorLayout *t = &s->arena->layout[id][VALUE];
+    void *whole = arena_tensor(s->arena, id, UNREDUCED, 0).data;
+    comm_after_compute(s->comm);
+    comm_all_gather(s->comm, whole, arena_tensor(s->arena, id, VALUE, layer).data, t->shard_elements,
+                    comm_type(t->format));
+    comm_wait(s->comm, comm_mark(s->comm));
+    return whole;
+}
+
+int shards_threads(const Config *config, int local_ranks) {
+    if (config->threads > 0 || local_ranks < 2 || getenv("OMP_NUM_THREADS")) return config->threads;
+#ifdef _OPENMP
+    int cores = omp_get_max_threads();
+    if (cores == (int)sysconf(_SC_NPROCESSORS_ONLN)) return cores / local_ranks > 0 ? cores / local_ranks : 1;
+#endif
+    return 0;
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Two and four processes against one, in all ZeRO stages and recipes; checkpoints that other numbers of processes
+# resume; processes that are lost, or asked to end.
+source "$(dirname "$0")/ranks.sh"
+
+# --- the same losses as one process: 512 tokens a step, whoever works on them
+steps=(--steps 30 --batch-tokens 512)
+train 1 fp32-1 "${steps[@]}" --precision fp32
+for np in 2 4; do
+    for zero in 0 1 2 3; do
+        train $np fp32-$np-$zero "${steps[@]}" --precision fp32 --zero $zero &&
+            near "FP32, $np processes, ZeRO $zero: losses of one" loss 1e-5 fp32-1 fp32-$np-$zero &&
+            near "  validation loss" val_loss 1e-5 fp32-1 fp32-$np-$zero
+    done
+    # several micro-batches: stages 0 and 1 add up over them first, 2 and 3 over processes first
+    same "  ZeRO 1 as 0" 00000030 fp32-$np-0 fp32-$np-1
+    same "  ZeRO 3 as 2" 00000030 fp32-$np-2 fp32-$np-3
+done
+for recipe in bf16 fp8-linear coat; do
+    train 1 $recipe-1 "${steps[@]}" --recipe $recipe
+    for np in 2 4; do
+        for zero in 0 1 2 3; do
+            train $np $recipe-$np-$zero "${steps[@]}" --recipe $recipe --zero $zero &&
+                near "$recipe, $np processes, ZeRO $zero: first loss" loss 1e-4 $recipe-1 $recipe-$np-$zero first &&
+                near "  validation loss" val_loss 1e-2 $recipe-1 $recipe-$np-$zero last
+        done
+    done
+done
+
+# --- one micro-batch per step: all stages have the same bits
+# rows of 40 values are no groups of 128; odd widths leave processes without a share of the small tensors
+for kind in "--precision fp32" "--recipe bf16 --grads fp32" "--recipe coat" "--recipe coat --moments fp8 --master none" \
+    "--recipe bf16 --heads 5 --channels 40 --layers 1" "--recipe coat --second-moment e5m2 --master fp32 --recompute 0"; do
+    for np in 2 3; do
+        for zero in 0 1 2 3; do
+            train $np bits-$np-$zero --steps 4 --batch-tokens $((64 * np)) $kind --zero $zero --overwrite
+            [ $zero -eq 0 ] || same "$kind, $np processes: the checkpoint of ZeRO $zero is that of ZeRO 0" 00000004 bits-$np-0 bits-$np-$zero
+        done
+    done
+done
+
+# --- resuming in other numbers: 768 tokens are 1, 2, 3 or 4 times a few micro-batches
+turn=(--batch-tokens 768 --save-every 4 --schedule constant --val-every 4)
+for kind in "--precision fp32" "--recipe coat"; do
+    tolerance=1e-5
+    [ "$kind" = "--precision fp32" ] || tolerance=2e-2
+    train 1 straight $kind "${turn[@]}" --steps 8 --overwrite
+    train 4 four $kind "${turn[@]}" --steps 4 --zero 3 --overwrite
+    for np in 1 2 3 4; do
+        rm -rf "$folder/turned" && cp -r "$folder/four" "$folder/turned"
+        train $np turned $kind "${turn[@]}" --steps 8 --zero $((np % 4)) --resume &&
+            near "$kind: saved by four processes, resumed by $np" loss $tolerance straight turned &&
+            near "  validation losses" val_loss $tolerance straight turned
+    done
+    train 1 one $kind "${turn[@]}" --steps 4 --overwrite
+    train 3 one $kind "${turn[@]}" --steps 8 --zero 2 --resume &&
+        near "$kind: saved by one process, resumed by three" loss $tolerance straight one
+    # the same number goes on with the bits that it would have had
+    train 2 whole $kind "${turn[@]}" --steps 8 --zero 2 --overwrite
+    train 2 parts $kind "${turn[@]}" --steps 4 --zero 2 --overwrite && train 2 parts $kind "${turn[@]}" --steps 8 --zero 3 --resume &&
+        same "$kind: 4 + resume + 4 steps are 8" 00000008 whole parts
+done
+
+# --- weights that are given, evaluation, samples, the plan
+train 1 given --steps 3 --batch-tokens 128 --recipe coat
+given=(--tokenizer bytes --seq-len 32 --micro-batch 2 --recipe coat --quiet --device cpu --model "$folder/given/step-00000003")
+for zero in 0 3; do
+    "${mpirun[@]}" -np 3 "$program" "${given[@]}" --train "$folder/src_train.bin" --steps 2 --batch-tokens 192 --sample-tokens 0 \
+        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights" "$(cat "$folder/said")"
+    for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --sample-tokens 20"; do
+        one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
+        if [ "$one" = "$three" ]; then ok "${what%% *} on three processes, ZeRO $zero"; else bad "${what%% *}" "$one" "$three"; fi
+    done
+    shape=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --micro-batch 2 --recipe coat --device cpu --zero $zero)
+    planned=$("$program" "${shape[@]}" --plan --gpus 3 | grep total)
+    allocated=$("${mpirun[@]}" -np 3 "$program" "${shape[@]}" --train "$folder/src_train.bin" --steps 1 --sample-tokens 0 2>/dev/null | grep total)
+    if [ "$planned" = "$allocated" ]; then ok "ZeRO $zero: the plan is what is allocated"; else bad "the plan" "$planned" "$allocated"; fi
+done
+same "from given weights, ZeRO 3 trains as 0" 00000002 tuned-0 tuned-3
+
+# --- what goes wrong
+refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and one of them says why
+    local name=$1 code=$2 pattern=$3 status=0
+    shift 3
+    timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
+    if [ $status -eq "$code" ] && [ "$(grep -c '^error: ' "$folder/said")" -eq 1 ] && grep -qE "^error: .*$pattern" "$folder/said"; then
+        ok "$name"
+    else
+        bad "$name" "exit $status, wanted $code; wanted /$pattern/; said:" "$(grep -v '^--' "$folder/said" | head -5)"
+    fi
+}
+refuses "a batch that does not divide among processes" 1 "256 or 384" --steps 1 --batch-tokens 320
+refuses "losses that are not finite" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
+refuses "fewer tokens than a step" 2 "lower --batch-tokens" --batch-tokens 128000000
+refuses "a prompt without a vocabulary" 1 "vocabulary" --tokenizer gpt2 --vocab 300 --steps 1 --prompt x --sample-tokens 1
+refuses "data that are missing" 2 "none.bin" --steps 1 --train "$folder/none.bin"
+train 2 damaged --steps 2 --batch-tokens 128 --zero 1
+truncate -s -1 "$folder/damaged/step-00000002/optimizer-00001-of-00002.safetensors"
+refuses "a share that was cut off" 2 "optimizer-00001-of-00002.safetensors is damaged" --steps 3 --batch-tokens 128 --zero 1 --out "$folder/damaged" --resume=2
+
+# a share that its process cannot write whole: the checkpoint fails, and rank 0 says whose it was
+limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || ulimit -f 20; exec "$@"'
+status=0
+timeout 120 "${mpirun[@]}" -np 2 bash -c "$limited" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 --zero 1 \
+    --out "$folder/full" >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 2 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: .*optimizer-00001-of-00002" "$folder/said" &&
+    [ -z "$(ls -A "$folder/full" | grep step-)" ]; then ok "a share that cannot be written"; else
+    bad "a share that cannot be written" "exit $status; $(ls -A "$folder/full" | tr '\n' ' ')" "$(grep -v '^--' "$folder/said" | head -5)"
+fi
+
+# begin NAME FLAGS...: four processes in the background, until the first steps are done; $pids are theirs.
+begin() {
+    local name=$1 waited=0
+    shift
+    "${mpirun[@]}" -np 4 "$program" "${flags[@]}" --out "$folder/$name" "$@" >"$folder/$name.said" 2>&1 </dev/null &
+    launcher=$!
+    until [ "$(values loss "$name" 2>/dev/null | wc -l)" -ge 3 ] || [ $((waited += 1)) -gt 600 ]; do sleep 0.1; done
+    pids=($(pgrep -P $launcher -f train_gpt2_fp8_cpu))
+}
+ended() { # SECONDS: waits for the launcher that begin() started; its status, or 124
+    local waited=0
+    while kill -0 $launcher 2>/dev/null && [ $((waited += 1)) -le $(($1 * 10)) ]; do sleep 0.1; done
+    if kill -0 $launcher 2>/dev/null; then kill -9 $launcher "${pids[@]}" 2>/dev/null; fi
+    wait $launcher
+    status=$?
+    [ $waited -le $(($1 * 10)) ] || status=124
+}
+begin lost --steps 100000 --batch-tokens 256 --zero 3
+kill -9 "${pids[2]}"
+ended 60
+for alive in $(seq 100 -1 0); do # tenths of a second that are left; zombies that nobody waits for are dead
+    grep -lE '^State:\s[^ZX]' $(printf "/proc/%s/status " "${pids[@]}") /dev/null 2>/dev/null | grep -q . || break
+    sleep 0.1
+done
+if [ $status -ne 0 ] && [ $status -ne 124 ] && [ $alive -gt 0 ]; then ok "a lost process ends all"; else
+    bad "a lost process ends all" "status $status, tenths of a second left: $alive" "$(tail -3 "$folder/lost.said")"
+fi
+begin asked --steps 100000 --batch-tokens 256 --zero 2 --schedule constant
+kill -TERM "${pids[1]}"
+ended 60
+step=$(basename "$(ls -d "$folder"/asked/step-* 2>/dev/null)")
+if [ $status -eq 0 ] && grep -q "ended by SIGTERM" "$folder/asked.said" && [ -n "$step" ]; then ok "a signal to one process: all save and end"; else
+    bad "a signal to one process: all save and end" "status $status" "$(tail -5 "$folder/asked.said")"
+fi
+train 4 unasked --steps $((10#${step#step-})) --batch-tokens 256 --zero 2 --schedule constant &&
+    same "and what they saved are the bits of a run that ends there" "${step#step-}" unasked asked model.safetensors
+exit $failures
