@@ -181,7 +181,7 @@ static bool read_part(const SafeFile *file, const Part *p, int rank, int ranks, 
     if (stored->dtype != p->tensor.dtype)
         return error_set(err, EXIT_DATA,
                          "%s: tensor '%s' is %s and this run stores it as %s; resume with the same --precision, "
-                         "--moments and --master",
+                         "--moments and --master; only one process resuming what one saved converts them",
                          file->path, p->tensor.name, dtype_name(stored->dtype), dtype_name(p->tensor.dtype));
     if (stored->bytes != (uint64_t)((last - first + p->unit - 1) / p->unit) * dtype_bytes(stored->dtype))
         return error_set(err, EXIT_DATA, "%s: tensor '%s' has another size than this run's", file->path,

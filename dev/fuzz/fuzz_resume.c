@@ -39,12 +39,12 @@ static void make_checkpoint(void) {
     fuzz_check(gpt2_shape(&config.shape, 1, 1, 2, 3, 3, 2, "tiny", &err));
     config.micro_batch = config.seq_len = 1;
     fake_open(&executor, &ops);
-    executor.rank = 1; // rank 0 would say on stderr what has changed
     arena_plan(&arena, &config, 1, DEVICE_CPU);
     fuzz_check(arena_allocate(&arena, &executor, &err));
     memset(arena.base, 0, arena.total_bytes);
     memset(&run, 0, sizeof run);
     fuzz_check(checkpoint_save(fuzz_folder(), &arena, &executor, &run, NULL, &err));
+    executor.rank = 1; // rank 0 would say on stderr what has changed
     for (int i = 0; i < FILES; i++) {
         snprintf(path, sizeof path, "%s/step-00000000/%s", fuzz_folder(), names[i]);
         fuzz_check(file_read_all(path, MOST_BYTES, &sound[i].bytes, &sound[i].size, &err));
