@@ -155,7 +155,7 @@ write_head() {
                 awk -F', ' '{ count[$0]++ } END { for (g in count) { split(g, f, ", "); print "| GPU | " count[g] " x " f[1] ", " f[2] ", driver " f[3] " |" } }'
             echo "| libraries | CUDA $(cuda_version), cuBLAS $(library_version libcublasLt cublas_api.h CUBLAS_VER), cuDNN $(library_version libcudnn cudnn_version.h CUDNN) |"
         else
-            echo "| GPU | none: **planned, not measured** wherever it says so |"
+            echo "| GPU | none for FP8: **planned, not measured** wherever it says so |"
         fi
         echo "| CPU | ${cpu:-unknown}, $(nproc) cores |"
         echo "| version | $(git describe --always --dirty 2>/dev/null || "$planner" --version) |"
