@@ -60,6 +60,8 @@ has "a larger batch fits into more memory" "$page" '^\| 1558M \| largest in 141G
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error.log")
 has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
+[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 3 ] && grep -q ">$planned<" "$folder/cpu/memory.svg"
+check "bars of both" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
 check "all formats have a row" $? "$page"
 
@@ -108,7 +110,7 @@ page=$(cat "$folder/pretended/reproduce.md")
 has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
 has "table 6" "$page" '^\| 2048, 2048 \| coat \| 8\.04 → 4\.00 \(0\.50\) \| 883 → 300 \(0\.34\) \| 1\.47 → 2\.50 \(1\.70\) \| 1\.65 → 2\.00 \(1\.21\) \| measured \|$'
 has "a row that the paper lacks" "$page" '^\| 2048, 2048 \| bf16 --recompute 2 \| – → 11\.00 \|'
-has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| [0-9.]+ \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
+has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
 has "a run that fails is not measured" "$page" '^\| 124M \| equal batch \| fp8-linear \| 64 \| – \|.*planned, not measured \|$'
 has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*planned, not measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'

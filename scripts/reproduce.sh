@@ -10,7 +10,7 @@
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   loss           BF16 against COAT on the same text
-#   all            all of it (default). One H200: about 25 minutes, 10 with QUICK=1; without a GPU: under 3
+#   all            all of it (default). expected: 25 minutes on an H200, 10 with QUICK=1; without a GPU: 1
 #
 # Settings come from the environment:
 #   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
@@ -91,9 +91,11 @@ run() {
     echo "running $*" >&2
     "$@" >"$out/$log" 2>&1 </dev/null || status=$?
     [ $status -ne 0 ] || return 0
+    local reason
     failed=yes
-    echo "failed: see $out/$log: $(tail -n 1 "$out/$log")" >&2
-    say "**Failed**, status $status: \`$*\`: $(tail -n 1 "$out/$log")"
+    reason=$(grep -m 1 '^error: ' "$out/$log" || tail -n 1 "$out/$log")
+    echo "failed: $reason (see $out/$log)" >&2
+    say "**Failed**, status $status: \`$*\`: $reason"
     return 1
 }
 
@@ -298,12 +300,12 @@ planned_models() {
 30B 60 52 6656"
 }
 
-# measured_speed MODEL RECIPE MICRO_BATCH: tokens/s and the driver's GB, or "- -"
+# measured_speed MODEL RECIPE MICRO_BATCH: tokens/s, the plan's and the driver's GB; nothing if it was not measured
 measured_speed() {
     local log=speed-$1-$2-$3.log
-    if [ -z "$real_text" ]; then echo "- -"; return; fi
+    [ -n "$real_text" ] || return 0
     run "$log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed" scripts/measure.sh "$train" "$2" >&3
-    [ -n "$dry_run" ] || tail -n 1 "$out/$log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $6; good = 1 } END { if (!good) print "-", "-" }'
+    [ -n "$dry_run" ] || tail -n 1 "$out/$log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }'
 }
 
 # GPT-2 at the batch that all recipes can take, and at the largest of each.
@@ -315,12 +317,14 @@ speeds() {
             for recipe in bf16 fp8-linear coat coat+head; do
                 # shellcheck disable=SC2207 # the flags are words
                 flags=(--model "$model" $(recipe_flags $recipe))
-                batch=$equal figures='- -'
+                [ $recipe != fp8-linear ] || flags+=(--master fp32) # as measure.sh
+                batch=$equal figures=
                 [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(plan "${flags[@]}" --memory-limit "$limit")")
                 [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
-                planned=$(plan "${flags[@]}" --micro-batch "$batch")
                 if [ $setting = equal_batch ] || [ -z "$quick" ]; then figures=$(measured_speed "$model" $recipe "$batch"); fi
-                echo "$name $setting $recipe $batch $figures $(field total_bytes "$planned")" | awk '{ print $1, $2, $3, $4, $5, $7 / 1e9, $6 }'
+                planned=$(plan "${flags[@]}" --micro-batch "$batch")
+                [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
+                echo "$name $setting $recipe $batch $figures"
             done
         done
     done <<<"gpt2 124M 64
@@ -330,7 +334,11 @@ gpt2-xl 1558M 16"
 piece_table7() {
     say "## Memory of large models on GPUs of 80 GB (table 7)" "All rows: **planned, not measured**. GPT models of these sizes, length 2048, 32000 tokens of vocabulary; on several GPUs they share weights, gradients and states (ZeRO 3). Optimizer: the two moments."
     planned_models >"$work/table7.txt"
-    [ -n "$dry_run" ] || table table7 "$work/table7.txt" -v limit=80
+    if [ -z "$dry_run" ]; then
+        table table7 "$work/table7.txt" -v limit=80
+        awk -v limit=80 -f scripts/reproduce_bars.awk scripts/paper_figures.txt "$work/table7.txt" >"$out/memory.svg"
+        say "![Peak memory per GPU](memory.svg)"
+    fi
     say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
     speeds >"$work/speed.txt"
