@@ -164,7 +164,7 @@ write_head() {
         echo "| command | \`$command_line\` |"
         echo
     } >>"$page"
-    say "Each cell is the paper's figure (H100 80 GB, Llama and OLMo) → this program's here (in brackets: the second divided by the first). GB = 10⁹ bytes. \"planned\": the memory plan of \`--plan\`, which agrees with the driver within 1 % on a GPU."
+    say "Each cell is the paper's figure (H100 80 GB, Llama and OLMo) → this program's here (in brackets: the second divided by the first). GB = 10⁹ bytes. \"planned\": the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB."
 }
 
 # --- training, for its loss and its optimizer states --------------------------------------------------------------
@@ -199,7 +199,7 @@ train_recipe() { # RECIPE: OUT/RECIPE, once per call
 val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1/log.jsonl" | tail -n 1; }
 
 piece_loss() {
-    say "## Loss" "The paper: training loss; here: validation loss, on text that was held out. One seed: in a short run differences of less than about 0.3 % mean nothing."
+    say "## Loss" "The paper: training loss; here: validation loss, on text that was held out. One seed each: two seeds of a small model of bytes have differed by 1 %."
     train_recipe bf16 && train_recipe coat || return
     local bf16='...' curves='[COAT](loss-coat.svg) (dashed: BF16 at the end), [BF16](loss-bf16.svg)'
     [ -n "$dry_run" ] || bf16=$(val_loss bf16)
