@@ -6,11 +6,12 @@
 #                                                                and each with +head: coat+head is --head fp8 too
 #
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
+#   MICRO_BATCH=N       instead of the model's; accumulated to about the same tokens per step
 #
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
 # GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 train=$1
 shift
 recipes=("$@")
@@ -19,11 +20,11 @@ program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20}
 mkdir -p "$out"
 
 settings() { # MODEL: its batch
-    case $1 in
-    gpt2) echo "--micro-batch 64 --batch-tokens 524288" ;;
-    gpt2-xl) echo "--micro-batch 16 --batch-tokens 131072" ;;
-    *) echo "--micro-batch 16 --batch-tokens 131072" ;;
-    esac
+    local batch=16 tokens=131072 passes
+    [ "$1" != gpt2 ] || batch=64 tokens=524288
+    batch=${MICRO_BATCH:-$batch}
+    passes=$(((tokens + batch * 512) / (batch * 1024)))
+    echo "--micro-batch $batch --batch-tokens $((batch * 1024 * (passes > 0 ? passes : 1)))"
 }
 
 printf '%-10s %-12s %12s %10s %10s %10s\n' model recipe tokens/s ms/step "plan GB" "driver GB"

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# scripts/reproduce.sh: what it would run, its page on a machine without a GPU, and, with programs that only pretend to
+# run on one, that every figure lands in its row.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+export BIN=${BIN:-.} BUILD=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset TRAIN VAL TOKENS QUICK
+export TEXT=coat STEPS=20
+failures=0
+
+check() { # NAME STATUS [WHAT WAS SAID]: the test's line
+    if [ "$2" -eq 0 ]; then echo "ok - $1"; else
+        echo "not ok - $1"
+        head -n 20 <<<"${3:-}" | sed 's/^/    /'
+        failures=1
+    fi
+}
+# has NAME TEXT PATTERN: a line of the text matches
+has() {
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3'; near it: $(grep -F -- "$(cut -c 1-20 <<<"${3//[\\^]/}")" <<<"$2")"
+}
+# refuses NAME PATTERN COMMAND...: it ends with an error of one line that matches
+refuses() {
+    local said status=0
+    said=$("${@:3}" 2>&1) && status=1
+    [ "$(wc -l <<<"$said")" -eq 1 ] || status=1
+    grep -qE -- "$2" <<<"$said" || status=1
+    check "$1" $status "$said"
+}
+
+# no GPU, whatever the machine has
+mkdir -p "$folder/none" "$folder/gpu" "$folder/programs"
+printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
+chmod +x "$folder/none/nvidia-smi"
+path=$PATH
+export PATH="$folder/none:$path"
+
+# --- without a GPU
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
+check "a dry run ends well" $? "$said"
+has "it shows the training" "$said" 'train_gpt2_fp8_cpu .*--steps 20 .*--recipe coat --master split16'
+has "it shows the plans" "$said" '--plan=json --layers 32 .*--gpus 8 --zero 3 --recipe coat'
+has "it shows the error table and its picture" "$said" "quant_error $folder/dry/bf16/step-LAST $folder/dry/ranges.svg"
+[ ! -e "$folder/dry" ]
+check "and writes nothing" $?
+
+said=$(scripts/reproduce.sh --out "$folder/cpu" table7 quant-error 2>&1)
+check "table7 and quant-error on the CPU" $? "$said"
+page=$(cat "$folder/cpu/reproduce.md")
+planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --layers 32 --heads 32 --channels 4096 --seq-len 2048 --vocab 32000 --micro-batch 2 --gpus 4 \
+    --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
+has "a row has the paper's peak and the plan's" "$page" "^\| 7B \| 4 \| 2 \| coat \|.*\| 35\.6 → $planned \([01]\.[0-9]*\) \|.*\| 11257 \|$"
+has "where the paper ran out of memory" "$page" '^\| 7B \| 1 \| 1 \| bf16 \| out of memory → .*does not fit .*\| out of memory → out of memory \|'
+has "rows are marked" "$page" '^\| 124M \| equal batch \| coat \| 64 \| – \|.*planned, not measured \|$'
+has "a larger batch fits into more memory" "$page" '^\| 1558M \| largest in 141GB \| coat \| [0-9]{2,} \|'
+has "the head says that there is no GPU" "$page" '^\| GPU \| none'
+error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error.log")
+has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
+[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 3 ] && grep -q ">$planned<" "$folder/cpu/memory.svg"
+check "bars of both" $?
+[ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
+check "all formats have a row" $? "$page"
+
+refuses "an unknown piece" 'table9: not one of table2' scripts/reproduce.sh table9
+mkdir "$folder/nothing"
+ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
+refuses "a build that lacks a program" 'error: .*nothing/quant_error is not built: make .*nothing/quant_error' \
+    env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" quant-error
+[ ! -e "$folder/lacks" ]
+check "is refused before anything runs" $?
+
+# --- with programs that pretend to run on a GPU
+cat >"$folder/gpu/nvidia-smi" <<'END'
+#!/bin/sh
+case "$*" in
+*compute_cap*) echo 9.0 ;;
+*memory.total*) echo "Pretended GPU, 1000 MiB, 1.2.3" ;;
+*) echo "Pretended GPU" ;;
+esac
+END
+cat >"$folder/programs/bench_layer_gpu" <<'END'
+#!/bin/sh
+echo "One layer"
+echo "| hidden, length | recipe | ms |"
+echo "| 2048, 2048 | bf16 | 10.00 (4.00 + 6.00) | 1.00 | 600 | 16.00 U | 1.00 | BF16: 11.83 ms (1.00), 1457 MB (1.00) |"
+echo "| 2048, 2048 | bf16 --recompute 2 | 11.00 (4.00 + 7.00) | 0.91 | 400 | 10.00 U | 1.50 | |"
+echo "| 2048, 2048 | coat | 4.00 (1.50 + 2.50) | 2.50 | 300 | 7.40 U | 2.00 | COAT: 8.04 ms (1.47), 883 MB (1.65) |"
+END
+cat >"$folder/programs/bench_group_scaling_gpu" <<'END'
+#!/bin/sh
+echo "copy 4000 GB/s, read and write"
+echo "| 11008 x 16384 | 0.137 | 66 % | 0.0040 | 0.0050 | 34.2 | 1.37 and 0.10 (13.7) |"
+END
+cat >"$folder/programs/train_gpt2_fp8" <<'END'
+#!/bin/sh
+case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 driver=10000 ;; *) exit 3 ;; esac
+for step in $(seq 10); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
+printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
+END
+chmod +x "$folder"/gpu/* "$folder"/programs/*
+ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/programs/"
+export PATH="$folder/gpu:$path"
+said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 2>&1)
+check "with a GPU" $? "$said"
+page=$(cat "$folder/pretended/reproduce.md")
+has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
+has "table 6" "$page" '^\| 2048, 2048 \| coat \| 8\.04 → 4\.00 \(0\.50\) \| 883 → 300 \(0\.34\) \| 1\.47 → 2\.50 \(1\.70\) \| 1\.65 → 2\.00 \(1\.21\) \| measured \|$'
+has "a row that the paper lacks" "$page" '^\| 2048, 2048 \| bf16 --recompute 2 \| – → 11\.00 \|'
+has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
+has "a run that fails is not measured" "$page" '^\| 124M \| equal batch \| fp8-linear \| 64 \| – \|.*planned, not measured \|$'
+has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*planned, not measured \|$'
+has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
+
+printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
+said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)
+[ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
+check "a piece that fails is told, and the others are done" $? "$said"
+
+# --- the picture says what the plan does: 14.75 C bytes per token and layer, and FP32 sums beside them
+saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --channels 2048 --seq-len 1024 --micro-batch 1 --recipe coat | sed 's/.*"saved": \([0-9]*\).*/\1/'; }
+awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 * 2048 + 16 + 4 * 16) }'
+check "a layer keeps 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
+if command -v python3 >/dev/null; then
+    python3 scripts/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
+    check "docs/coat.svg is what its script draws" $?
+else
+    echo "skip - docs/coat.svg is what its script draws: no python3"
+fi
+exit $failures

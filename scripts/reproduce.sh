@@ -1,0 +1,379 @@
+#!/usr/bin/env bash
+# The paper's tables beside this program's figures, measured on this machine's GPU; what it cannot run comes from
+# --plan and is marked. Writes OUT/reproduce.md, pictures beside it, and the logs of everything that ran.
+#
+#   scripts/reproduce.sh [--dry-run] [--out runs/reproduce] [PIECE...]
+#
+#   table2         quantisation error of the optimizer's states, and a picture of their dynamic ranges
+#   quant-error    the same without the picture
+#   table6         one layer, forward and backward: time and memory
+#   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
+#   figure4        the maximum of a tensor with and without Group Scaling
+#   loss           BF16 against COAT on the same text
+#   all            all of it (default). expected: 25 minutes on an H200, 10 with QUICK=1; without a GPU: 1
+#
+# Settings come from the environment:
+#   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
+#   TOKENS=100000000       how much of it the models of `loss` and `table2` see
+#   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured
+#   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
+#   BIN=. BUILD=build      where the programs are
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
+# shellcheck disable=SC2016 # the quotes are for whoever copies the line
+command_line="${QUICK:+QUICK=$QUICK }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
+out=runs/reproduce dry_run=''
+pieces=()
+
+stop() { echo "error: $1" >&2; exit 1; }
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --dry-run) dry_run=yes ;;
+    --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
+    --out=*) out=${1#--out=} ;;
+    --help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit ;;
+    all) pieces+=(table2 table6 table7 figure4 loss) ;;
+    table2 | table6 | table7 | figure4 | quant-error | loss) pieces+=("$1") ;;
+    *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, all" ;;
+    esac
+    shift
+done
+[ ${#pieces[@]} -gt 0 ] || pieces=(table2 table6 table7 figure4 loss)
+case $tokens in '' | *[!0-9]*) stop "TOKENS: not a number: $tokens" ;; esac
+
+# --- the machine and the build ------------------------------------------------------------------------------------
+
+# FP8 needs compute capability 8.9.
+has_gpu() {
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 >= 8.9 } END { exit !good }'
+}
+gpu='' real_text='' speed_steps=20
+[ -z "$quick" ] || speed_steps=10
+if has_gpu; then gpu=yes; fi
+[ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
+planner=$bin/train_gpt2_fp8_cpu trainer=$planner
+[ -z "$gpu" ] || trainer=$bin/train_gpt2_fp8
+
+needs() { # PIECE: the programs that it runs
+    local trains=$trainer
+    [ -n "$real_text" ] || trains="$trainer $build/prepare_bytes"
+    case $1 in
+    table2 | quant-error) echo "$trains $build/quant_error" ;;
+    loss) echo "$trains $build/plot_loss" ;;
+    table6) [ -z "$gpu" ] && echo "$planner" || echo "$build/bench_layer_gpu" ;;
+    table7) echo "$planner $trainer" ;;
+    figure4) [ -z "$gpu" ] || echo "$build/bench_group_scaling_gpu" ;;
+    esac
+}
+
+check_build() {
+    local piece program
+    for piece in "${pieces[@]}"; do
+        for program in $(needs "$piece"); do
+            [ -x "$program" ] || stop "$piece: $program is not built: make ${program#./}"
+        done
+    done
+}
+
+# run LOG COMMAND...: runs it, what it says into OUT/LOG; in a dry run, prints it. A failure is told on the page, and
+# the other pieces go on.
+failed=''
+run() {
+    local log=$1 status=0
+    shift
+    if [ -n "$dry_run" ]; then
+        printf '%q ' "$@"
+        echo
+        return
+    fi
+    echo "running $*" >&2
+    "$@" >"$out/$log" 2>&1 </dev/null || status=$?
+    [ $status -ne 0 ] || return 0
+    local reason
+    failed=yes
+    reason=$(grep -m 1 '^error: ' "$out/$log" || tail -n 1 "$out/$log")
+    echo "failed: $reason (see $out/$log)" >&2
+    say "**Failed**, status $status: \`$*\`: $reason"
+    return 1
+}
+
+say() { printf '%s\n\n' "$@" >>"$page"; }
+
+# table NAME RESULTS [VARIABLE...]: this program's figures beside the paper's
+table() {
+    awk -v table="$1" "${@:3}" -f scripts/reproduce_tables.awk scripts/paper_figures.txt "$2" >>"$page"
+    echo >>"$page"
+}
+
+# field NAME PLAN: a number of --plan=json, 0 where it has none
+field() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" <<<"$2" | grep . || echo 0; }
+
+plan() { # FLAGS...: the plan, empty where nothing fits
+    if [ -n "$dry_run" ]; then echo "$planner --plan=json $*" >&3; else "$planner" --plan=json "$@" 2>/dev/null || true; fi
+}
+
+# The exact master weights take 4 bytes per parameter in every recipe, so that they are no part of the comparison.
+recipe_flags() { # RECIPE[+head]
+    echo "--recipe ${1%+head} --master split16"
+    case $1 in *+head) echo "--head fp8" ;; esac
+}
+
+# --- head of the page ---------------------------------------------------------------------------------------------
+
+# The version of a library that the trainer loads: in its file's name (libcudnn.so.9 -> libcudnn.so.9.19.0), else in the
+# header beside it.
+library_version() { # NAME HEADER MACRO_PREFIX
+    local path header version
+    path=$(ldd "$trainer" 2>/dev/null | awk -v name="$1.so" 'index($1, name) == 1 { print $3 }')
+    path=$(readlink -f "$path" || true)
+    version=${path##*.so.}
+    header=${path%/*}/../include/$2
+    if [[ $version != *.* && -r $header ]]; then
+        version=$(awk -v prefix="$3_" '$1 == "#define" && index($2, prefix) == 1 && $3 ~ /^[0-9]+$/ {
+            name = substr($2, length(prefix) + 1)
+            if (name ~ /^(MAJOR|MINOR|PATCH|PATCHLEVEL)$/) { printf "%s%s", dot, $3; dot = "." }
+        }' "$header")
+    fi
+    echo "${version:-unknown}"
+}
+
+cuda_version() {
+    { nvcc --version || /usr/local/cuda/bin/nvcc --version; } 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p' | grep . ||
+        library_version libnvrtc
+}
+
+write_head() {
+    local cpu
+    cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    say "# COAT's tables, reproduced"
+    {
+        echo "| | |"
+        echo "| --- | --- |"
+        echo "| date | $(date -u +%Y-%m-%dT%H:%MZ) |"
+        if [ -n "$gpu" ]; then
+            nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader |
+                awk -F', ' '{ count[$0]++ } END { for (g in count) { split(g, f, ", "); print "| GPU | " count[g] " x " f[1] ", " f[2] ", driver " f[3] " |" } }'
+            echo "| libraries | CUDA $(cuda_version), cuBLAS $(library_version libcublasLt cublas_api.h CUBLAS_VER), cuDNN $(library_version libcudnn cudnn_version.h CUDNN) |"
+        else
+            echo "| GPU | none for FP8: **planned, not measured** wherever it says so |"
+        fi
+        echo "| CPU | ${cpu:-unknown}, $(nproc) cores |"
+        echo "| version | $(git describe --always --dirty 2>/dev/null || "$planner" --version) |"
+        echo "| command | \`$command_line\` |"
+        echo
+    } >>"$page"
+    say "Each cell is the paper's figure (H100 80 GB, Llama and OLMo) → this program's here (in brackets: the second divided by the first). GB = 10⁹ bytes. \"planned\": the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB."
+}
+
+# --- training, for its loss and its optimizer states --------------------------------------------------------------
+
+trained=' ' # recipes that were trained in this call
+model_name='' model=()
+
+choose_model() {
+    if [ -n "$real_text" ]; then
+        model_name="GPT-2 124M, $((tokens / 1000000)) M tokens, one $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
+        model=(--model gpt2 --train "$train" --val "$val" --micro-batch 64 --batch-tokens 65536 --steps $((tokens / 65536 > 0 ? tokens / 65536 : 1))
+            --lr 6e-4 --warmup 100 --lr-final 0.1 --weight-decay 0.1 --val-batches 20)
+        return
+    fi
+    local steps=${STEPS:-400} text=(--headers)
+    [ -z "${TEXT:-}" ] || text=("$TEXT")
+    model_name="bytes, 4 layers of 128 channels, $((steps * 1024 / 1000)) thousand tokens"
+    model=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 8 --train "$out/text_train.bin" --val "$out/text_val.bin"
+        --steps "$steps" --lr 4e-3 --warmup 50 --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --val-batches 40)
+    run text.log "$build/prepare_bytes" "${text[@]}" --out "$out/text"
+}
+
+train_recipe() { # RECIPE: OUT/RECIPE, once per call
+    case $trained in *" $1 "*) return ;; esac
+    [ -n "$model_name" ] || choose_model || return 1
+    # shellcheck disable=SC2046 # the flags are words
+    run "train-$1.log" "$trainer" "${model[@]}" $(recipe_flags "$1") --schedule cosine --seed 1 --val-every 250 --sample-tokens 0 --quiet --out "$out/$1" --overwrite ||
+        return 1
+    trained="$trained$1 "
+}
+
+val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1/log.jsonl" | tail -n 1; }
+
+piece_loss() {
+    say "## Loss" "The paper: training loss; here: validation loss, on text that was held out. One seed each: two seeds of a small model of bytes have differed by 1 %."
+    train_recipe bf16 && train_recipe coat || return
+    local bf16='...' curves='[COAT](loss-coat.svg) (dashed: BF16 at the end), [BF16](loss-bf16.svg)'
+    [ -n "$dry_run" ] || bf16=$(val_loss bf16)
+    run plot-coat.log "$build/plot_loss" "$out/coat/log.jsonl" "$out/loss-coat.svg" --title "COAT: $model_name" --ref "BF16=$bf16" || return
+    run plot-bf16.log "$build/plot_loss" "$out/bf16/log.jsonl" "$out/loss-bf16.svg" --title "BF16: $model_name" || return
+    if python3 -c 'import matplotlib' 2>/dev/null; then
+        run plot.log python3 scripts/plot.py "BF16=$out/bf16" "COAT=$out/coat" --out "$out/loss" && curves="[both](loss.svg), $curves"
+    fi
+    [ -z "$dry_run" ] || return 0
+    echo "${model_name// /_} $bf16 $(val_loss coat)" >"$out/loss.txt"
+    table loss "$out/loss.txt"
+    say "Curves: $curves"
+}
+
+# --- table 2 --------------------------------------------------------------------------------------------------------
+
+# quant_error [PICTURE]: of the BF16 run's last checkpoint, whose moments are FP32
+quant_error() {
+    local checkpoint=$out/bf16/step-LAST
+    say "## Quantisation error of the optimizer's states (table 2)"
+    train_recipe bf16 || return
+    [ -n "$dry_run" ] || checkpoint=$(find "$out/bf16" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
+    run quant_error.log "$build/quant_error" "$checkpoint" "$@" || return
+    [ -z "$dry_run" ] || return 0
+    say "Error of m/√v after both moments were quantised in groups of 128, relative to plain E4M3 for both (the paper's 20.10 is of no stated unit). From the states of a run in BF16: $model_name. What expansion gains depends on the spread of the states within a group, printed below."
+    awk '$1 ~ /^(E4M3|E5M2|DE8)/ && NF == 6 { print "formats", $0 } $1 ~ /^(E4M3|E5M2|DE8)/ && NF == 7' "$out/quant_error.log" >"$out/table2.txt"
+    table table2 "$out/table2.txt"
+    # shellcheck disable=SC2016 # Markdown
+    printf '```\n%s\n```\n\n' "$(tail -n 3 "$out/quant_error.log" | grep .)" >>"$page"
+    [ $# -eq 0 ] || say "![Dynamic ranges and exponents](ranges.svg)"
+}
+
+piece_quant-error() { quant_error; }
+piece_table2() { quant_error "$out/ranges.svg"; }
+
+# --- table 6 --------------------------------------------------------------------------------------------------------
+
+# What one more layer saves: that needs no GPU.
+planned_layer() { # HIDDEN LENGTH NAME FLAGS...
+    local shape=(--heads $(($1 / 128)) --channels "$1" --seq-len "$2" --micro-batch 4 "${@:4}") one two
+    one=$(plan --layers 1 "${shape[@]}") two=$(plan --layers 2 "${shape[@]}")
+    echo "$1 $2 $3 - $((($(field saved "$two") - $(field saved "$one")) / 1000000))"
+}
+
+planned_layers() {
+    local hidden length
+    for hidden in 2048 4096; do
+        for length in 2048 4096; do
+            planned_layer $hidden $length bf16 --recipe bf16
+            planned_layer $hidden $length bf16_--recompute_2 --recipe bf16 --recompute 2
+            planned_layer $hidden $length fp8-linear --recipe fp8-linear
+            planned_layer $hidden $length coat --recipe coat
+        done
+    done
+}
+
+# The rows of a benchmark's Markdown table: hidden, length, recipe, ms, MB.
+measured_layers() {
+    awk -F'|' '/^\| [0-9]+, [0-9]+ \|/ {
+        split($2, at, ",")
+        gsub(/^ | $/, "", $3)
+        gsub(/ /, "_", $3)
+        print at[1] + 0, at[2] + 0, $3, $4 + 0, $6 + 0
+    }' "$out/bench_layer.log"
+}
+
+piece_table6() {
+    say "## One layer (table 6)" "Batch 4, heads of 128. The paper's layer is Llama's, this one GPT-2's: two products of four times the width in the feed-forward half, where Llama has three narrower ones. \`fp8-linear\` stands beside TransformerEngine."
+    if [ -n "$gpu" ]; then
+        run bench_layer.log "$build/bench_layer_gpu" ${quick:+--quick} || return
+        [ -n "$dry_run" ] || measured_layers >"$work/table6.txt"
+    else
+        planned_layers >"$work/table6.txt"
+    fi
+    [ -n "$dry_run" ] || table table6 "$work/table6.txt"
+}
+
+# --- table 7 --------------------------------------------------------------------------------------------------------
+
+# Models of the paper's sizes on GPUs of 80 GB; what GPUs can share, they share (ZeRO 3).
+planned_models() {
+    local name layers heads channels gpus batch recipe flags planned largest
+    while read -r name layers heads channels; do
+        for gpus in 1 2 4 8; do
+            batch=1
+            [ "$name" != 7B ] || [ $gpus -eq 1 ] || batch=2 # as in the paper
+            for recipe in bf16 fp8-linear coat; do
+                # shellcheck disable=SC2206,SC2207 # the flags are words
+                flags=(--layers "$layers" --heads "$heads" --channels "$channels" --seq-len 2048 --vocab 32000 --gpus $gpus --zero $((gpus > 1 ? 3 : 0)) $(recipe_flags $recipe))
+                planned=$(plan "${flags[@]}" --micro-batch $batch)
+                largest=$(plan "${flags[@]}" --memory-limit 80GB)
+                echo "$name $gpus $batch $recipe $(field moments "$planned") $(field saved "$planned") $(field total_bytes "$planned") $(field largest_micro_batch "$largest")" |
+                    awk '{ print $1, $2, $3, $4, $5 / 1e9, $6 / 1e9, $7 / 1e9, $8 ? $8 : "OOM" }'
+            done
+        done
+    done <<<"7B 32 32 4096
+13B 40 40 5120
+30B 60 52 6656"
+}
+
+# measured_speed MODEL RECIPE MICRO_BATCH: tokens/s, the plan's and the driver's GB; nothing if it was not measured
+measured_speed() {
+    local log=speed-$1-$2-$3.log
+    [ -n "$real_text" ] || return 0
+    run "$log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed" scripts/measure.sh "$train" "$2" >&3
+    [ -n "$dry_run" ] || tail -n 1 "$out/$log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }'
+}
+
+# GPT-2 at the batch that all recipes can take, and at the largest of each.
+speeds() {
+    local model name setting equal recipe limit flags batch figures planned
+    while read -r model name equal; do
+        for setting in equal_batch largest_in_80GB largest_in_141GB; do
+            limit=${setting#largest_in_}
+            for recipe in bf16 fp8-linear coat coat+head; do
+                # shellcheck disable=SC2207 # the flags are words
+                flags=(--model "$model" $(recipe_flags $recipe))
+                [ $recipe != fp8-linear ] || flags+=(--master fp32) # as measure.sh
+                batch=$equal figures=
+                [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(plan "${flags[@]}" --memory-limit "$limit")")
+                [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
+                if [ $setting = equal_batch ] || [ -z "$quick" ]; then figures=$(measured_speed "$model" $recipe "$batch"); fi
+                planned=$(plan "${flags[@]}" --micro-batch "$batch")
+                [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
+                echo "$name $setting $recipe $batch $figures"
+            done
+        done
+    done <<<"gpt2 124M 64
+gpt2-xl 1558M 16"
+}
+
+piece_table7() {
+    say "## Memory of large models on GPUs of 80 GB (table 7)" "All rows: **planned, not measured**. GPT models of these sizes, length 2048, 32000 tokens of vocabulary; on several GPUs they share weights, gradients and states (ZeRO 3). Optimizer: the two moments."
+    planned_models >"$work/table7.txt"
+    if [ -z "$dry_run" ]; then
+        table table7 "$work/table7.txt" -v limit=80
+        awk -v limit=80 -f scripts/reproduce_bars.awk scripts/paper_figures.txt "$work/table7.txt" >"$out/memory.svg"
+        say "![Peak memory per GPU](memory.svg)"
+    fi
+    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too."
+    [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
+    speeds >"$work/speed.txt"
+    [ -n "$dry_run" ] || table speed "$work/speed.txt"
+}
+
+# --- figure 4 -------------------------------------------------------------------------------------------------------
+
+piece_figure4() {
+    say "## The maximum of a tensor (figure 4)" "Plain: one more pass over the tensor. Group Scaling: a reduction of the maxima of groups of 128 that the kernel before has left; this program's kernels leave those of rows."
+    if [ -n "$gpu" ]; then
+        run bench_group_scaling.log "$build/bench_group_scaling_gpu" ${quick:+--quick} || return
+        [ -n "$dry_run" ] || awk -F'|' '/^\| [0-9]+ x [0-9]+ \|/ { split($2, at, "x"); print at[1] + 0, at[2] + 0, $3 + 0, $5 + 0, $6 + 0 }' \
+            "$out/bench_group_scaling.log" >"$work/figure4.txt"
+    else
+        awk '$1 == "figure4" { print $2, $3, "- - -" }' scripts/paper_figures.txt >"$work/figure4.txt"
+    fi
+    [ -n "$dry_run" ] || table figure4 "$work/figure4.txt"
+}
+
+# --- all of it ------------------------------------------------------------------------------------------------------
+
+exec 3>&1
+if [ -n "$dry_run" ]; then
+    page=/dev/null work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+else
+    check_build
+    mkdir -p "$out"
+    page=$out/reproduce.md work=$out
+    : >"$page"
+fi
+write_head
+for piece in "${pieces[@]}"; do
+    "piece_$piece" || failed=yes
+done
+[ -n "$dry_run" ] || echo "written: $page"
+[ -z "$failed" ]

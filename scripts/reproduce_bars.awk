@@ -1,0 +1,48 @@
+# Draws the peak memory of table 7 as bars, the paper's beside this program's: SVG for scripts/reproduce.sh.
+#
+#   awk -v limit=80 -f reproduce_bars.awk paper_figures.txt RESULTS      RESULTS as for reproduce_tables.awk
+
+# With a white rim, to be read on the line of the limit.
+function words(x, y, text, anchor, colour) {
+    printf "<text paint-order=\"stroke\" stroke=\"#ffffff\" stroke-width=\"4\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n", x, y, anchor, colour, text
+}
+# A bar that ends at the picture's edge where it is longer.
+function bar(y, gb, label, colour, strong,    width, shown) {
+    words(left - 8, y + 11, label, "end", "#5b6672")
+    if (gb == "OOM") {
+        words(left + 6, y + 11, "out of memory", "start", "#b42318")
+        return
+    }
+    shown = gb > most ? most : gb
+    width = shown * scale
+    printf "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"%s\" fill-opacity=\"%s\"/>\n", left, y, width, colour, strong ? 1 : 0.45
+    words(left + width + 6, y + 11, sprintf("%.1f", gb), "start", gb > limit ? "#b42318" : "#1f2933")
+}
+
+BEGIN { left = 190; most = 105; scale = 6.6 }
+FNR == 1 { file++ }
+/^#/ { next }
+file == 1 && $1 == "table7" { paper[$2, $3, $4, $5] = $8 }
+file == 2 && (($1, $2, $3, $4) in paper) && $4 != "fp8-linear" {
+    if ($4 == "bf16") group[groups++] = $1 SUBSEP $2 SUBSEP $3
+    here[$1, $2, $3, $4] = $7
+}
+END {
+    height = 86 + groups * 80
+    printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 960 %d\" width=\"960\" height=\"%d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12.5\">\n", height, height
+    print "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"
+    print "<text x=\"24\" y=\"30\" font-size=\"17\" font-weight=\"bold\" fill=\"#1f2933\">Peak memory per GPU, GB: the paper (light; measured) and this program (planned)</text>"
+    printf "<path d=\"M%.1f 58 V%d\" stroke=\"#b42318\" stroke-dasharray=\"5 4\"/>\n", left + limit * scale, height - 10
+    words(left + limit * scale, 54, limit " GB", "middle", "#b42318")
+    for (i = 0; i < groups; i++) {
+        split(group[i], at, SUBSEP)
+        y = 68 + i * 80
+        words(24, y + 26, at[1] ", " at[2] (at[2] > 1 ? " GPUs" : " GPU"), "start", "#1f2933")
+        words(24, y + 43, "batch " at[3], "start", "#5b6672")
+        bar(y, paper[group[i], "bf16"], "BF16", "#8a949e", 0)
+        bar(y + 14, here[group[i], "bf16"], "", "#8a949e", 1)
+        bar(y + 33, paper[group[i], "coat"], "COAT", "#2f8f5b", 0)
+        bar(y + 47, here[group[i], "coat"], "", "#2f8f5b", 1)
+    }
+    print "</svg>"
+}
