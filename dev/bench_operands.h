@@ -90,8 +90,8 @@ static double copy_rate(const Report *report, double bytes) {
     return 2 * (double)copy.bytes / operation_ms(report, run_copy, &copy) * 1e3;
 }
 
-static void report(const Report *report, Operands *o, const char *name, const char *shape, double bytes,
-                   void (*operation)(Bench *, void *)) {
+static inline void report(const Report *report, Operands *o, const char *name, const char *shape, double bytes,
+                          void (*operation)(Bench *, void *)) {
     const double ms = operation_ms(report, operation, o), rate = bytes / ms * 1e3;
     printf("%-22s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
            100 * rate / report->copy_rate, 100 * rate / copy_rate(report, bytes));
