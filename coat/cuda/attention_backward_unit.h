@@ -337,7 +337,8 @@ __device__ static inline void compute_units(const Problem &x, Shared *shared, in
     Ring<STAGES> stage = {};
     for (;; ring_next(own)) {
         barrier_wait(&shared->own_full[own.index], own.phase);
-        int index = warp_uniform(shared->unit[own.index]);
+        int index = lane == 0 ? shared->unit[own.index] : 0; // the thread that will release it
+        index = warp_uniform(index);
         if (index < 0) return;
         Unit unit = unit_get(x, index);
         if (unit.keys)
