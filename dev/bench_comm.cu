@@ -265,6 +265,7 @@ static void open_all(Comms *c, const CommPlace *place) {
     c->exec.ops = cuda_ops();
     c->exec.rank = c->rank = place->rank;
     c->exec.ranks = c->ranks = place->ranks;
+    c->exec.local_rank = place->local_rank;
     if (!c->exec.ops->open(&c->exec, config, &err)) fatal(err.code, "%s", err.text);
     c->comm = comm_open(place, config, &c->exec, &err);
     if (!c->comm) fatal(err.code, "%s", err.text);

@@ -28,11 +28,16 @@ fi
 if wanted sanitizers && command -v compute-sanitizer >/dev/null; then
     say "compute-sanitizer"
     for tool in memcheck initcheck racecheck; do
-        # the libraries' kernels synchronise through asynchronous barriers, which racecheck does not follow
-        exclude=()
-        [ $tool != racecheck ] || exclude=(--kernel-name-exclude kernel_substring=cudnn --kernel-name-exclude kernel_substring=nvjet)
-        compute-sanitizer --tool $tool "${exclude[@]}" --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1
-        verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
+        status=0
+        compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 || status=$?
+        summary=$(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)
+        if [ $tool = racecheck ] && grep -q 'hazards\? displayed' "$out/$tool.log" && ! grep -qE '^not ok|^error|Internal' "$out/$tool.log"; then
+            # the kernels of cuBLAS and cuDNN synchronise through asynchronous barriers, which it does not follow
+            ours=$(grep 'Race reported' "$out/$tool.log" | grep -cvE 'nvjet|cudnn')
+            summary="$ours hazards in kernels of this program; in all $summary"
+            status=$((ours > 0))
+        fi
+        verdict $status "$tool: $summary"
     done
 fi
 

@@ -3,10 +3,10 @@
 #
 #   scripts/train_python_sources.sh GPT2_VOCABULARY [RECIPE]     a folder with encoder.json and vocab.bpe; bf16 or coat
 #
-#   SOURCES=FOLDER OUT=runs/python STEPS=1526                     settings come from the environment
+#   SOURCES=FOLDER OUT=runs/python STEPS=1526 SEED=1 BETA2=0.999  settings come from the environment
 #
 # Needs python3 with tiktoken or tokenizers for the tokens. One H200 takes under 3 minutes; expect a validation loss
-# of about 1.54 where the folder holds PyTorch and its companions (170 M tokens; the loss depends on them).
+# of about 1.25 where the folder holds PyTorch and its companions (170 M tokens; the loss depends on them).
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 vocabulary=$1 recipe=${2:-bf16}
@@ -21,5 +21,5 @@ python3 "$root/data/prepare.py" --out "$tokens" --tokenizer "$vocabulary" --val-
 "${PROGRAM:-$root/train_gpt2_fp8}" --model gpt2 --recipe "$recipe" "${extra[@]}" \
     --train "${tokens}_train_*.bin" --val "${tokens}_val_*.bin" --tokenizer "$vocabulary/encoder.json" \
     --micro-batch 64 --batch-tokens 65536 --steps "${STEPS:-1526}" --lr 6e-4 --warmup 100 --schedule cosine \
-    --lr-final 0.1 --weight-decay 0.1 --val-every 250 --val-batches 8 --sample-tokens 120 --sample-every 0 --seed 1 \
-    --out "$out"
+    --lr-final 0.1 --weight-decay 0.1 --val-every 250 --val-batches 16 --sample-tokens 120 --sample-every 0 \
+    --beta2 "${BETA2:-0.999}" --seed "${SEED:-1}" --out "$out"
