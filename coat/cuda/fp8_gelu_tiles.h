@@ -28,17 +28,7 @@ struct TileWalk {
 // words of 4 rows; its 16-byte pieces are permuted by the column's span, so that neither side meets bank conflicts.
 __device__ inline void tile_put(uint32_t *first, const uint32_t code[THREAD_ROWS][SPAN / 4]) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++) {
-        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
-        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
-        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
-        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
-        uint32_t *const word = first + 4 * w * (TILE / 4);
-        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
-        word[TILE / 4] = __byte_perm(ab_low, cd_low, 0x7632);
-        word[2 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x5410);
-        word[3 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
+    for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE / 4>(first + 4 * w * (TILE / 4), code, w);
 }
 
 // The block's column sums, from those of its threads: over 4 lanes, then over the warps, in a fixed order.

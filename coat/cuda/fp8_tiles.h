@@ -96,17 +96,7 @@ __device__ static inline int tile_word(int column, int row_group) {
 __device__ static inline void tile_put(uint32_t *tile, const uint32_t code[THREAD_ROWS][SPAN / 4], int column,
                                        int row_group) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++) {
-        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
-        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
-        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
-        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
-        uint32_t *const word = tile + tile_word(column + 4 * w, row_group);
-        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
-        word[TILE / 4] = __byte_perm(ab_low, cd_low, 0x7632);
-        word[2 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x5410);
-        word[3 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
+    for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE / 4>(tile + tile_word(column + 4 * w, row_group), code, w);
 }
 
 template <Format F, typename Source>
