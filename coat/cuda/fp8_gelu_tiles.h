@@ -142,8 +142,9 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
     const int64_t across = ceil_div(cols, TILE);
     const int64_t splits =
         tile_splits(across, ceil_div(rows, TILE), (int64_t)cuda_backend(exec)->sm_count * BLOCKS, most);
-    launch(exec, early, gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
-           dim3((unsigned)across, (unsigned)splits), TILE_THREADS, "launching the kernel gelu_tile_kernel", source, w);
+    launch_behind(exec, "launching the kernel gelu_tile_kernel",
+                  gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS, 0, early, source, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, cols, accumulate);
 }
 
