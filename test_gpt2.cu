@@ -247,22 +247,18 @@ static void test_recompute(void) {
     }
 }
 
-// Two micro-batches added up are one batch of both.
-static void test_accumulation(void) {
-    Small s = {2, 2, 32, 50, 2, 16, false, 0};
-    Model one, two;
-    create(&one, small_config(s));
-    create(&two, small_config(s));
-    run_batch(&one, 11, true, false, 0.5);
-    double *first[64];
-    for (int i = 0; i < one.parameter_count; i++) first[i] = values_of(&one, one.parameters[i].grad);
-    run_batch(&one, 12, true, false, 0.5);
-    run_batch(&two, 11, true, false, 0.5);
-    run_batch(&two, 12, true, true, 0.5);
-    double worst = 0.0;
-    for (int i = 0; i < one.parameter_count; i++) {
-        size_t n = (size_t)tensor_elements(one.parameters[i].grad);
-        double *second = values_of(&one, one.parameters[i].grad), *sum = values_of(&two, two.parameters[i].grad);
+// The largest relative error of a gradient of two micro-batches that `two` adds up, against the sum of those that `one`
+// makes one by one. The models are of one shape.
+static double accumulation_error(Model *one, Model *two) {
+    run_batch(one, 11, true, false, 0.5);
+    double worst = 0.0, *first[64];
+    for (int i = 0; i < one->parameter_count; i++) first[i] = values_of(one, one->parameters[i].grad);
+    run_batch(one, 12, true, false, 0.5);
+    run_batch(two, 11, true, false, 0.5);
+    run_batch(two, 12, true, true, 0.5);
+    for (int i = 0; i < one->parameter_count; i++) {
+        size_t n = (size_t)tensor_elements(one->parameters[i].grad);
+        double *second = values_of(one, one->parameters[i].grad), *sum = values_of(two, two->parameters[i].grad);
         for (size_t j = 0; j < n; j++) second[j] += first[i][j];
         double error = relative_error(sum, second, n);
         if (!(error <= worst)) worst = error;
@@ -270,7 +266,16 @@ static void test_accumulation(void) {
         free(sum);
         free(first[i]);
     }
-    check(worst < 1e-5, "gradients of two micro-batches add up");
+    return worst;
+}
+
+// Two micro-batches added up are one batch of both.
+static void test_accumulation(void) {
+    Small s = {2, 2, 32, 50, 2, 16, false, 0};
+    Model one, two;
+    create(&one, small_config(s));
+    create(&two, small_config(s));
+    check(accumulation_error(&one, &two) < 1e-5, "gradients of two micro-batches add up");
     model_destroy(&one);
     model_destroy(&two);
 }

@@ -57,25 +57,35 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
-// Opens the GPU with a workspace as a run with bench->config would have it.
-static inline void bench_open(Bench *bench) {
+// Opens a device with a workspace as a run with this configuration would have it.
+static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};
-    bench->exec.ops = cuda_ops();
-    bench->exec.ranks = 1;
-    bench->config.autotune = bench->autotune;
-    if (!bench->exec.ops->open(&bench->exec, &bench->config, &err)) fatal(err.code, "%s", err.text);
+    exec->ops = ops;
+    exec->ranks = 1;
+    if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
     WorkspacePart parts[16];
-    int count = ops_workspace_parts(&bench->config, DEVICE_CUDA, parts, 16);
-    for (int i = 0; i < count; i++) bench->exec.workspace_bytes += parts[i].bytes;
-    bench->exec.workspace = bench_allocate(bench, bench->exec.workspace_bytes);
+    const int count = ops_workspace_parts(config, device, parts, 16);
+    for (int i = 0; i < count; i++) exec->workspace_bytes += parts[i].bytes;
+    exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
+    if (!exec->workspace) fatal(err.code, "%s", err.text);
+}
+
+static inline void bench_exec_close(Exec *exec) {
+    exec->ops->release(exec, exec->workspace);
+    exec->ops->close(exec);
+}
+
+// The GPU, for bench->config.
+static inline void bench_open(Bench *bench) {
+    bench->config.autotune = bench->autotune;
+    bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
     char text[256];
     bench->exec.ops->describe(&bench->exec, text, sizeof text);
     printf("%s\n", text);
 }
 
 static inline void bench_close(Bench *bench) {
-    bench->exec.ops->release(&bench->exec, bench->exec.workspace);
-    bench->exec.ops->close(&bench->exec);
+    bench_exec_close(&bench->exec);
 }
 
 // A new (rows, cols) tensor of normal deviates; FP8 with a scale of 0.5.

@@ -4,9 +4,9 @@
 // backend first. Operands rotate among sets, so that together they are larger than the L2 cache.
 //
 //   bench_fp8 [--quick] [--check]      --check: no timing
+#include "bench_report.h"
 #include "check_fp8.h"
 
-#define SETS 3 // of operands, in turn
 #define GROUP 16
 
 typedef struct {
@@ -26,13 +26,11 @@ typedef struct {
 } Operands;
 
 typedef struct {
-    Bench *bench;
-    Tensor copy[2];     // memory for copies
-    double copy_rate;   // of a large copy, bytes read and written per second
+    Report report;
     double block_ms;    // of the operations so far, as often as a block has them
     double block_bytes; // the same of their bytes
     const Model *model;
-} Report;
+} Block;
 
 // --- operations ---------------------------------------------------------------------------------------------
 static Norm norm_of(const Operands *o, int s) {
@@ -62,67 +60,15 @@ OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s
 OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
 #undef OPERATION
 
-// --- time ---------------------------------------------------------------------------------------------------
-// Milliseconds per operation, the median of several runs of as many operations as fill two milliseconds, one right
-// behind the other as in a training step.
-static double operation_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
-    enum { MOST = 11, QUICK = 5, REPEATS = 40 };
-    const char *doing = "timing";
-    const double once = (double)bench_median_ms(bench, operation, context);
-    const int runs = bench->quick ? QUICK : MOST;
-    const int repeats = once > 2.0 ? 1 : once < 0.05 ? REPEATS : (int)(2.0 / once);
-    cudaStream_t stream = cuda_backend(&bench->exec)->stream;
-    float ms[MOST];
-    cudaEvent_t begin, end;
-    CUDA_CHECK(cudaEventCreate(&begin), doing);
-    CUDA_CHECK(cudaEventCreate(&end), doing);
-    for (int i = 0; i < runs; i++) {
-        for (int k = 0; k < 3; k++) operation(bench, context); // the host runs ahead
-        CUDA_CHECK(cudaEventRecord(begin, stream), doing);
-        for (int k = 0; k < repeats; k++) operation(bench, context);
-        CUDA_CHECK(cudaEventRecord(end, stream), doing);
-        CUDA_CHECK(cudaEventSynchronize(end), doing);
-        CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), doing);
-    }
-    CUDA_CHECK(cudaEventDestroy(begin), doing);
-    CUDA_CHECK(cudaEventDestroy(end), doing);
-    qsort(ms, (size_t)runs, sizeof ms[0], bench_compare);
-    return (double)ms[runs / 2] / repeats;
-}
-
-typedef struct {
-    Tensor to, from;
-    size_t bytes, offset;
-} Copy;
-
-static void run_copy(Bench *bench, void *context) {
-    Copy *c = (Copy *)context;
-    const size_t place = (c->bytes + 255) / 256 * 256;
-    c->offset += place;
-    if (c->offset + c->bytes > (size_t)c->to.cols || c->offset >= SETS * place) c->offset = 0;
-    CUDA_CHECK(cudaMemcpyAsync((char *)c->to.data + c->offset, (const char *)c->from.data + c->offset, c->bytes,
-                               cudaMemcpyDeviceToDevice, cuda_backend(&bench->exec)->stream),
-               "copying");
-}
-
-// The rate of a copy that reads and writes `bytes` together, as many as fit into the memory for copies.
-static double copy_rate(const Report *r, double bytes) {
-    const size_t room = (size_t)r->copy[0].cols, each = (size_t)(bytes / 2);
-    Copy copy = {r->copy[0], r->copy[1], each < room ? each : room, 0};
-    return 2 * (double)copy.bytes / operation_ms(r->bench, run_copy, &copy) * 1e3;
-}
-
+// --- the report ---------------------------------------------------------------------------------------------
 // times: how often a block has the operation, 0: it is not of a block.
-static void report(Report *r, Operands *o, const char *name, int64_t rows, int64_t cols, double bytes_per_element,
-                   int times, void (*operation)(Bench *, void *)) {
+static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
+                        double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
     const double bytes = bytes_per_element * (double)rows * (double)cols;
-    const double ms = operation_ms(r->bench, operation, o), rate = bytes / ms * 1e3;
     char shape[48];
     snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)cols);
-    printf("%-22s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
-           100 * rate / r->copy_rate, 100 * rate / copy_rate(r, bytes));
-    r->block_ms += times * ms;
-    r->block_bytes += times * bytes;
+    block->block_ms += times * report(&block->report, o, name, shape, bytes, operation);
+    block->block_bytes += times * bytes;
 }
 
 // --- operands -----------------------------------------------------------------------------------------------
@@ -194,41 +140,41 @@ static void free_operands(Bench *bench, Operands *o) {
 }
 
 // --- a model ------------------------------------------------------------------------------------------------
-static void bench_narrow(Report *r, Operands *o) {
-    Bench *bench = r->bench;
-    const int64_t M = r->model->M, C = r->model->C;
+static void bench_narrow(Block *block, Operands *o) {
+    Bench *bench = block->report.bench;
+    const int64_t M = block->model->M, C = block->model->C;
     const double group = 1 + 2.0 / GROUP;
     make_operands(bench, o, M, C);
-    report(r, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 2, run_residual_norm_forward);
-    report(r, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
+    report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 2, run_residual_norm_forward);
+    report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
     for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
-    report(r, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
-    report(r, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
+    report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
+    report_pass(block, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
     for (int s = 0; s < SETS; s++) release_maxima(bench, &o->a[s]);
-    report(r, o, "quantize_forward", M, C, 5, 1, run_quantize_forward);
-    report(r, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
+    report_pass(block, o, "quantize_forward", M, C, 5, 1, run_quantize_forward);
+    report_pass(block, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
     free_operands(bench, o);
 }
 
-static void bench_wide(Report *r, Operands *o) {
-    Bench *bench = r->bench;
-    const int64_t M = r->model->M, C = r->model->C, F = 4 * C;
+static void bench_wide(Block *block, Operands *o) {
+    Bench *bench = block->report.bench;
+    const int64_t M = block->model->M, C = block->model->C, F = 4 * C;
     const double group = 1 + 2.0 / GROUP;
     make_operands(bench, o, M, 3 * C);
-    report(r, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
+    report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
     free_operands(bench, o);
     make_operands(bench, o, M, F);
-    report(r, o, "gelu_forward", M, F, 2 + 2 * group + 1, 1, run_gelu_forward);
-    report(r, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
-    report(r, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 1, run_gelu_backward);
+    report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 1, run_gelu_forward);
+    report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
+    report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 1, run_gelu_backward);
     free_operands(bench, o);
 }
 
 // The products' weights of 12 layers.
-static void bench_weights(Report *r, Operands *o) {
+static void bench_weights(Block *block, Operands *o) {
     enum { LAYERS = 12, PER_LAYER = 4 };
-    Bench *bench = r->bench;
-    const int64_t C = r->model->C;
+    Bench *bench = block->report.bench;
+    const int64_t C = block->model->C;
     const int64_t rows[PER_LAYER] = {3 * C, C, 4 * C, C}, cols[PER_LAYER] = {C, C, C, 4 * C};
     Parameter parameters[LAYERS * PER_LAYER] = {};
     memset(o, 0, sizeof *o);
@@ -240,7 +186,7 @@ static void bench_weights(Report *r, Operands *o) {
         w->codes = bench_tensor(bench, w->value.rows, w->value.cols, FMT_E4M3, 1.0f);
         w->codes_t = transposed_tensor(bench, w->codes);
     }
-    report(r, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
+    report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
     for (int i = 0; i < o->count; i++) {
         parameters[i].weight.codes_t.scale = NULL;
         bench_release(bench, parameters[i].weight.value);
@@ -249,19 +195,19 @@ static void bench_weights(Report *r, Operands *o) {
     }
 }
 
-static void bench_model(Report *r, const Model *model) {
+static void bench_model(Block *block, const Model *model) {
     const double unit = (double)model->M * (double)model->C;
     Operands o;
-    r->model = model;
-    r->block_ms = r->block_bytes = 0;
+    block->model = model;
+    block->block_ms = block->block_bytes = 0;
     printf("\n%s, %lld tokens\n", model->name, (long long)model->M);
-    bench_narrow(r, &o);
-    bench_wide(r, &o);
+    bench_narrow(block, &o);
+    bench_wide(block, &o);
     printf(
         "one block, forward and backward: %.3f ms; %.1f C bytes per token in all passes; the time of a copy of %.1f C "
         "(budget 105 C)\n",
-        r->block_ms, r->block_bytes / unit, r->block_ms * 1e-3 * r->copy_rate / unit);
-    bench_weights(r, &o);
+        block->block_ms, block->block_bytes / unit, block->block_ms * 1e-3 * block->report.copy_rate / unit);
+    bench_weights(block, &o);
 }
 
 int main(int argc, char **argv) {
@@ -288,14 +234,15 @@ int main(int argc, char **argv) {
 
     if (!only_check) {
         static const Model models[] = {{"GPT-2 1558M", 16384, 1600}, {"GPT-2 124M", 65536, 768}};
-        Report r = {};
+        Block block = {};
+        Report &r = block.report;
         r.bench = &bench;
         for (Tensor &t : r.copy) t = bench_tensor(&bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
         r.copy_rate = copy_rate(&r, 0x1p31);
         printf(
             "device copy %.0f GB/s, read and written; the shares are of it, and of a copy as short as the operation\n",
             r.copy_rate * 1e-9);
-        for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, &models[i]);
+        for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&block, &models[i]);
         for (Tensor t : r.copy) bench_release(&bench, t);
     }
     bench.exec.ops->release(&bench.exec, bench.exec.state);

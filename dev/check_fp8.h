@@ -264,25 +264,13 @@ static void check_weight_shares(Check *c) {
     check_free(c);
 }
 
-static void check_open(Check *c, Bench *bench) {
-    Error err = {};
-    c->bench = bench;
-    c->cpu.ops = cpu_ops();
-    c->cpu.ranks = 1;
-    if (!c->cpu.ops->open(&c->cpu, &bench->config, &err)) fatal(err.code, "%s", err.text);
-    WorkspacePart parts[16];
-    int count = ops_workspace_parts(&bench->config, DEVICE_CPU, parts, 16);
-    for (int i = 0; i < count; i++) c->cpu.workspace_bytes += parts[i].bytes;
-    c->cpu.workspace = c->cpu.ops->allocate(&c->cpu, c->cpu.workspace_bytes, &err);
-    if (!c->cpu.workspace) fatal(err.code, "%s", err.text);
-    c->cpu.state = c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
-}
-
 // Runs all checks; returns how many failed.
 static int check_fp8(Bench *bench) {
     static Check check; // zero
     Check *c = &check;
-    check_open(c, bench);
+    c->bench = bench;
+    bench_exec_open(&c->cpu, cpu_ops(), DEVICE_CPU, &bench->config);
+    c->cpu.state = c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
     const int64_t shapes[][2] = {{48, 64}, {272, 768}, {144, 1600}, {16, 2064}, {160, 4096}, {32, 6400}};
     const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
@@ -306,8 +294,7 @@ static int check_fp8(Bench *bench) {
     check_weights(c);
     check_weight_shares(c);
     free(c->cpu_state);
-    c->cpu.ops->release(&c->cpu, c->cpu.workspace);
-    c->cpu.ops->close(&c->cpu);
+    bench_exec_close(&c->cpu);
     printf("against the CPU backend: %d of %d checks passed\n", c->checks - c->failures, c->checks);
     return c->failures;
 }

@@ -347,15 +347,8 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
 static int check_kernels(Bench *bench) {
     static Check check; // zero
     Check *c = &check;
-    Error err = {};
     c->bench = bench;
-    c->cpu.ops = cpu_ops();
-    c->cpu.ranks = 1;
-    if (!c->cpu.ops->open(&c->cpu, &bench->config, &err)) fatal(err.code, "%s", err.text);
-    WorkspacePart parts[16];
-    int count = ops_workspace_parts(&bench->config, DEVICE_CPU, parts, 16);
-    for (int i = 0; i < count; i++) c->cpu.workspace_bytes += parts[i].bytes;
-    c->cpu.workspace = c->cpu.ops->allocate(&c->cpu, c->cpu.workspace_bytes, &err);
+    bench_exec_open(&c->cpu, cpu_ops(), DEVICE_CPU, &bench->config);
     c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
     c->gpu_state = (StepState *)bench_allocate(bench, sizeof(StepState));
 
@@ -397,8 +390,7 @@ static int check_kernels(Bench *bench) {
 
     free(c->cpu_state);
     check_gpu(c)->ops->release(check_gpu(c), c->gpu_state);
-    c->cpu.ops->release(&c->cpu, c->cpu.workspace);
-    c->cpu.ops->close(&c->cpu);
+    bench_exec_close(&c->cpu);
     printf("against the CPU backend: %d of %d checks passed\n", c->checks - c->failures, c->checks);
     return c->failures;
 }

@@ -2,11 +2,7 @@
 # compared between them.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-program=${BIN:-.}/train_gpt2_fp8_cpu
-build=${BUILD:-build}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
+. dev/program_fixture.sh
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
 
 if ! command -v mpirun >/dev/null; then
@@ -15,14 +11,6 @@ if ! command -v mpirun >/dev/null; then
 fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
-
-ok() { echo "ok - $1"; }
-bad() {
-    echo "not ok - $1"
-    shift
-    printf '    %s\n' "$@"
-    failures=1
-}
 
 # Tokens: the bytes of this project's own sources.
 "$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1

@@ -1,17 +1,6 @@
 # Shared by the tests of runs that are interrupted: a small run that uses all that a checkpoint holds, what it gives
 # when nothing happens, and the comparison with that. To be sourced at the repository's root.
-program=${BIN:-.}/train_gpt2_fp8_cpu
-build=${BUILD:-build}
-folder=$(mktemp -d)
-failures=0
-
-ok() { echo "ok - $1"; }
-bad() {
-    echo "not ok - $1"
-    shift
-    printf '    %s\n' "$@"
-    failures=1
-}
+. dev/program_fixture.sh
 check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "${@:3}"; fi
 }

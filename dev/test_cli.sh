@@ -2,20 +2,8 @@
 # The program as a user meets it: what bad input says and how it exits, that nothing is overwritten by accident,
 # that a resumed run is the run it would have been, that plans and evaluations work. On the CPU's program.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-program=${BIN:-.}/train_gpt2_fp8_cpu
-build=${BUILD:-build}
-folder=$(mktemp -d)
-trap 'chmod -R u+rwx "$folder"; rm -rf "$folder"' EXIT
-failures=0
-
-ok() { echo "ok - $1"; }
-bad() {
-    echo "not ok - $1"
-    shift
-    printf '    %s\n' "$@"
-    failures=1
-}
+cd "$(dirname "$0")/.." || exit
+. dev/program_fixture.sh
 
 # refuses NAME CODE PATTERN FLAGS...: the program ends with this code and exactly one line, which matches.
 refuses() {

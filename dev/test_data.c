@@ -1,36 +1,11 @@
 // Tests of the token reader (coat/data.h): what it reads, in which order, and what it says of bad files.
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "coat/data.h"
+#include "test_folder.h"
 
 #define VOCAB 50257
-
-static char folder[512];
-
-static const char *path_of(const char *name) {
-    static char paths[4][1024];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static void write_bytes(const char *name, const void *bytes, size_t count) {
-    FILE *file = fopen(path_of(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
 
 // A file whose header says `said` tokens and that holds `count`: first, first + 1, ... modulo `modulus`.
 static void write_header_and_tokens(const char *name, int32_t magic, int32_t version, int32_t said, int width,
@@ -43,7 +18,7 @@ static void write_header_and_tokens(const char *name, int32_t magic, int32_t ver
         uint32_t token = (uint32_t)((first + (uint64_t)i) % modulus);
         memcpy(file + DATA_HEADER_BYTES + i * width, &token, (size_t)width); // little-endian: the low bytes
     }
-    write_bytes(name, file, bytes);
+    write_file(path_of(name), file, bytes);
     free(file);
 }
 
@@ -53,18 +28,6 @@ static void write_u16(const char *name, int count, uint32_t first) {
 
 static void write_u32(const char *name, int count, uint32_t first) {
     write_header_and_tokens(name, DATA_MAGIC_U32, DATA_VERSION_U32, count, 4, count, first, VOCAB);
-}
-
-static void remove_all(void) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'/*", folder);
-    assert_int_equal(system(command), 0);
-}
-
-static int each_setup(void **state) {
-    (void)state;
-    remove_all();
-    return 0;
 }
 
 static DataLoader *open_one(const char *glob, int B, int T, bool shuffle) {
@@ -91,14 +54,14 @@ static void test_bad_files(void **state) {
     (void)state;
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
     expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
-    write_bytes("empty.bin", "", 0);
+    write_file(path_of("empty.bin"), "", 0);
     expect_refused("empty.bin", 1, 4, 1, "is empty", "empty.bin");
-    write_bytes("text.bin", "To be, or not to be, that is the question:\n", 43);
+    write_file(path_of("text.bin"), "To be, or not to be, that is the question:\n", 43);
     expect_refused("text.bin", 1, 4, 1, "looks like text", "prepare");
-    write_bytes("two.bin", "\x01\x02", 2);
+    write_file(path_of("two.bin"), "\x01\x02", 2);
     expect_refused("two.bin", 1, 4, 1, "not a token file", "two.bin");
     int32_t magic = DATA_MAGIC_U16;
-    write_bytes("short.bin", &magic, sizeof magic);
+    write_file(path_of("short.bin"), &magic, sizeof magic);
     expect_refused("short.bin", 1, 4, 1, "truncated", "header");
     write_header_and_tokens("swapped.bin", (int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, 0, 9);
     expect_refused("swapped.bin", 1, 4, 1, "big-endian", "swapped.bin");
@@ -132,7 +95,7 @@ static void test_bad_files(void **state) {
         expect_refused("locked.bin", 1, 4, 1, "could not be opened", "locked.bin");
     }
     write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
-    write_bytes("good_2.bin", "", 0);
+    write_file(path_of("good_2.bin"), "", 0);
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
 
@@ -414,30 +377,21 @@ static void test_literal_name(void **state) {
 }
 
 int main(void) {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/coat_test_data_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder)) {
-        perror(folder);
-        return 1;
-    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bad_files, each_setup),
-        cmocka_unit_test_setup(test_too_few_tokens, each_setup),
-        cmocka_unit_test_setup(test_bad_arguments, each_setup),
-        cmocka_unit_test_setup(test_order_without_shuffle, each_setup),
-        cmocka_unit_test_setup(test_permutation, each_setup),
-        cmocka_unit_test_setup(test_permutation_is_fair, each_setup),
-        cmocka_unit_test_setup(test_shuffled_epoch, each_setup),
-        cmocka_unit_test_setup(test_ranks, each_setup),
-        cmocka_unit_test_setup(test_stateless, each_setup),
-        cmocka_unit_test_setup(test_token_outside_vocabulary, each_setup),
-        cmocka_unit_test_setup(test_file_that_shrinks, each_setup),
-        cmocka_unit_test_setup(test_many_files, each_setup),
-        cmocka_unit_test_setup(test_fingerprint, each_setup),
-        cmocka_unit_test_setup(test_literal_name, each_setup),
+        cmocka_unit_test_setup(test_bad_files, test_folder_empty),
+        cmocka_unit_test_setup(test_too_few_tokens, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_arguments, test_folder_empty),
+        cmocka_unit_test_setup(test_order_without_shuffle, test_folder_empty),
+        cmocka_unit_test_setup(test_permutation, test_folder_empty),
+        cmocka_unit_test_setup(test_permutation_is_fair, test_folder_empty),
+        cmocka_unit_test_setup(test_shuffled_epoch, test_folder_empty),
+        cmocka_unit_test_setup(test_ranks, test_folder_empty),
+        cmocka_unit_test_setup(test_stateless, test_folder_empty),
+        cmocka_unit_test_setup(test_token_outside_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_file_that_shrinks, test_folder_empty),
+        cmocka_unit_test_setup(test_many_files, test_folder_empty),
+        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_literal_name, test_folder_empty),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    remove_all();
-    rmdir(folder);
-    return failed;
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -2,20 +2,10 @@
 # HellaSwag in the trainer, with examples made here: their right ending is how a text goes on, the others are
 # letters in any order. On the CPU's program; with transformers where Python has it.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-root=$PWD program=$(realpath "${BIN:-.}")/train_gpt2_fp8_cpu
-build=${BUILD:-build}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
+cd "$(dirname "$0")/.." || exit
+. dev/program_fixture.sh
+root=$PWD
 
-ok() { echo "ok - $1"; }
-bad() {
-    echo "not ok - $1"
-    shift
-    printf '    %s\n' "$@"
-    failures=1
-}
 # check NAME COMMAND...: whether it succeeds
 check() {
     local name=$1 said

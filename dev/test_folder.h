@@ -32,6 +32,14 @@ static inline int test_folder_remove(void **state) {
     return system(command);
 }
 
+// For a test that wants to find nothing of those before it.
+static inline int test_folder_empty(void **state) {
+    (void)state;
+    char command[TEST_PATH];
+    snprintf(command, sizeof command, "rm -rf '%s'/*", test_folder);
+    return system(command);
+}
+
 // The path of a name in the folder; valid for the next 7 calls.
 static inline const char *path_of(const char *name) {
     static char paths[8][TEST_PATH];

@@ -1,21 +1,11 @@
 #!/usr/bin/env bash
 # The launch scripts: they are valid, print and run the commands that they should, and the program takes these.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-program=$(realpath "${BIN:-.}")/train_gpt2_fp8_cpu
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+cd "$(dirname "$0")/.." || exit
+. dev/program_fixture.sh
 unset GPUS LAUNCHER RECIPE DATA TRAIN VAL OUT HELLASWAG TOKENIZER MICRO_BATCH RESTARTS PROGRAM
 export OUT=$folder/run RESTART_PAUSE=0
-failures=0
 
-ok() { echo "ok - $1"; }
-bad() {
-    echo "not ok - $1"
-    shift
-    printf '    %s\n' "$@"
-    failures=1
-}
 # has NAME TEXT WORDS: the words stand in the text
 has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
 

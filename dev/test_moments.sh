@@ -2,12 +2,8 @@
 # 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits it would have had, states
 # are as small as they should be, and the error table reads a checkpoint. On the CPU's program.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-program=${BIN:-.}/train_gpt2_fp8_cpu
-build=${BUILD:-build}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
+cd "$(dirname "$0")/.." || exit
+. dev/program_fixture.sh
 
 report() { # STATUS NAME
     if [ "$1" -eq 0 ]; then echo "ok - $2"; else

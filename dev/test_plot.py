@@ -14,16 +14,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-failures = 0
-
-
-def check(name, good, text=""):
-    global failures
-    failures += not good
-    print(("ok - " if good else "not ok - ") + name + ("" if good else "\n    " + str(text)))
+from tap import check, status  # noqa: E402
 
 
 def write_log(folder, name, steps, fp8=False):
@@ -89,7 +81,7 @@ def main():
                 check(name + " is refused", str(stop).startswith("plot.py: ") and "\n" not in str(stop), stop)
     finally:
         shutil.rmtree(folder)
-    return 1 if failures else 0
+    return status()
 
 
 if __name__ == "__main__":

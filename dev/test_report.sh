@@ -1,11 +1,8 @@
 #!/usr/bin/env bash
 # What a run shows: the page it begins with, and the quiet, JSON and terminal modes. On the CPU's program.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-program=${BIN:-.}/train_gpt2_fp8_cpu
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
+cd "$(dirname "$0")/.." || exit
+. dev/program_fixture.sh
 
 # says NAME PATTERN FILE: a line of the file matches
 says() {
@@ -23,7 +20,7 @@ is() {
     fi
 }
 
-"${BUILD:-build}"/prepare_bytes --out "$folder/t" coat >/dev/null || exit 1
+"$build"/prepare_bytes --out "$folder/t" coat >/dev/null || exit 1
 run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256
     --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --sample-tokens 0)
 

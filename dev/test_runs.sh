@@ -4,7 +4,6 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . dev/run_fixture.sh
-trap 'rm -rf "$folder"' EXIT
 straight
 
 lines() { grep -c . "$1"; }

@@ -14,16 +14,11 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+from tap import ROOT, check, status  # noqa: E402
+
 PROGRAM = os.path.join(os.environ.get("BIN", "."), "train_gpt2_fp8_cpu")
 PREPARE = os.path.join(os.environ.get("BUILD", "build"), "prepare_bytes")
-failures = 0
-
-
-def check(name, good, text=""):
-    global failures
-    failures += not good
-    print(("ok - " if good else "not ok - ") + name + ("" if good else "\n    " + str(text)))
 
 
 def curves_of_log(path):
@@ -88,7 +83,7 @@ def main():
         compare("resumed after a torn record", out)
     finally:
         shutil.rmtree(folder)
-    return 1 if failures else 0
+    return status()
 
 
 if __name__ == "__main__":

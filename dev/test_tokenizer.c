@@ -1,46 +1,9 @@
 // Tests of the tokenizers (coat/tokenizer.h): bytes, GPT-2's files in their three forms, and damaged files.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "coat/tokenizer.h"
+#include "test_folder.h"
 
 #define GPT2_FOLDER "../shared/data/gpt2"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
-
-static char folder[512];
-
-static const char *path_of(const char *name) {
-    static char paths[4][1024];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static void write_bytes(const char *name, const void *bytes, size_t count) {
-    FILE *file = fopen(path_of(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void write_text(const char *name, const char *text) {
-    write_bytes(name, text, strlen(text));
-}
-
-static int each_setup(void **state) {
-    (void)state;
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'/*", folder);
-    return system(command);
-}
 
 static Tokenizer *open_good(const char *path) {
     Error err;
@@ -160,7 +123,7 @@ static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
         file[at] = (unsigned char)length;
         at += 1 + length;
     }
-    write_bytes(name, file, at);
+    write_file(path_of(name), file, at);
 }
 
 static void copy_file(const char *from, const char *name) {
@@ -169,7 +132,7 @@ static void copy_file(const char *from, const char *name) {
     assert_non_null(file);
     size_t count = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
-    write_bytes(name, bytes, count);
+    write_file(path_of(name), bytes, count);
 }
 
 static void test_gpt2(void **state) {
@@ -254,9 +217,10 @@ static void test_small_vocabulary(void **state) {
     Error err;
     int32_t ids[16];
     char out[16];
-    write_text("vocab.json", "{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"abc\":5,\"\\u0120\":6,\"\\u0120a\":9,"
-                             "\"</s>\":11,\"\\u4e16\":12}");
-    write_text("merges.txt", "#version: 0.2\r\nb c\r\na b\r\na bc\r\n\xc4\xa0 a\r\n");
+    write_text(path_of("vocab.json"),
+               "{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"abc\":5,\"\\u0120\":6,\"\\u0120a\":9,"
+               "\"</s>\":11,\"\\u4e16\":12}");
+    write_text(path_of("merges.txt"), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n\xc4\xa0 a\r\n");
     Tokenizer *t = open_good(path_of("vocab.json"));
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_end_of_text(t), 11);
@@ -276,33 +240,33 @@ static void test_bad_json(void **state) {
     (void)state;
     expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no encoder.json"); // the empty folder
-    write_text("empty.json", "");
+    write_text(path_of("empty.json"), "");
     expect_refused("empty.json", "empty");
-    write_text("text.json", "hello");
+    write_text(path_of("text.json"), "hello");
     expect_refused("text.json", "neither JSON");
-    write_text("cut.json", "{\"a\": 0, \"b\":");
+    write_text(path_of("cut.json"), "{\"a\": 0, \"b\":");
     expect_refused("cut.json", "neither JSON");
-    write_text("list.json", "[1, 2]");
+    write_text(path_of("list.json"), "[1, 2]");
     expect_refused("list.json", "not an object");
-    write_text("none.json", "{}");
+    write_text(path_of("none.json"), "{}");
     expect_refused("none.json", "not an object");
-    write_text("string.json", "{\"a\": 0, \"b\": \"1\"}");
+    write_text(path_of("string.json"), "{\"a\": 0, \"b\": \"1\"}");
     expect_refused("string.json", "'b' has no integer id");
-    write_text("tokenizer.json", "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
+    write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
     expect_refused("tokenizer.json", "merges.txt");
-    write_text("negative.json", "{\"a\": -1}");
+    write_text(path_of("negative.json"), "{\"a\": -1}");
     expect_refused("negative.json", "id -1");
-    write_text("huge.json", "{\"a\": 2147483648}");
+    write_text(path_of("huge.json"), "{\"a\": 2147483648}");
     expect_refused("huge.json", "id 2147483648");
-    write_text("overflow.json", "{\"a\": 99999999999999999999999}");
+    write_text(path_of("overflow.json"), "{\"a\": 99999999999999999999999}");
     expect_refused("overflow.json", "neither JSON");
-    write_text("twice.json", "{\"a\": 3, \"b\": 3}");
+    write_text(path_of("twice.json"), "{\"a\": 3, \"b\": 3}");
     expect_refused("twice.json", "the id 3");
-    write_text("same.json", "{\"a\": 3, \"a\": 4}");
+    write_text(path_of("same.json"), "{\"a\": 3, \"a\": 4}");
     expect_refused("same.json", "neither JSON");
     static char deep[100001];
     memset(deep, '[', sizeof deep - 1);
-    write_text("deep.json", deep);
+    write_text(path_of("deep.json"), deep);
     expect_refused("deep.json", "neither JSON");
     assert_int_equal(mkfifo(path_of("pipe.json"), 0600), 0);
     expect_refused("pipe.json", "not a regular file");
@@ -310,18 +274,18 @@ static void test_bad_json(void **state) {
 
 static void test_bad_merges(void **state) {
     (void)state;
-    write_text("encoder.json", "{\"a\": 0, \"b\": 1, \"ab\": 2}");
+    write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2}");
     static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
                                       "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
                                       "#version: 0.2\na b\na \n",  "\na b\n\xff\xff b",
                                       "#version: 0.2\na b\na \xc4"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        write_text("vocab.bpe", bad[i]);
+        write_text(path_of("vocab.bpe"), bad[i]);
         expect_refused("encoder.json", "line 3 is not a merge");
     }
-    write_text("vocab.bpe", "");
+    write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text("vocab.bpe", "a b"); // no version, no end of line
+    write_text(path_of("vocab.bpe"), "a b"); // no version, no end of line
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);
@@ -337,7 +301,7 @@ static void write_small_bin(const char *name, int32_t version, int32_t said, int
         file[1024 + 2 * i] = 1;
         file[1024 + 2 * i + 1] = (char)('A' + i);
     }
-    write_bytes(name, file, bytes);
+    write_file(path_of(name), file, bytes);
 }
 
 static void test_bad_bin(void **state) {
@@ -373,20 +337,14 @@ static void test_bad_bin(void **state) {
 }
 
 int main(void) {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/coat_test_tokenizer_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder)) {
-        perror(folder);
-        return 1;
-    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_bytes, each_setup),      cmocka_unit_test_setup(test_gpt2, each_setup),
-        cmocka_unit_test_setup(test_round_trip, each_setup), cmocka_unit_test_setup(test_small_vocabulary, each_setup),
-        cmocka_unit_test_setup(test_bad_json, each_setup),   cmocka_unit_test_setup(test_bad_merges, each_setup),
-        cmocka_unit_test_setup(test_bad_bin, each_setup),
+        cmocka_unit_test_setup(test_bytes, test_folder_empty),
+        cmocka_unit_test_setup(test_gpt2, test_folder_empty),
+        cmocka_unit_test_setup(test_round_trip, test_folder_empty),
+        cmocka_unit_test_setup(test_small_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_merges, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_bin, test_folder_empty),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    each_setup(NULL);
-    rmdir(folder);
-    return failed;
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -15,18 +15,9 @@ import threading
 import time
 import types
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from tap import ROOT, check, status  # noqa: E402
 import upload_wandb  # noqa: E402
-
-failures = 0
-
-
-def check(name, good, text=""):
-    global failures
-    failures += not good
-    print(("ok - " if good else "not ok - ") + name + ("" if good else "\n    " + str(text)))
 
 
 class Run:
@@ -113,7 +104,7 @@ def main():
         check("a folder without a log is refused", said and "there is no log" in said, said)
     finally:
         shutil.rmtree(folder)
-    return 1 if failures else 0
+    return status()
 
 
 if __name__ == "__main__":

@@ -280,22 +280,6 @@ __global__ __launch_bounds__(WALK_WARPS *WARP, BLOCKS) void walk_kernel(const __
     }
 }
 
-// early: the kernel may begin before the one before it ends; it waits where it must (first_stage_wait).
-template <typename... P, typename... A>
-void launch(Exec *exec, bool early, void (*kernel)(P...), dim3 grid, int threads, const char *doing, A... arguments) {
-    const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.stream = backend->stream;
-    config.attrs = &overlap;
-    config.numAttrs = early && backend->capability >= 90 ? 1 : 0;
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, P(arguments)...), doing);
-}
-
 // t: whose scale follows from maxima; without maxima the pass does not look for them.
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
 void walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima) {
@@ -318,8 +302,8 @@ void walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, ui
             <<<grid_of(blocks), WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
         LAUNCH_CHECK("walk_kernel");
     } else {
-        launch(exec, true, walk_kernel<BATCH, BLOCKS, BACKWARD, Op>, grid_of(blocks), WALK_WARPS * WARP,
-               "launching the kernel walk_kernel", op, w);
+        launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                      grid_of(blocks), WALK_WARPS * WARP, 0, true, op, w);
     }
 }
 

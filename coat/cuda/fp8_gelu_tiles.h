@@ -1,17 +1,13 @@
 // The walk down tiles of 128 x 128, which casts and transposes what a source of fp8_gelu.h makes, and sums its columns.
 #pragma once
 #include "fp8_gelu.h"
+#include "fp8_tile.h"
 
 namespace {
 
 // --- the walk down tiles ------------------------------------------------------------------------------------
-// Tiles of 128 x 128. A block is 8 warps, a warp has 16 rows, a thread 4 rows of 16 columns: 8 lanes cover the tile's
-// columns, so that all accesses are whole lines of 128 bytes, those of the transposed codes too. A block goes down
-// the tiles blockIdx.y, blockIdx.y + gridDim.y, ... of its columns; a thread has its next BATCH rows on their way, also
-// those of the next tile.
-constexpr int TILE = 128;
-constexpr int TILE_THREADS = 256;
-constexpr int TILE_WARPS = TILE_THREADS / WARP;
+// A block goes down the tiles blockIdx.y, blockIdx.y + gridDim.y, ... of its columns; a thread has its next BATCH rows
+// on their way, also those of the next tile.
 constexpr int TILE_WORDS = TILE * TILE / 4;
 
 struct TileWalk {
@@ -28,41 +24,7 @@ struct TileWalk {
 // words of 4 rows; its 16-byte pieces are permuted by the column's span, so that neither side meets bank conflicts.
 __device__ inline void tile_put(uint32_t *first, const uint32_t code[THREAD_ROWS][SPAN / 4]) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++) {
-        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
-        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
-        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
-        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
-        uint32_t *const word = first + 4 * w * (TILE / 4);
-        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
-        word[TILE / 4] = __byte_perm(ab_low, cd_low, 0x7632);
-        word[2 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x5410);
-        word[3 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
-}
-
-// The block's column sums, from those of its threads: over 4 lanes, then over the warps, in a fixed order.
-__device__ inline void tile_sums(float sum[SPAN], float *shared, float *out, int first_column, int cols) {
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) {
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 8);
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 16);
-    }
-    __syncthreads(); // the tile has been read
-    if (lane < TILE / SPAN) {
-#pragma unroll
-        for (int i = 0; i < SPAN; i += 4)
-            *(float4 *)(shared + warp * TILE + lane * SPAN + i) =
-                make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-    }
-    __syncthreads();
-    const int column = (int)threadIdx.x;
-    if (column >= TILE || first_column + column >= cols) return;
-    float total = 0.0f;
-#pragma unroll
-    for (int w = 0; w < TILE_WARPS; w++) total += shared[w * TILE + column];
-    out[first_column + column] = total;
+    for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE / 4>(first + 4 * w * (TILE / 4), code, w);
 }
 
 template <Format F, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
@@ -144,8 +106,6 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
     }
 }
 
-constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // of partial sums, at most
-
 // Into how many parts the rows are split: so that the blocks' last turn is nearly full. Depends on the shape and on
 // the number of multiprocessors alone.
 inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
@@ -176,16 +136,15 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
     int64_t most = 65535;
     const bool sums = SUMS && dbias.data;
     if (sums) {
-        const size_t room = exec->workspace_bytes < TILE_SUM_BYTES ? exec->workspace_bytes : TILE_SUM_BYTES;
-        most = (int64_t)(room / ((size_t)cols * sizeof(float)));
-        if (most < 1) fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
+        most = tile_sum_parts(exec, operation, cols);
         w.sums = (float *)exec->workspace;
     }
     const int64_t across = ceil_div(cols, TILE);
     const int64_t splits =
         tile_splits(across, ceil_div(rows, TILE), (int64_t)cuda_backend(exec)->sm_count * BLOCKS, most);
-    launch(exec, early, gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
-           dim3((unsigned)across, (unsigned)splits), TILE_THREADS, "launching the kernel gelu_tile_kernel", source, w);
+    launch_behind(exec, "launching the kernel gelu_tile_kernel",
+                  gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS, 0, early, source, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, cols, accumulate);
 }
 

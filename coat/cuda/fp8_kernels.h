@@ -173,6 +173,21 @@ __device__ static inline float group_scale_reciprocal(float scale) {
     return fmaf(fmaf(-scale, near, 1.0f), near, near);
 }
 
+// --- transposed codes ---------------------------------------------------------------------------------------
+// Word w of 4 rows, which is 4 x 4 codes, transposed in registers: each of its columns becomes a word of 4 rows, STRIDE
+// words behind the column before.
+template <int STRIDE>
+__device__ static inline void codes_transpose(uint32_t *word, const uint32_t code[THREAD_ROWS][SPAN / 4], int w) {
+    const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
+    const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
+    const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
+    const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
+    word[0] = __byte_perm(ab_low, cd_low, 0x5410);
+    word[STRIDE] = __byte_perm(ab_low, cd_low, 0x7632);
+    word[2 * STRIDE] = __byte_perm(ab_high, cd_high, 0x5410);
+    word[3 * STRIDE] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
 // --- launches -----------------------------------------------------------------------------------------------
 // Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
 // wait before it reads what that one writes.

@@ -4,7 +4,7 @@
 // Order of the passes: one that only finds a maximum goes from the last row to the first, the cast after it from the
 // first to the last. So each begins with what the one before it left in the L2 cache.
 #pragma once
-#include "fp8_kernels.h"
+#include "fp8_tile.h"
 
 // --- what is stored -----------------------------------------------------------------------------------------
 // A tensor that a pass reads, 16 columns at a time. LAST: nothing reads it soon again.
@@ -71,12 +71,6 @@ template <typename Source> constexpr bool moves_codes = false;
 template <> constexpr bool moves_codes<CodesOf> = true;
 
 // --- the pass over tiles ------------------------------------------------------------------------------------
-// Tiles of 128 x 128. A block is 8 warps, a warp has 16 rows, a thread 4 rows of 16 columns: 8 lanes cover the
-// tile's columns, so that all accesses are whole lines of 128 bytes, those of the transposed codes too.
-constexpr int TILE = 128;
-constexpr int TILE_THREADS = 256;
-constexpr int TILE_WARPS = TILE_THREADS / WARP;
-
 struct TileOut {
     void *plain;          // (rows, cols) codes or BF16; may be NULL
     uint8_t *transposed;  // (cols, rows) codes
@@ -96,17 +90,7 @@ __device__ static inline int tile_word(int column, int row_group) {
 __device__ static inline void tile_put(uint32_t *tile, const uint32_t code[THREAD_ROWS][SPAN / 4], int column,
                                        int row_group) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++) {
-        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
-        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
-        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
-        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
-        uint32_t *const word = tile + tile_word(column + 4 * w, row_group);
-        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
-        word[TILE / 4] = __byte_perm(ab_low, cd_low, 0x7632);
-        word[2 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x5410);
-        word[3 * (TILE / 4)] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
+    for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE / 4>(tile + tile_word(column + 4 * w, row_group), code, w);
 }
 
 template <Format F, typename Source>
@@ -174,31 +158,6 @@ __device__ static inline void tile_pass(const Source &source, const TileOut &out
     }
 }
 
-// The block's column sums, from those of its threads: over 4 lanes, then over the warps, in a fixed order.
-__device__ static inline void tile_sums(float sum[SPAN], float *shared, float *out, int64_t first_column,
-                                        int64_t cols) {
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) {
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 8);
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 16);
-    }
-    __syncthreads(); // the tile has been read
-    if (lane < TILE / SPAN) {
-#pragma unroll
-        for (int i = 0; i < SPAN; i += 4)
-            *(float4 *)(shared + warp * TILE + lane * SPAN + i) =
-                make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-    }
-    __syncthreads();
-    const int column = (int)threadIdx.x;
-    if (column >= TILE || first_column + column >= cols) return;
-    float total = 0.0f;
-#pragma unroll
-    for (int w = 0; w < TILE_WARPS; w++) total += shared[w * TILE + column];
-    out[first_column + column] = total;
-}
-
 template <Format F, bool TRANSPOSE, bool SUMS, int AHEAD, int BLOCKS, typename Source>
 __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void tile_kernel(Source source, TileOut out, int64_t rows,
                                                                     int64_t cols) {
@@ -219,8 +178,6 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void tile_kernel(Source sourc
     }
 }
 
-constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // of partial sums, at most
-
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. The
 // split of the rows depends on the shape alone. BLOCKS per multiprocessor and AHEAD weigh registers against loads.
 template <Format F, bool TRANSPOSE, bool SUMS, int AHEAD, int BLOCKS, typename Source>
@@ -231,9 +188,7 @@ static void tile_run(Exec *exec, const char *operation, const Source &source, Ti
     if (splits > 65535) splits = 65535;
     const bool sums = SUMS && dbias.data;
     if (sums) {
-        const size_t room = exec->workspace_bytes < TILE_SUM_BYTES ? exec->workspace_bytes : TILE_SUM_BYTES;
-        const int64_t most = (int64_t)(room / ((size_t)cols * sizeof(float)));
-        if (most < 1) fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
+        const int64_t most = tile_sum_parts(exec, operation, cols);
         if (splits > most) splits = most;
         out.sums = (float *)exec->workspace;
     }

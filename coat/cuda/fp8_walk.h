@@ -67,17 +67,8 @@ __device__ static inline int walk_word(int column, int row_group) {
 __device__ static inline void walk_put(uint32_t *tile, const uint32_t code[THREAD_ROWS][SPAN / 4], int column,
                                        int row_group) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++) {
-        const uint32_t ab_low = __byte_perm(code[0][w], code[1][w], 0x5140);
-        const uint32_t ab_high = __byte_perm(code[0][w], code[1][w], 0x7362);
-        const uint32_t cd_low = __byte_perm(code[2][w], code[3][w], 0x5140);
-        const uint32_t cd_high = __byte_perm(code[2][w], code[3][w], 0x7362);
-        uint32_t *const word = tile + walk_word(column + 4 * w, row_group);
-        word[0] = __byte_perm(ab_low, cd_low, 0x5410);
-        word[WALK_WORDS] = __byte_perm(ab_low, cd_low, 0x7632);
-        word[2 * WALK_WORDS] = __byte_perm(ab_high, cd_high, 0x5410);
-        word[3 * WALK_WORDS] = __byte_perm(ab_high, cd_high, 0x7632);
-    }
+    for (int w = 0; w < SPAN / 4; w++)
+        codes_transpose<WALK_WORDS>(tile + walk_word(column + 4 * w, row_group), code, w);
 }
 
 // The block's column sums, from those of its threads: over 8 lanes, then over the warps, in a fixed order.
