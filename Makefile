@@ -29,7 +29,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all tests unit-tests tools bench run test test-long format check-format clean help
+.PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help
 
 # --- what scripts do -----------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ help:
 	@echo "make test-long     the same, and those that take longer (dev/long_*.sh)"
 	@echo "make bench         the microbenchmarks (dev/bench_*), on a GPU its kernels' too"
 	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
-	@echo "make tests tools   only build the tests, only build the small programs of dev/ and data/"
+	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"
 	@echo "make format        clang-format on all sources"
 	@echo "make check-format  which sources would clang-format change?"
 	@echo "make clean         remove what was built"
@@ -219,6 +219,7 @@ $(BUILD)/%_gpu: $(BUILD)/gpu/dev/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
 
 # Benchmarks run one after the other, so that they do not disturb each other; the GPU's where there is a GPU.
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
+benches: $(BENCHES)
 bench: $(BENCHES)
 	$(Q)set -e; for b in $(if $(HAVE_GPU),$^,$(filter-out %_gpu,$^)); do echo "== $$b"; ./$$b; done
 

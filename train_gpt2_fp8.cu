@@ -45,10 +45,11 @@ typedef struct {
     Shards shards;         // what they share, and when it is communicated
     Parameter *parameters; // all of them
     int parameter_count;
-    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
-    StepState *state; // in the device's memory
-    StepState host;   // its last known contents
-    Guard *guard;     // against outliers; NULL: off
+    int B, T;           // shape of the pass under way; at most micro_batch x seq_len
+    StepState *state;   // in the device's memory
+    StepState host;     // its last known contents
+    Guard *guard;       // against outliers; NULL: off
+    double deadline_ms; // from then on passes are given up for --time-limit; 0: none
 } Model;
 
 // The descriptors of this pass: activations hold as many rows as it has tokens.
@@ -394,10 +395,16 @@ static void model_destroy(Model *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Evaluation and samples. Neither touches what training depends on.
 
-// A signal that ends the run is obeyed in the middle of things by a process that is alone; several can only agree on
-// it between steps.
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+// A signal or --time-limit that ends the run is obeyed in the middle of things by a process that is alone; several can
+// only agree on it between steps.
 static bool stop_at_once(const Model *m) {
-    return m->exec.ranks == 1 && signals_stop();
+    return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));
 }
 
 // Mean loss of the first `batches` micro-batches of a token file, of fewer where a signal ends the run. The processes
@@ -434,7 +441,7 @@ static int evaluate_hellaswag(Model *m, HellaSwag *set) {
     size_t tokens = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
     float *losses = (float *)xmalloc(tokens * sizeof *losses);
-    for (int row = 0; row < hellaswag_rows(set); row += B) {
+    for (int row = 0; row < hellaswag_rows(set) && !stop_at_once(m); row += B) {
         hellaswag_batch(set, row, B, T, inputs, targets);
         batch_upload(m, B, T, inputs, targets);
         model_forward(m);
@@ -538,12 +545,6 @@ static bool together(Run *run, bool good, Error *err) {
     return false;
 }
 
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 // One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
 // signal ends the run, what is done of the step is thrown away and done.step stays.
 static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) {
@@ -580,26 +581,43 @@ static bool validate(Run *run, Error *err) {
 static void test_hellaswag(Run *run) {
     if (!run->hellaswag) return;
     int right = evaluate_hellaswag(&run->model, run->hellaswag);
-    log_hellaswag(run->log, run->done.step, right, hellaswag_examples(run->hellaswag));
+    if (!stop_at_once(&run->model)) log_hellaswag(run->log, run->done.step, right, hellaswag_examples(run->hellaswag));
+}
+
+#define MOST_PROMPT_TOKENS 4096
+
+// The tokens that samples begin with, of the prompt or the end of text; their number, 0 with err where the prompt
+// cannot be used.
+static int prompt_tokens(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
+    const Config *c = &run->model.config;
+    // a vocabulary without an end-of-text token has one id fewer than the model: begin with its last
+    ids[0] = run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : -1;
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
+    int count = 1;
+    if (c->prompt[0]) {
+        if (!run->tokenizer) {
+            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
+            return 0;
+        }
+        count = tokenizer_encode(run->tokenizer, c->prompt, ids, MOST_PROMPT_TOKENS, err);
+        if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
+        if (count <= 0) return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
+        error_set(err, EXIT_USER, "--tokenizer: token %d is beyond the model's vocabulary of %d", ids[i],
+                  c->shape.vocab);
+        return 0;
+    }
+    return count;
 }
 
 // A sample, from the prompt or from the end-of-text token.
 static bool show_sample(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    // a vocabulary without an end-of-text token has one id fewer than the model: begin with its last
-    int32_t ids[4096] = {run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : -1};
-    if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
-    int count = 1;
-    if (c->prompt[0]) {
-        if (!run->tokenizer)
-            return error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
-        count = tokenizer_encode(run->tokenizer, c->prompt, ids, 4096, err);
-        if (count <= 0) return count == 0 ? error_set(err, EXIT_USER, "--prompt is empty") : false;
-    }
-    for (int i = 0; i < count; i++)
-        if (ids[i] < 0 || ids[i] >= c->shape.vocab)
-            return error_set(err, EXIT_USER, "--tokenizer: token %d is beyond the model's vocabulary of %d", ids[i],
-                             c->shape.vocab);
+    int32_t ids[MOST_PROMPT_TOKENS];
+    int count = prompt_tokens(run, ids, err);
+    if (count == 0) return false;
     sample(&run->model, run->tokenizer, ids, count, c->sample_tokens);
     return true;
 }
@@ -608,12 +626,16 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
+// The last moment at which a save may begin; 0: there is no limit.
+static double deadline(const Run *run) {
+    double limit = (double)run->model.config.time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
+    double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
+    return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
+}
+
 static bool time_is_up(const Run *run) {
-    const Config *c = &run->model.config;
-    if (c->time_limit_ms == 0) return false;
-    double limit = (double)c->time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
-    double needed = run->longest_ms + (run->saver ? 2.0 * saver_expected_ms(run->saver) : 0.0);
-    return now_ms() - run->start_ms + 1.2 * needed > limit - spare;
+    double last = deadline(run);
+    return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
 
 // What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
@@ -651,6 +673,13 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
                          : "nothing is saved without --out",
             c->out);
     return true;
+}
+
+// An error that is not the training's own, of data for example, takes nothing of what is done: weights and states are
+// those after the last whole step. saver_close() waits and says how it went.
+static void rescue(Run *run, int64_t begun, const Error *err) {
+    if (run->place.ranks > 1 || !run->saver || run->done.step == begun || err->code == EXIT_DIVERGED) return;
+    if (saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
 }
 
 // Says where an outlier was skipped; false where too many updates in a row were.
@@ -694,6 +723,7 @@ static bool train(Run *run, Error *err) {
     if (ok && comm_max_i64(m->comm, missed)) ok = validate(run, err);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
+        m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
         ok = train_step(run, inputs, inputs + tokens, err);
@@ -705,18 +735,21 @@ static bool train(Run *run, Error *err) {
                  run->done.tokens - before, m->host.skipped);
         if (due(step, c->health_every)) log_health(run);
         ok = check_skips(run, err);
+        if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
             ok = together(run, show_sample(run, err), err);
-        if (ok && run->saver && save) saver_save(run->saver, &run->done);
         if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(inputs);
-    if (!ok) return false;
-    if (!reason && stop_at_once(m)) reason = signals_name(signals_stop()); // during the last validation
+    if (!ok) {
+        rescue(run, begun, err);
+        return false;
+    }
+    if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
     if (reason) return stop(run, reason, begun, err);
     return finish_saving(run, err);
 }
@@ -798,7 +831,6 @@ static bool start_or_resume(Run *run, Error *err) {
                 "with the micro-batch that it was trained with, or a divisor of it",
                 c->micro_batch, folder, (long long)run->done.sequences);
         if (run->train && !same_data(run, folder, err)) return false;
-        if (run->train && m->exec.rank == 0 && !checkpoint_set_aside(c->out, run->done.step, err)) return false;
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
@@ -843,6 +875,11 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                          "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
                          (long long)data_tokens(run->train), (long long)step_tokens);
     }
+    int32_t ids[MOST_PROMPT_TOKENS];
+    if (c->prompt[0] && c->sample_tokens > 0 && !prompt_tokens(run, ids, err)) return false; // now, not at the end
+    if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
+        return error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
+                         (long long)c->resume_step, (long long)run->steps);
     report(run);
     if (c->eval_only && run->val) {
         double loss;
@@ -860,6 +897,14 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                    (long long)run->done.step, share, examples);
     }
     if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
+    // until here nothing in --out has been touched: who ends the run now finds the old one as it was
+    int64_t number = comm_max_i64(m->comm, signals_stop());
+    if (number && m->exec.rank == 0)
+        fprintf(stderr, "ended by %s before the first step: nothing was changed%s%s\n", signals_name((int)number),
+                c->out[0] ? " in " : "", c->out);
+    if (number) return true;
+    bool leaves = c->out[0] && m->exec.rank == 0 && run->done.step > 0 && run->done.step < run->steps;
+    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, err), err)) return false;
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);

@@ -56,12 +56,14 @@ static int compare_descending(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-// The steps of all checkpoint folders under out, newest first; *steps is malloc'ed. No folder: none.
-static int list_steps(const char *out, int64_t **steps) {
+// The steps of all checkpoint folders under out, newest first; *steps is malloc'ed. No folder: none. -1: it cannot be
+// read, which must not be taken for there being none.
+static int list_steps(const char *out, int64_t **steps, Error *err) {
     int count = 0, capacity = 16;
     *steps = (int64_t *)xmalloc((size_t)capacity * sizeof **steps);
     DIR *dir = opendir(out);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+    bool good = dir || errno == ENOENT;
+    for (struct dirent *entry; dir && (errno = 0, (entry = readdir(dir)) || (good = errno == 0, false));) {
         int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
         if (count == capacity) {
@@ -71,9 +73,10 @@ static int list_steps(const char *out, int64_t **steps) {
         }
         (*steps)[count++] = step;
     }
+    if (!good) error_set(err, EXIT_DATA, "the folder %s cannot be read: %s", out, strerror(errno));
     if (dir) closedir(dir);
     qsort(*steps, (size_t)count, sizeof **steps, compare_descending);
-    return count;
+    return good ? count : -1;
 }
 
 // ---------------------------------------------------------------- saving
@@ -95,7 +98,10 @@ static bool add_text(const char *folder, const char *name, JsonText *text, JsonT
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
     size_t size;
-    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) return false;
+    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
+        fprintf(stderr, "warning: %s; the checkpoint is saved without it\n", err->text);
+        return true; // a vocabulary can be copied later, the weights cannot
+    }
     bool good = add_file(folder, as, data, size, manifest, err);
     free(data);
     return good;
@@ -249,11 +255,11 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
     if (!path_join(folder, size, out, name, err)) return false;
     if (path_is_folder(folder)) return check_folder(folder, true, err);
     int64_t *steps;
-    int count = list_steps(out, &steps);
-    if (count)
+    int count = list_steps(out, &steps, err);
+    if (count > 0)
         error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 "; the newest is of step %" PRId64, out,
                   step, steps[0]);
-    else
+    else if (count == 0)
         error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 ", nor any other", out, step);
     free(steps);
     return false;
@@ -265,7 +271,8 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
         good = found = find_step(out, step, folder, size, err);
     } else {
         int64_t *steps;
-        int count = list_steps(out, &steps);
+        int count = list_steps(out, &steps, err);
+        good = count >= 0;
         for (int i = 0; i < count && good && !found; i++) {
             char name[NAME_BUFFER];
             Error why;
@@ -286,8 +293,8 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
 
 bool checkpoint_set_aside(const char *out, int64_t step, Error *err) {
     int64_t *steps;
-    int count = list_steps(out, &steps);
-    bool good = true;
+    int count = list_steps(out, &steps, err);
+    bool good = count >= 0;
     for (int i = 0; i < count && good; i++) {
         char name[NAME_BUFFER], folder[PATH_BUFFER], aside[PATH_BUFFER];
         if (steps[i] <= step) continue;
@@ -338,7 +345,9 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
     remove_leftovers(out);
     if (keep <= 0) return;
     int64_t *steps;
-    int count = list_steps(out, &steps), complete = 1; // the one just saved
+    Error unread;
+    int count = list_steps(out, &steps, &unread), complete = 1; // the one just saved
+    if (count < 0) fprintf(stderr, "%s\n", unread.text);
     for (int i = 0; i < count; i++) {
         if (steps[i] >= saved) continue;
         char name[NAME_BUFFER], folder[PATH_BUFFER];

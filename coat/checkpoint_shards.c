@@ -1,5 +1,6 @@
 #include "checkpoint_shards.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -38,12 +39,14 @@ bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
     manifest_begin(&text);
     bool good = checkpoint_write_tensors(folder, name, s->optimizer, s->optimizer_count, s->exec, &text, err);
     manifest_finish(&text);
-    note_name(note, sizeof note, rank, good);
-    if (!path_join(path, sizeof path, folder, note, good ? err : &ignored)) good = false;
-    if (good)
-        good = file_replace(path, text.text, text.size, err);
-    else
-        file_replace(path, err->text, strlen(err->text), &ignored);
+    note_name(note, sizeof note, rank, true);
+    good = good && path_join(path, sizeof path, folder, note, err) && file_replace(path, text.text, text.size, err);
+    note_name(note, sizeof note, rank, false);
+    if (!good && path_join(path, sizeof path, folder, note, &ignored) &&
+        !file_replace(path, err->text, strlen(err->text), &ignored)) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // a full disk has room for a name at least
+        if (fd >= 0) close(fd);
+    }
     json_text_free(&text);
     return good;
 }

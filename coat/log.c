@@ -20,6 +20,9 @@ struct Log {
     bool quiet, json, colour;
     int fd;          // of log.jsonl, -1: none
     int64_t written; // bytes of whole lines in it
+    char *pending;   // lines that it could not take yet (disk full), for the next attempt
+    size_t pending_bytes;
+    bool failing;
     char path[PATH_MAX_LENGTH + 16];
     EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
@@ -137,8 +140,25 @@ static void add_number(char *line, size_t size, const char *key, const char *for
         snprintf(line + used, size - used, "null");
 }
 
+// Writes what the file has not taken yet. Where it cannot, the lines wait in memory: the disk may have room again.
+static void write_pending(Log *log) {
+    if (log->pending_bytes == 0) return;
+    if (write_all(log->fd, log->pending, log->pending_bytes)) {
+        log->written += (int64_t)log->pending_bytes;
+        log->pending_bytes = 0;
+        if (log->failing) fprintf(stderr, "note: %s: can be written again, nothing is missing\n", log->path);
+        log->failing = false;
+        return;
+    }
+    if (!log->failing)
+        fprintf(stderr, "warning: %s: cannot be written: %s; lines from step %" PRId64 " on wait in memory\n",
+                log->path, strerror(errno), log->step);
+    log->failing = true;
+    if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
+}
+
 // Ends the line and writes it in one piece to the file and, with --json, to the terminal. When the file cannot take
-// it (disk full), the torn line is removed, the file closed, and the run goes on without it.
+// it (disk full), the torn line is removed, and it waits for the next attempt.
 static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
@@ -148,15 +168,12 @@ static void write_line(Log *log, char *line, size_t size) {
         fflush(stdout);
     }
     if (log->fd < 0) return;
-    if (write_all(log->fd, line, used)) {
-        log->written += (int64_t)used;
-        return;
-    }
-    fprintf(stderr, "warning: %s: cannot be written: %s; it ends at step %" PRId64 "\n", log->path, strerror(errno),
-            log->step);
-    if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
-    close(log->fd);
-    log->fd = -1;
+    char *grown = (char *)realloc(log->pending, log->pending_bytes + used);
+    if (!grown) return;
+    log->pending = grown;
+    memcpy(log->pending + log->pending_bytes, line, used);
+    log->pending_bytes += used;
+    write_pending(log);
 }
 
 // The same figures for TensorBoard, with the same care.
@@ -307,7 +324,11 @@ void log_close(Log *log) {
     if (!log) return;
     bool used = log->steps_here > 0 || !isnan(log->val_loss);
     if (log->active && used && !log->json) print_end(log);
-    if (log->fd >= 0) close(log->fd);
+    if (log->fd >= 0) {
+        write_pending(log);
+        close(log->fd);
+    }
+    free(log->pending);
     events_close(log->events);
     free(log);
 }

@@ -48,7 +48,9 @@ static void write_files(Saver *s) {
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (s->good && gone)
         fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
-    if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, c->keep, c->keep_every);
+    // while updates are skipped the checkpoints from before may be the only good ones
+    int keep = s->snapshot.run.state.skipped_run > 0 ? 0 : c->keep;
+    if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
 
 static void *write_in_thread(void *argument) {

@@ -18,8 +18,8 @@ static void on_stop(int number) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
+        stop_time = now; // before the number: another thread may be in here with the second signal
         stop_signal = number;
-        stop_time = now;
         if (write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0; // the run ends all the same
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);

@@ -131,15 +131,14 @@ static void test_failing_saves(void **state) {
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
-    size_t size, size_after;
-    char *before = read_file(in(folder, "manifest.json"), &size);
+    // a vocabulary that is gone is no reason to lose the weights
     rs = fill(run, 2);
-    assert_false(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "no-tokenizer.json");
-    char *after = read_file(in(folder, "manifest.json"), &size_after);
-    assert_int_equal(size, size_after);
-    assert_memory_equal(before, after, size);
+    int kept = quiet_begin();
+    assert_true(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "no-tokenizer.json"));
+    free(said);
+    assert_false(path_is_file(in(folder, "vocab.json")));
     assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
     assert_true(find("fails", 20, &err));
     // out is a file, lies under a file, or a file has the checkpoint's name
@@ -154,8 +153,6 @@ static void test_failing_saves(void **state) {
     assert_says(&err, "step-00000020");
     assert_true(path_is_file(path_of("taken/step-00000020")));
     assert_false(path_is_folder(path_of("taken/.step-00000020.tmp")));
-    free(before);
-    free(after);
     run_close(run);
 }
 

@@ -117,6 +117,26 @@ blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights gr
 diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite" "${blowup[@]}" --out "$folder/nan"
 diverges "the same without the guard" "3 updates in a row had a non-finite" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 
+# --- errors in the middle of a run take nothing of what was done
+"$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \
+    --quiet --out "$folder/prompt" >"$folder/out" 2>"$folder/said"
+[ $? -eq 1 ] && grep -q '^error: --prompt' "$folder/said" && [ ! -s "$folder/prompt/log.jsonl" ]
+check "a prompt that cannot be used is an error before the first step" $? "$(cat "$folder/said" "$folder/out")"
+# a token beyond the vocabulary in the last of the sequences, which the runs before did not reach
+small=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --no-shuffle)
+head -c $((1024 + 2 * 32 * 40 + 2)) "$data" >"$folder/bad.bin"
+printf '\xff\xff' | dd of="$folder/bad.bin" bs=1 seek=$((1024 + 2 * 32 * 39)) conv=notrunc 2>/dev/null
+count=$((32 * 40 + 1))
+printf "$(printf '\\x%02x\\x%02x\\x00\\x00' $((count % 256)) $((count / 256)))" | dd of="$folder/bad.bin" bs=1 seek=8 conv=notrunc 2>/dev/null
+"$program" "${small[@]}" --train "$folder/bad.bin" --steps 10 --out "$folder/bad" >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && [ -d "$folder/bad/step-00000009" ] && grep -q '^error: ' "$folder/said"
+check "bad data end with 2, and with a checkpoint of the last whole step" $? "$(cat "$folder/said")" "$(ls "$folder/bad")"
+"$program" "${small[@]}" --train "$data" --steps 6 --save-every 2 --out "$folder/done" >/dev/null 2>&1
+cp "$folder/done/log.jsonl" "$folder/done.jsonl"
+"$program" "${small[@]}" --train "$data" --steps 2 --resume=2 --out "$folder/done" >/dev/null 2>"$folder/said"
+[ $? -eq 1 ] && [ -d "$folder/done/step-00000006" ] && cmp -s "$folder/done.jsonl" "$folder/done/log.jsonl"
+check "--resume=STEP with nothing left to do changes nothing" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
+
 # --- the Slurm script, with stand-ins for Slurm's commands: a job that is ended early queues again until all is done
 mkdir "$folder/bin"
 cat >"$folder/bin/srun" <<'END'

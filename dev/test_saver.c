@@ -114,6 +114,7 @@ static void test_keep(void **state) {
     Saving s = saving_open(run, "keep");
     s.config.keep = 2;
     s.config.keep_every = 30;
+    rs.state.skipped_run = 0;
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
     for (int step = 10; step <= 100; step += 10) {
         rs.step = step;
@@ -127,6 +128,18 @@ static void test_keep(void **state) {
         snprintf(name, sizeof name, "keep/step-%08d", step);
         assert_int_equal(path_is_folder(path_of(name)), step % 30 == 0 || step >= 90);
     }
+    // while updates are skipped nothing from before is removed
+    s = saving_open(run, "skipping");
+    s.config.keep = 1;
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    for (int step = 10; step <= 30; step += 10) {
+        rs.step = step;
+        rs.state.skipped_run = step > 10;
+        saver_save(s.saver, &rs);
+    }
+    wait_for(&s);
+    saving_close(&s);
+    assert_true(path_is_folder(path_of("skipping/step-00000010")));
     run_close(run);
 }
 
