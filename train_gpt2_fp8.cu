@@ -875,11 +875,12 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                          "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
                          (long long)data_tokens(run->train), (long long)step_tokens);
     }
-    int32_t ids[MOST_PROMPT_TOKENS];
-    if (c->prompt[0] && c->sample_tokens > 0 && !prompt_tokens(run, ids, err)) return false; // now, not at the end
-    if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        return error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
-                         (long long)c->resume_step, (long long)run->steps);
+    int32_t ids[MOST_PROMPT_TOKENS]; // a prompt that cannot be used is found now, not at the end
+    bool usable = !c->prompt[0] || c->sample_tokens == 0 || prompt_tokens(run, ids, err) > 0;
+    if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
+        usable = error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
+                           (long long)c->resume_step, (long long)run->steps);
+    if (!together(run, usable, err)) return false;
     report(run);
     if (c->eval_only && run->val) {
         double loss;

@@ -66,7 +66,7 @@ except OSError:
     pass
 os.waitpid(pid, 0)' "$@" | tr -d '\r'
 }
-if command -v python3 >/dev/null; then
+if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     TERM=xterm terminal 80 env -u NO_COLOR "${run[@]}" >"$folder/narrow"
     says "colours on a terminal" $'^3/4 loss \033\\[1m[0-9.]+\033\\[0m norm' "$folder/narrow"
     is "nothing wraps at 80 columns" "$(sed 's/\x1b\[[0-9]*m//g' "$folder/narrow" | awk 'length > 80')" ""
@@ -75,6 +75,6 @@ if command -v python3 >/dev/null; then
     TERM=xterm NO_COLOR=1 terminal 120 "${run[@]}" >"$folder/wide"
     says "words where there is room" '^step 3/4 \| loss .* left$' "$folder/wide"
 else
-    echo "skip - terminals: no python3"
+    echo "skip - terminals: no python3, or no pseudo-terminals"
 fi
 exit $failures
