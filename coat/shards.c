@@ -178,6 +178,7 @@ void shards_weights_needed(Shards *s, int l, int next) {
 // FP8 codes of shares: the processes find the maxima of the whole weights, then each makes its codes.
 static void quantize_shares(Shards *s) {
     int count = s->coded_per_layer * s->layers;
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1; // what was gathered is of the values before
     if (count == 0) return;
     s->exec->ops->weights_maxima(s->exec, s->coded, count);
     comm_after_compute(s->comm);
@@ -188,7 +189,6 @@ static void quantize_shares(Shards *s) {
 
 void shards_weights_loaded(Shards *s) {
     int of_layers = s->coded_per_layer * s->layers;
-    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
     if (s->zero >= 3) {
         quantize_shares(s);
         s->exec->ops->weights_quantize(s->exec, s->coded + of_layers, s->coded_of_none);
@@ -295,8 +295,11 @@ void shards_norm(Shards *s, StepState *state) {
 
 void shards_update(Shards *s, StepState *state) {
     s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
-    if (s->zero == 0 || s->zero >= 3) shards_weights_loaded(s);
-    if (s->zero == 0) return;
+    if (s->zero == 0) {
+        shards_weights_loaded(s);
+        return;
+    }
+    if (s->zero >= 3) quantize_shares(s);
     comm_after_compute(s->comm);
     gather_values(s, s->layers); // needed first
     for (int l = 0; l < s->layers; l++) gather_values(s, l);

@@ -215,6 +215,17 @@ static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code
     t->transposed = transposed;
 }
 
+// A product's operand that is made on the way, in FP8 or (a transpose that is no copy) plain; not `made`: it is `source`.
+static void make_copy(TensorLayout *t, bool made, int source, bool fp8, bool transposed, Format code) {
+    if (!made) {
+        make_alias(t, source);
+        return;
+    }
+    make_operand(t, fp8, transposed, code);
+    make_scratch(t);
+    t->saved = false;
+}
+
 // Maxima of rows lie with a tensor that is quantised after the operation that makes it (DRESID: each norm_backward
 // writes them anew; DQKV: attention_backward), else with the codes, where the quantising operation itself leaves them
 // between its passes.
@@ -269,14 +280,8 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_LOGITS_GRAD:
     case RULE_LOGITS_GRAD_T:
-        if (!fp8_head) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, true, row->rule == RULE_LOGITS_GRAD_T, FMT_E5M2);
-        make_scratch(t);
-        t->category = CATEGORY_LOGITS;
-        t->saved = false;
+        make_copy(t, fp8_head, row->source, true, row->rule == RULE_LOGITS_GRAD_T, FMT_E5M2);
+        if (fp8_head) t->category = CATEGORY_LOGITS;
         break;
     case RULE_HEAD_IN:
         make_operand(t, fp8_head, false, FMT_E4M3);
@@ -284,15 +289,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         t->saved = false;
         make_scratch(t);
         break;
-    case RULE_HEAD_IN_T:
-        if (!fp8_head) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, true, true, FMT_E4M3);
-        t->saved = false;
-        make_scratch(t);
-        break;
+    case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
     case RULE_CARRIED:
         t->exists = coat;
         make_scratch(t);
@@ -321,46 +318,20 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         if (!t->saved) make_scratch(t);
         break;
     case RULE_ATT_OUT_Q:
-        if (!fp8) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, true, false, FMT_E4M3);
-        t->has_amax = codes_have_amax(id);
-        t->saved = false;
-        make_scratch(t);
+        make_copy(t, fp8, row->source, true, false, FMT_E4M3);
+        t->has_amax = fp8 && codes_have_amax(id);
         break;
     case RULE_NORM_OUT_T:
     case RULE_ACT_OUT_T: {
         bool rebuilt = row->rule == RULE_NORM_OUT_T ? rebuild_norm : rebuild_act;
-        if (!fp8 && !rebuilt) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, fp8, true, FMT_E4M3);
-        t->saved = false;
-        make_scratch(t);
+        make_copy(t, fp8 || rebuilt, row->source, fp8, true, FMT_E4M3);
         break;
     }
-    case RULE_ATT_OUT_T:
-        if (!fp8) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, true, true, FMT_E4M3);
-        t->saved = false;
-        make_scratch(t);
-        break;
+    case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;
     case RULE_GRAD_Q:
     case RULE_GRAD_QT:
-        if (!fp8) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_operand(t, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
-        t->has_amax = codes_have_amax(id);
-        t->saved = false;
-        make_scratch(t);
+        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
+        t->has_amax = fp8 && codes_have_amax(id);
         break;
     }
 }
