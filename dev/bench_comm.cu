@@ -286,6 +286,7 @@ static void open_all(Comms *c, const CommPlace *place) {
 }
 
 static void close_all(Comms *c) {
+    cuda_replay_forget(&c->exec);
     comm_close(c->comm);
     c->exec.ops->release(&c->exec, c->wrong);
     c->exec.ops->release(&c->exec, c->b);

@@ -117,12 +117,18 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     return false;
 }
 
+void cuda_replay_forget(Exec *exec) {
+    for (Replay &replay : cuda_backend(exec)->replay) {
+        if (replay.graph) cudaGraphExecDestroy(replay.graph);
+        replay = {};
+    }
+}
+
 void cuda_close(Exec *exec) {
     CudaBackend *backend = cuda_backend(exec);
     if (!backend) return;
     cudaStreamSynchronize(backend->stream);
-    for (int i = 0; i < MAX_REPLAYS; i++)
-        if (backend->replay[i].graph) cudaGraphExecDestroy(backend->replay[i].graph);
+    cuda_replay_forget(exec);
     if (exec->rank == 0 && backend->matmul) matmul_save_tuned(backend->matmul);
     attention_close(backend->attention);
     matmul_close(backend->matmul);

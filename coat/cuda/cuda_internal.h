@@ -163,6 +163,7 @@ void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 void cuda_synchronize(Exec *exec);
 bool cuda_replay_begin(Exec *exec, int id);
 void cuda_replay_end(Exec *exec, int id);
+void cuda_replay_forget(Exec *exec); // what was recorded; communication in it keeps its communicator from ending
 void cuda_range_push(Exec *exec, const char *name);
 void cuda_range_pop(Exec *exec);
 void cuda_describe(Exec *exec, char *text, size_t size);

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# GPT-2 124M in COAT on a GPU: a run that is killed again and again, also in the middle of saves, and resumed each time
+# must end with the checkpoint of the run that was left alone, byte for byte; and what background checkpoints cost, by
+# the wall clock. About 4 minutes on an H200.
+#
+#   dev/check_kill.sh 'data/tokens/gpt2_train_*.bin'
+#       PROGRAM=./train_gpt2_fp8   KILLS=6   STEPS=200 (of the runs that are timed)   FLAGS="--model gpt2 ..."
+#       DELAY=3                    seconds until the first step, at least
+#       OUT=FOLDER                 where the runs go and stay (default: a folder that is removed)
+set -uo pipefail
+[ $# -eq 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+program=${PROGRAM:-./train_gpt2_fp8} kills=${KILLS:-6} steps=${STEPS:-200}
+if [ -n "${OUT:-}" ]; then
+    folder=$OUT
+    mkdir -p "$folder"
+else
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+fi
+failed=0
+
+# shellcheck disable=SC2206 # the flags are words
+run=(${FLAGS:---model gpt2 --micro-batch 16 --batch-tokens 16384 --recipe coat} --train "$1" --sample-tokens 0 --seed 5 --quiet)
+
+# --- kill -9 --------------------------------------------------------------------------------------------------------
+survive=("${run[@]}" --steps 200 --save-every 20 --keep 3)
+begin=$(date +%s%N)
+"$program" "${survive[@]}" --out "$folder/alone" --overwrite >"$folder/alone.log" 2>&1 || { tail -n 3 "$folder/alone.log"; exit 1; }
+alone=$((($(date +%s%N) - begin) / 1000000))
+echo "alone: $alone ms"
+in_save=0
+for ((i = 1; i <= kills; i++)); do
+    "$program" "${survive[@]}" --out "$folder/killed" --resume >"$folder/killed.log" 2>&1 &
+    process=$!
+    if [ $((i % 2)) -eq 1 ]; then # while a checkpoint is being written
+        for ((wait = 0; wait < 3000; wait++)); do
+            if compgen -G "$folder/killed/.step-*.tmp" >/dev/null || ! kill -0 $process 2>/dev/null; then break; fi
+            sleep 0.01
+        done
+        sleep "0.0$((RANDOM % 10))"
+    else # at some moment
+        sleep "$((${DELAY:-3} + RANDOM % 3)).$((RANDOM % 10))"
+    fi
+    kill -9 $process 2>/dev/null && echo "kill $i: $(ls "$folder/killed" 2>/dev/null | grep step | tr '\n' ' ')"
+    wait $process 2>/dev/null
+    ! compgen -G "$folder/killed/.step-*.tmp" >/dev/null || in_save=$((in_save + 1))
+done
+"$program" "${survive[@]}" --out "$folder/killed" --resume >"$folder/killed.log" 2>&1 || failed=1
+if diff -r "$folder/alone/step-00000200" "$folder/killed/step-00000200" >"$folder/diff.log" 2>&1; then
+    echo "ok - $kills kills, $in_save of them within a save: the last checkpoint is equal byte for byte"
+else
+    echo "not ok - the last checkpoints differ: $(head -n 1 "$folder/diff.log")"
+    failed=1
+fi
+
+# --- what saving costs ----------------------------------------------------------------------------------------------
+for every in 0 50 0 50 0 50; do
+    begin=$(date +%s%N)
+    "$program" "${run[@]}" --micro-batch 64 --batch-tokens 65536 --steps "$steps" --save-every $every --out "$folder/timed" --overwrite \
+        >"$folder/timed.log" 2>&1 || { failed=1; tail -n 3 "$folder/timed.log"; }
+    echo "$every $((($(date +%s%N) - begin) / 1000000))"
+done | tee "$folder/times" | awk '{ printf "--save-every %d: %d ms\n", $1, $2 }'
+# the fastest of each: what else the machine does comes on top of either
+awk -v steps="$steps" '!($1 in best) || $2 < best[$1] { best[$1] = $2 }
+    END { printf "a step: %.2f ms without, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"
+exit $failed
