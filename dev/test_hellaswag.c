@@ -256,12 +256,9 @@ static void hostile_words(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows),
-        cmocka_unit_test(smallest_mean_wins),
-        cmocka_unit_test(shared_passes),
-        cmocka_unit_test(a_length_that_just_fits),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(hostile_words),
+        cmocka_unit_test(rows),          cmocka_unit_test(smallest_mean_wins),
+        cmocka_unit_test(shared_passes), cmocka_unit_test(a_length_that_just_fits),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(hostile_words),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }
