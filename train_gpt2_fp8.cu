@@ -434,14 +434,16 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     return ok;
 }
 
-// How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them.
+// How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them, which the processes
+// share.
 static int evaluate_hellaswag(Model *m, HellaSwag *set) {
     int B = m->config.micro_batch, T = (hellaswag_length(set) + 63) / 64 * 64;
     if (T > m->config.seq_len) T = m->config.seq_len;
     size_t tokens = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
     float *losses = (float *)xmalloc(tokens * sizeof *losses);
-    for (int row = 0; row < hellaswag_rows(set) && !stop_at_once(m); row += B) {
+    int row;
+    for (int n = 0; (row = hellaswag_pass(set, n, B, m->exec.rank, m->exec.ranks)) >= 0 && !stop_at_once(m); n++) {
         hellaswag_batch(set, row, B, T, inputs, targets);
         batch_upload(m, B, T, inputs, targets);
         model_forward(m);
@@ -452,7 +454,7 @@ static int evaluate_hellaswag(Model *m, HellaSwag *set) {
     state_upload(m); // a loss that is not finite has been noted there, but is none of training's
     free(losses);
     free(inputs);
-    return hellaswag_right(set);
+    return (int)comm_sum_i64(m->comm, hellaswag_right(set));
 }
 
 // Validation batches: as many as asked for, and as there are.

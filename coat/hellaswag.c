@@ -147,6 +147,15 @@ int hellaswag_length(const HellaSwag *set) {
     return set->longest;
 }
 
+int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
+    // passes that begin and end with whole examples
+    const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
+    const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
+    if ((round + n % together) * batch >= rows) return -1; // rank 0, whose rows come first, has none left
+    const int64_t row = (round + (int64_t)rank * together + n % together) * batch;
+    return (int)(row < rows ? row : rows);
+}
+
 void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets) {
     for (int r = 0; r < count; r++, inputs += T, targets += T) {
         for (int t = 0; t < T; t++) {

@@ -26,6 +26,12 @@ int hellaswag_examples(const HellaSwag *set);
 int hellaswag_rows(const HellaSwag *set);   // one per ending: row r is ending r % 4 of example r / 4
 int hellaswag_length(const HellaSwag *set); // tokens of the longest row
 
+// The first row of a process's n-th pass over `batch` rows, which may lie beyond the last one; -1 after the last pass.
+// The passes are those of one process, row 0 first, dealt to the processes in turns, so many at a time that each gets
+// whole examples: then what is computed together (one FP8 scale, say) does not depend on how many processes there are.
+// All of them make the same number of passes.
+int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
+
 // Fills inputs, targets (count, T) with the rows [first, first + count), T >= hellaswag_length(): situation and ending
 // in the inputs, the ending's tokens in the targets at the positions that predict them, everywhere else -1, where the
 // loss is 0. Rows beyond the last are empty.
@@ -34,8 +40,8 @@ void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t 
 // Takes the token losses (count, T) of such a batch. Rows may come in any order.
 void hellaswag_take(HellaSwag *set, int first, int count, int T, const float *losses);
 
-// How many examples are right, once all rows have been taken. Where losses are equal the first counts; one that is
-// not finite never wins.
+// How many examples are right, of those whose rows have been taken. Where losses are equal the first counts; one that
+// is not finite never wins.
 int hellaswag_right(const HellaSwag *set);
 
 #ifdef __cplusplus

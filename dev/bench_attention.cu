@@ -4,10 +4,9 @@
 // and compared bit for bit.
 //
 //   bench_attention [--quick]
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 #include "coat/cuda/attention.h"
 
-#define CEILING_SIZE 8192
 #define TOLERANCE 0.02 // relative, in the mean square: BF16 operands and results against FP32
 
 // Operands of one shape. qkv packed (M, (heads + 2 kv_heads) * head_dim); the rest (M, heads * head_dim).
@@ -117,30 +116,6 @@ static bool check_repeats(Bench *bench, Attention *a) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-typedef struct {
-    Tensor y, x, bias;
-    Weight w;
-} Square;
-
-static void run_square(Bench *bench, void *context) {
-    Square *s = (Square *)context;
-    bench->exec.ops->linear_forward(&bench->exec, s->y, s->x, s->w, s->bias);
-}
-
-static double ceiling(Bench *bench) {
-    Square s = {};
-    s.y = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, FMT_BF16, 1.0f);
-    s.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, FMT_BF16, 1.0f);
-    s.w.value = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, FMT_BF16, 1.0f);
-    float ms = bench_median_ms(bench, run_square, &s);
-    double size = CEILING_SIZE, tflops = 2 * size * size * size / (ms * 1e-3) / 1e12;
-    printf("ceiling, bf16 product %d x %d x %d: %.0f TFLOP/s\n", CEILING_SIZE, CEILING_SIZE, CEILING_SIZE, tflops);
-    bench_release(bench, s.y);
-    bench_release(bench, s.x);
-    bench_release(bench, s.w.value);
-    return tflops;
-}
-
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
@@ -151,18 +126,18 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, double
     a.o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.d_o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
-    float forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
+    double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
     // two products forward, five backward, over the lower half of the scores
     double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
-    double rate_forward = flops / forward / 1e9, rate_backward = 2.5 * flops / backward / 1e9;
+    double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     AttentionSlice slice = attention_slice(s, ATTENTION_WORKSPACE_LIMIT);
     bool right = check_sequence(bench, &a, 0);
     right = check_sequence(bench, &a, s.B - 1) && right;
     right = check_repeats(bench, &a) && right;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
            "TFLOP/s %4.1f %%  slice %d x %d planned %zu used up to %zu MB  %s\n",
-           name, s.B, s.T, s.heads, s.kv_heads, s.head_dim, (double)forward, rate_forward, 100 * rate_forward / limit,
-           (double)backward, rate_backward, 100 * rate_backward / limit, slice.sequences, slice.kv_heads,
+           name, s.B, s.T, s.heads, s.kv_heads, s.head_dim, forward, rate_forward * 1e-12, 100 * rate_forward / limit,
+           backward, rate_backward * 1e-12, 100 * rate_backward / limit, slice.sequences, slice.kv_heads,
            attention_workspace_bytes(s) / 1000000,
            attention_workspace_used(cuda_backend(&bench->exec)->attention) / 1000000, right ? "ok" : "WRONG");
     Tensor all[] = {a.qkv, a.o, a.lse, a.d_o, a.dqkv};
@@ -197,7 +172,7 @@ int main(int argc, char **argv) {
         if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
-    double limit = ceiling(&bench);
+    double limit = bench_product_ceiling(&bench, false);
     int wrong = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         wrong += !bench_shape(&bench, shapes[i].name, shapes[i].shape, limit);

@@ -1,12 +1,13 @@
 // Our own backward of causal attention (coat/cuda/attention_backward.h) against the FP32 kernels, on shapes chosen to
-// show which part is wrong, and its time beside cuDNN's deterministic backward.
+// show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
+// share of what a large BF16 product reaches in the same run.
 //
 //   bench_attention_backward [--quick]
 //
 // Where a gradient is wrong its first wrong element is printed, and a map of the error of the first wrong head, relative
 // to the size of the gradient: rows of 64 tokens (a warpgroup's part) by groups of 8 columns, and the 64 rows of the
 // first wrong part.
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 #include "coat/cuda/attention.h"
 #include "coat/cuda/attention_backward.h"
 
@@ -230,8 +231,18 @@ static bool check_shape(Bench *bench, AttentionShape s) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-// Our kernel under other schedules, and its parts alone.
-static void time_variants(Bench *bench, Attention *a) {
+// Five products over the lower half of the scores.
+static double backward_flops(AttentionShape s) {
+    return 5.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
+}
+
+static void print_time(const char *name, double ms, AttentionShape s, double limit) {
+    const double rate = backward_flops(s) / ms * 1e3;
+    printf("  %-18s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
+}
+
+// Our kernel under other schedules, and its parts alone, of which the time says enough.
+static void time_variants(Bench *bench, Attention *a, double limit) {
     const struct {
         const char *name;
         AttentionBackwardTuning tuning;
@@ -243,25 +254,28 @@ static void time_variants(Bench *bench, Attention *a) {
     const AttentionBackwardTuning usual = attention_backward_tuning;
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
         attention_backward_tuning = variants[i].tuning;
-        printf("  %s %.3f", variants[i].name, (double)bench_median_ms(bench, run_ours, a));
+        const double ms = bench_median_ms(bench, run_ours, a);
+        if (variants[i].tuning.units == 3)
+            print_time(variants[i].name, ms, a->shape, limit);
+        else
+            printf("  %-18s %8.3f ms\n", variants[i].name, ms);
     }
-    printf(" ms\n");
     attention_backward_tuning = usual;
 }
 
-static void time_shape(Bench *bench, const char *name, AttentionShape s) {
+// limit: what a large product reaches, operations per second.
+static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
     exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2), s);
-    float ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
-    float ours_again = bench_median_ms(bench, run_ours, &a);
-    // five products over the lower half of the scores
-    double flops = 5.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
-    printf("%-12s B %3d T %5d heads %2d  ours %7.3f / %7.3f ms %4.0f TFLOP/s  cuDNN %7.3f ms %4.0f TFLOP/s  ratio %.2f"
-           "  workspace %.1f MB\n",
-           name, s.B, s.T, s.heads, (double)ours, (double)ours_again, flops / ours / 1e9, (double)cudnn,
-           flops / cudnn / 1e9, (double)(cudnn / ours), (double)attention_backward_bytes(s) / 1e6);
-    if (!bench->quick) time_variants(bench, &a);
+    const double ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
+    const double ours_again = bench_median_ms(bench, run_ours, &a);
+    printf("%s, B %d T %d heads %d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
+           s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
+    print_time("ours", ours, s, limit);
+    print_time("cuDNN", cudnn, s, limit);
+    print_time("ours, again", ours_again, s, limit);
+    if (!bench->quick) time_variants(bench, &a, limit);
     close_shape(bench, &a);
 }
 
@@ -304,7 +318,8 @@ int main(int argc, char **argv) {
     attention_backward_tuning.alternate = true;
     for (size_t i = 4; i < 8; i++) wrong += !check_shape(&bench, checks[i]);
     attention_backward_tuning.alternate = false;
-    for (size_t i = 0; i < time_count; i++) time_shape(&bench, times[i].name, times[i].shape);
+    const double limit = bench_product_ceiling(&bench, false);
+    for (size_t i = 0; i < time_count; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
     return wrong ? EXIT_USER : EXIT_DONE;

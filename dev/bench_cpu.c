@@ -1,5 +1,5 @@
 // Times the CPU backend's operations at the shapes of GPT-2 124M: products against the machine's own sgemm rate,
-// and the others against its memory copy, both measured in the same run.
+// and the others against its memory copy, large and as short as they are, all measured in the same run.
 //   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
 #include <time.h>
 
@@ -20,6 +20,7 @@
 typedef struct {
     Exec exec;
     Config config;
+    int threads;
     double peak_flops, copy_bytes; // per second
 } Bench;
 
@@ -101,15 +102,21 @@ static double sgemm_rate(Bench *b, int threads) {
 }
 #endif
 
-static double copy_bandwidth(int threads) {
-    const int64_t bytes = (int64_t)1 << 28, piece = (int64_t)1 << 20;
+#define LARGE_COPY ((int64_t)1 << 29) // bytes read and written
+
+// Bytes per second of a copy that reads and writes `moved` bytes together; a short one stays in the caches, as what an
+// operation on as much may.
+static double copy_rate(int threads, int64_t moved) {
+    const int64_t page = 4096, most = (int64_t)1 << 20, pages = (moved / 2 + page - 1) / page, bytes = pages * page;
+    int64_t piece = (pages + threads - 1) / threads * page;
+    if (piece > most) piece = most;
     Tensor from = make(FMT_FP32, 1, bytes / 4), to = make(FMT_FP32, 1, bytes / 4);
     double best = 0;
-    for (int attempt = 0; attempt < 5; attempt++) {
+    for (int attempt = 0; attempt < 6; attempt++) {
         double start = now();
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < bytes / piece; i++)
-            memcpy((char *)to.data + i * piece, (char *)from.data + i * piece, (size_t)piece);
+        for (int64_t at = 0; at < bytes; at += piece)
+            memcpy((char *)to.data + at, (char *)from.data + at, (size_t)(bytes - at < piece ? bytes - at : piece));
         best = fmax(best, 2.0 * (double)bytes / (now() - start));
     }
     free(from.data);
@@ -247,42 +254,52 @@ static Block make_block(int64_t M) {
     return k;
 }
 
-// `amount` is what the operation must read and write at least, in bytes, or what it must calculate; `ceiling` is the
-// most of it per second.
-static void report(Bench *b, Block *k, const char *name, void (*run)(Exec *, Block *), double amount, const char *unit,
-                   double ceiling) {
+// `amount` is what the operation must read and write at least, in bytes, or what it must calculate; the shares are of
+// `ceiling`, the most of it per second, and of a second one where that is not 0.
+static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
+                   const char *unit, double ceiling, double second) {
     double best = 1e9;
     for (int attempt = 0; attempt < 6; attempt++) {
         double start = now();
         run(&b->exec, k);
         best = fmin(best, now() - start);
     }
-    printf("%-22s %9.2f ms %8.1f %s %5.0f %%\n", name, best * 1e3, amount / best * 1e-9, unit,
+    printf("%-20s %-16s %9.2f ms %8.1f %-7s %5.0f %%", name, shape, best * 1e3, amount / best * 1e-9, unit,
            100 * amount / best / ceiling);
+    if (second > 0) printf(" %5.0f %%", 100 * amount / best / second);
+    printf("\n");
 }
 
-static void report_memory(Bench *b, Block *k, const char *name, void (*run)(Exec *, Block *), double bytes) {
-    report(b, k, name, run, bytes, "GB/s", b->copy_bytes);
+// An operation on (rows, cols).
+static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, int64_t cols,
+                          void (*run)(Exec *, Block *), double bytes) {
+    char shape[48];
+    snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)cols);
+    report(b, k, name, shape, run, bytes, "GB/s", b->copy_bytes, copy_rate(b->threads, (int64_t)bytes));
 }
 
 static void bench_memory(Bench *b, int64_t M) {
+    const int64_t C = CHANNELS;
     Block k = make_block(M);
     const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS; // bytes of (M, C); elements
     double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;           // of the causal half
-    printf("\nmemory-bound operations, share of the copy's %.1f GB/s\n", b->copy_bytes * 1e-9);
-    report_memory(b, &k, "residual + norm", run_residual_norm, 4 * row);
-    report_memory(b, &k, "norm backward", run_norm_backward, 4 * row);
-    report_memory(b, &k, "gelu", run_gelu, 12 * row);
-    report_memory(b, &k, "gelu backward", run_gelu_backward, 12 * row);
-    report_memory(b, &k, "bias gradient", run_bias_gradient, row);
-    report_memory(b, &k, "loss", run_loss, 4.0 * HEAD_CHUNK * VOCAB);
-    report_memory(b, &k, "embedding", run_embed, 3 * row);
-    report_memory(b, &k, "embedding backward", run_embed_backward, 5 * row + 8.0 * SEQUENCE * CHANNELS);
-    report_memory(b, &k, "gradient norm", run_grad_norm, 2 * weights);
-    report_memory(b, &k, "adamw", run_adamw, (2 + 2 + 8 * 3) * weights);
-    printf("\nattention, of the causal half, share of the machine's sgemm\n");
-    report(b, &k, "attention", run_attention, flops, "GFLOP/s", b->peak_flops);
-    report(b, &k, "attention backward", run_attention_backward, 2.5 * flops, "GFLOP/s", b->peak_flops);
+    printf("\nmemory-bound operations, shares of the large copy's %.1f GB/s and of a copy as short\n",
+           b->copy_bytes * 1e-9);
+    report_memory(b, &k, "residual + norm", M, C, run_residual_norm, 4 * row);
+    report_memory(b, &k, "norm backward", M, C, run_norm_backward, 4 * row);
+    report_memory(b, &k, "gelu", M, 4 * C, run_gelu, 12 * row);
+    report_memory(b, &k, "gelu backward", M, 4 * C, run_gelu_backward, 12 * row);
+    report_memory(b, &k, "bias gradient", M, C, run_bias_gradient, row);
+    report_memory(b, &k, "loss", HEAD_CHUNK, VOCAB, run_loss, 4.0 * HEAD_CHUNK * VOCAB);
+    report_memory(b, &k, "embedding", M, C, run_embed, 3 * row);
+    report_memory(b, &k, "embedding backward", M, C, run_embed_backward, 5 * row + 8.0 * SEQUENCE * CHANNELS);
+    report_memory(b, &k, "gradient norm", 4 * C, C, run_grad_norm, 2 * weights);
+    report_memory(b, &k, "adamw", 4 * C, C, run_adamw, (2 + 2 + 8 * 3) * weights);
+    printf("\nattention (sequences x tokens x heads x width), of the causal half, share of the machine's sgemm\n");
+    char shape[64];
+    snprintf(shape, sizeof shape, "%d x %d x %d x %d", k.attention.B, k.attention.T, HEADS, CHANNELS / HEADS);
+    report(b, &k, "attention", shape, run_attention, flops, "GFLOP/s", b->peak_flops, 0);
+    report(b, &k, "attention backward", shape, run_attention_backward, 2.5 * flops, "GFLOP/s", b->peak_flops, 0);
 }
 
 int main(int argc, char **argv) {
@@ -307,7 +324,8 @@ int main(int argc, char **argv) {
     char text[256];
     b.exec.ops->describe(&b.exec, text, sizeof text);
     b.peak_flops = sgemm_rate(&b, threads);
-    b.copy_bytes = copy_bandwidth(threads);
+    b.threads = threads;
+    b.copy_bytes = copy_rate(threads, LARGE_COPY);
     printf("%s\nsgemm of %s%s %.1f GFLOP/s, memory copy %.1f GB/s (read + write)\n", text,
            blas_open() ? "OpenBLAS " : "the backend itself", blas_open() ? blas_core() : "", b.peak_flops * 1e-9,
            b.copy_bytes * 1e-9);

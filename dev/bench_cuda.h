@@ -1,5 +1,5 @@
 // What the benchmarks of the GPU share: a device with a workspace, tensors with random values (speed depends on
-// the data), and the median time of an operation.
+// the data), and the median time of an operation. bench_ceiling.h has what that is held against.
 #pragma once
 #include "coat/cuda/cuda_internal.h"
 #include "coat/rng.h"
@@ -9,7 +9,10 @@ typedef struct {
     Config config;
     bool quick;    // fewer repetitions and the smaller model only
     bool autotune; // matrix products: time the algorithms, print the table
+    bool alone;    // bench_steady_ms is bench_median_ms
 } Bench;
+
+#define SETS 3 // of operands, in turn, so that together they are larger than the L2 cache
 
 // --- values -------------------------------------------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
@@ -125,20 +128,22 @@ static inline int bench_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Median milliseconds of an operation, after warm-up.
-static inline float bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
-    enum { WARM_UP = 3, MOST = 21, QUICK = 7 };
+#define BENCH_RUNS 21 // at most, of which the median counts
+
+// Median milliseconds per operation of `runs` runs. A run times `repeats` operations, one right behind the other, after
+// `ahead` others that are not timed.
+static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void *), void *context, int runs, int ahead,
+                                   int repeats) {
     const char *doing = "timing";
-    int runs = bench->quick ? QUICK : MOST;
     cudaStream_t stream = cuda_backend(&bench->exec)->stream;
-    float ms[MOST];
+    float ms[BENCH_RUNS];
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin), doing);
     CUDA_CHECK(cudaEventCreate(&end), doing);
-    for (int i = 0; i < WARM_UP; i++) operation(bench, context);
     for (int i = 0; i < runs; i++) {
+        for (int k = 0; k < ahead; k++) operation(bench, context);
         CUDA_CHECK(cudaEventRecord(begin, stream), doing);
-        operation(bench, context);
+        for (int k = 0; k < repeats; k++) operation(bench, context);
         CUDA_CHECK(cudaEventRecord(end, stream), doing);
         CUDA_CHECK(cudaEventSynchronize(end), doing);
         CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), doing);
@@ -146,5 +151,22 @@ static inline float bench_median_ms(Bench *bench, void (*operation)(Bench *, voi
     CUDA_CHECK(cudaEventDestroy(begin), doing);
     CUDA_CHECK(cudaEventDestroy(end), doing);
     qsort(ms, (size_t)runs, sizeof ms[0], bench_compare);
-    return ms[runs / 2];
+    return (double)ms[runs / 2] / repeats;
+}
+
+// Of operations one by one, with the wait for the device around each, after warm-up.
+static inline double bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { WARM_UP = 3, QUICK = 7 };
+    for (int i = 0; i < WARM_UP; i++) operation(bench, context);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1);
+}
+
+// Of as many operations as fill two milliseconds, as in a training step: the host runs ahead, and the launch of each is
+// hidden behind the one before.
+static inline double bench_steady_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40 };
+    const double once = bench_median_ms(bench, operation, context);
+    if (bench->alone) return once;
+    const int repeats = once > 2.0 ? 1 : once < 0.05 ? REPEATS : (int)(2.0 / once);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : RUNS, AHEAD, repeats);
 }

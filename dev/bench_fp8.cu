@@ -23,6 +23,7 @@ typedef struct {
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
+    Health health[1]; // in the host's memory
 } Operands;
 
 typedef struct {
@@ -58,6 +59,8 @@ OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), no
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
 OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
+OPERATION(weights_maxima, weights_maxima, o->parameters, o->count)
+OPERATION(health, health, &o->saved[s], 1, o->health)
 #undef OPERATION
 
 // --- the report ---------------------------------------------------------------------------------------------
@@ -166,6 +169,7 @@ static void bench_wide(Block *block, Operands *o) {
     make_operands(bench, o, M, F);
     report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 1, run_gelu_forward);
     report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
+    report_pass(block, o, "health", M, F, group, 0, run_health);
     report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 1, run_gelu_backward);
     free_operands(bench, o);
 }
@@ -187,8 +191,12 @@ static void bench_weights(Block *block, Operands *o) {
         w->codes_t = transposed_tensor(bench, w->codes);
     }
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
+    for (int i = 0; i < o->count; i++) // as a share of a weight has it
+        parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
+    report_pass(block, o, "weights_maxima", 12 * C, C * LAYERS, 2, 0, run_weights_maxima);
     for (int i = 0; i < o->count; i++) {
         parameters[i].weight.codes_t.scale = NULL;
+        release_maxima(bench, &parameters[i].weight.codes);
         bench_release(bench, parameters[i].weight.value);
         bench_release(bench, parameters[i].weight.codes);
         bench_release(bench, parameters[i].weight.codes_t);
@@ -235,15 +243,9 @@ int main(int argc, char **argv) {
     if (!only_check) {
         static const Model models[] = {{"GPT-2 1558M", 16384, 1600}, {"GPT-2 124M", 65536, 768}};
         Block block = {};
-        Report &r = block.report;
-        r.bench = &bench;
-        for (Tensor &t : r.copy) t = bench_tensor(&bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
-        r.copy_rate = copy_rate(&r, 0x1p31);
-        printf(
-            "device copy %.0f GB/s, read and written; the shares are of it, and of a copy as short as the operation\n",
-            r.copy_rate * 1e-9);
+        block.report = report_open(&bench);
         for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&block, &models[i]);
-        for (Tensor t : r.copy) bench_release(&bench, t);
+        report_close(&block.report);
     }
     bench.exec.ops->release(&bench.exec, bench.exec.state);
     bench_close(&bench);

@@ -1,15 +1,14 @@
 // The scale of a tensor by Group Scaling against a plain just-in-time maximum: the paper's figure 4b. Plain: a pass over
 // the tensor in BF16 and a reduction of what it leaves. Group Scaling: the kernel that produced the tensor has left the
 // maxima of its rows (as this project's kernels do), or of its groups of 128, and only the reduction remains. Beside
-// the paper's milliseconds (H100), and the share of the copy bandwidth for the plain pass, which reads only.
+// the paper's milliseconds (H100), and what each reads per second: the plain pass in percent of a large copy's bandwidth,
+// the reductions, which are short, in percent of a copy that moves as many bytes; copies read half and write half.
 //
 //   bench_group_scaling [--quick]
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 #include "coat/cuda/fp8_kernels.h"
 
-#define SETS 3 // of operands, in turn, so that together they are larger than the L2 cache
 #define GROUP 128
-#define COPY_BYTES ((size_t)1 << 30)
 
 typedef struct {
     int64_t cols, rows;
@@ -42,13 +41,6 @@ static void run_groups(Bench *bench, void *context) {
     Operands *o = (Operands *)context;
     o->set = (o->set + 1) % SETS;
     scale_from_maxima(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
-}
-
-static void run_copy(Bench *bench, void *context) {
-    char *memory = (char *)context;
-    CUDA_CHECK(cudaMemcpyAsync(memory, memory + COPY_BYTES, COPY_BYTES, cudaMemcpyDeviceToDevice,
-                               cuda_backend(&bench->exec)->stream),
-               "copying");
 }
 
 // The maxima of groups of 128 columns, as a producer would leave them.
@@ -105,35 +97,53 @@ static bool scales_agree(Bench *bench, Operands *o) {
     return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
 }
 
+// Milliseconds that one way takes, and what it reads, with the share of a copy in percent.
+typedef struct {
+    double ms, rate, share;
+} Figure;
+
+// copies NULL: against `ceiling`.
+static Figure figure(Bench *bench, void (*run)(Bench *, void *), Operands *o, double bytes, const Copies *copies,
+                     double ceiling) {
+    Figure f;
+    f.ms = bench_median_ms(bench, run, o);
+    f.rate = bytes / f.ms * 1e3;
+    f.share = 100.0 * f.rate / (copies ? copies_rate(bench, copies, bytes, bench_median_ms) : ceiling);
+    return f;
+}
+
+static bool bench_shape(Bench *bench, const ScalingShape *s, const Copies *copies, double ceiling) {
+    Operands o = operands_make(bench, s);
+    const bool good = scales_agree(bench, &o);
+    const Figure plain = figure(bench, run_plain, &o, 2.0 * (double)(s->rows * s->cols), NULL, ceiling);
+    const Figure rows = figure(bench, run_rows, &o, 4.0 * (double)s->rows, copies, ceiling);
+    const Figure groups = figure(bench, run_groups, &o, 4.0 * (double)o.groups, copies, ceiling);
+    printf("| %lld x %lld | %.3f | %.0f GB/s, %.0f %% | %.4f (%.1f GB/s, %.0f %%) | %.4f (%.1f GB/s, %.0f %%) | %.1f "
+           "| %.2f and %.2f (%.1f) |%s\n",
+           (long long)s->cols, (long long)s->rows, plain.ms, plain.rate * 1e-9, plain.share, rows.ms, rows.rate * 1e-9,
+           rows.share, groups.ms, groups.rate * 1e-9, groups.share, plain.ms / rows.ms, s->paper_plain, s->paper_group,
+           s->paper_plain / s->paper_group, good ? "" : " WRONG: the scales differ");
+    fflush(stdout);
+    operands_free(bench, &o);
+    return good;
+}
+
 int main(int argc, char **argv) {
     Bench bench = {};
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     config_defaults(&bench.config);
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
-    char *memory = (char *)bench_allocate(&bench, 2 * COPY_BYTES);
-    const double copy = 2.0 * (double)COPY_BYTES / (double)bench_median_ms(&bench, run_copy, memory) * 1e-6; // GB/s
-    bench.exec.ops->release(&bench.exec, memory);
-    printf("copy %.0f GB/s, read and write\n\n", copy);
+    Copies copies = copies_open(&bench);
+    const double ceiling = copies_ceiling(&bench, &copies);
     printf(
-        "| tensor | plain maximum, ms | of the copy bandwidth | from row maxima, ms | from maxima of groups of %d, ms "
-        "| times faster | the paper, ms |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+        "\n| tensor | plain maximum, ms | read, of the copy bandwidth | from row maxima, ms (read, of a copy as short) "
+        "| from maxima of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n",
         GROUP);
     int wrong = 0;
-    for (const ScalingShape &s : shapes) {
-        Operands o = operands_make(&bench, &s);
-        const bool good = scales_agree(&bench, &o);
-        const double plain = (double)bench_median_ms(&bench, run_plain, &o);
-        const double rows = (double)bench_median_ms(&bench, run_rows, &o);
-        const double groups = (double)bench_median_ms(&bench, run_groups, &o);
-        const double rate = 2.0 * (double)(s.rows * s.cols) / plain * 1e-6;
-        printf("| %lld x %lld | %.3f | %.0f %% | %.4f | %.4f | %.1f | %.2f and %.2f (%.1f) |%s\n", (long long)s.cols,
-               (long long)s.rows, plain, 100.0 * rate / copy, rows, groups, plain / rows, s.paper_plain, s.paper_group,
-               s.paper_plain / s.paper_group, good ? "" : " WRONG: the scales differ");
-        fflush(stdout);
-        wrong += !good;
-        operands_free(&bench, &o);
-    }
+    for (const ScalingShape &s : shapes) wrong += !bench_shape(&bench, &s, &copies, ceiling);
+    copies_close(&bench, &copies);
     bench_close(&bench);
     return wrong > 0;
 }

@@ -1,13 +1,13 @@
 // The head of GPT-2 124M and 1558M, forward and backward, in BF16 and in FP8 (--head fp8): milliseconds of each operation
-// for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. The loss's share of the copy
-// bandwidth counts what it must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
+// for a micro-batch, by the chunk of tokens whose logits exist at a time, and the sum. Products with TFLOP/s and their
+// share of a large product in the same format; the loss with GB/s and its share of a large copy, which count what it
+// must move: 2 + 2 bytes per element in BF16; 2 + 1, and 1 + 1 for the transpose, in FP8.
 //
 //   bench_head [--quick]
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 
 #define VOCAB 50257
 #define PADDED 50304
-#define COPY_BYTES ((size_t)1 << 30)
 
 typedef struct {
     const char *name;
@@ -41,13 +41,6 @@ static void run_data(Bench *bench, void *context) {
 static void run_weight(Bench *bench, void *context) {
     const Head *h = (const Head *)context;
     bench->exec.ops->linear_backward_weight(&bench->exec, h->dwte, h->dlogits_t, h->n_t, true);
-}
-
-static void run_copy(Bench *bench, void *context) {
-    char *memory = (char *)context;
-    CUDA_CHECK(cudaMemcpyAsync(memory, memory + COPY_BYTES, COPY_BYTES, cudaMemcpyDeviceToDevice,
-                               cuda_backend(&bench->exec)->stream),
-               "copying");
 }
 
 // The transpose has the scale of the codes.
@@ -98,20 +91,33 @@ static void head_release(Bench *bench, Head *h) {
     bench->exec.ops->release(&bench->exec, h->state);
 }
 
+// Measured in the same run, per second.
+typedef struct {
+    double copy, bf16, fp8;
+} Ceilings;
+
+static void print_product(double ms, double flops, double ceiling) {
+    printf(" %.2f (%.0f, %.0f %%) |", ms, flops / ms * 1e-9, 100.0 * flops / ms * 1e3 / ceiling);
+}
+
 // One line; the milliseconds of a whole micro-batch.
-static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, double copy) {
+static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, const Ceilings *ceilings) {
     Head h = head_make(bench, m, fp8, chunk);
     const double chunks = (double)m->tokens / (double)chunk;
-    const double logits = chunks * (double)bench_median_ms(bench, run_logits, &h);
-    const double loss = chunks * (double)bench_median_ms(bench, run_loss, &h);
-    const double data = chunks * (double)bench_median_ms(bench, run_data, &h);
-    const double weight = chunks * (double)bench_median_ms(bench, run_weight, &h);
-    const double flops = 2.0 * (double)m->tokens * (double)m->channels * PADDED * 1e-9; // per millisecond and TFLOP/s
-    const double rate = (fp8 ? 5.0 : 4.0) * (double)m->tokens * PADDED / loss * 1e-6,
-                 sum = logits + loss + data + weight;
-    printf("| %s | %lld | %s | %.2f (%.0f) | %.2f (%.0f %%) | %.2f (%.0f) | %.2f (%.0f) | %.2f |", m->name,
-           (long long)chunk, fp8 ? "fp8" : "bf16", logits, flops / logits, loss, 100.0 * rate / copy, data,
-           flops / data, weight, flops / weight, sum);
+    const double logits = chunks * bench_median_ms(bench, run_logits, &h);
+    const double loss = chunks * bench_median_ms(bench, run_loss, &h);
+    const double data = chunks * bench_median_ms(bench, run_data, &h);
+    const double weight = chunks * bench_median_ms(bench, run_weight, &h);
+    const double flops = 2.0 * (double)m->tokens * (double)m->channels * PADDED, sum = logits + loss + data + weight;
+    const double rate = (fp8 ? 5.0 : 4.0) * (double)m->tokens * PADDED / loss * 1e3;
+    const double product = fp8 ? ceilings->fp8 : ceilings->bf16;
+    printf("| %s | %lld x %lld x %d | %lld | %s |", m->name, (long long)m->tokens, (long long)m->channels, PADDED,
+           (long long)chunk, fp8 ? "fp8" : "bf16");
+    print_product(logits, flops, product);
+    printf(" %.2f (%.0f, %.0f %%) |", loss, rate * 1e-9, 100.0 * rate / ceilings->copy);
+    print_product(data, flops, product);
+    print_product(weight, flops, product);
+    printf(" %.2f |", sum);
     head_release(bench, &h);
     return sum;
 }
@@ -123,19 +129,18 @@ int main(int argc, char **argv) {
     bench.config.recipe.cache_transposed = true;
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
-    char *memory = (char *)bench_allocate(&bench, 2 * COPY_BYTES);
-    const double copy = 2.0 * (double)COPY_BYTES / (double)bench_median_ms(&bench, run_copy, memory) * 1e-6;
-    bench.exec.ops->release(&bench.exec, memory);
-    printf("copy %.0f GB/s\n\n", copy);
-    printf(
-        "| model | chunk | head | logits, ms (TFLOP/s) | loss, ms (of copy) | dn | dwte | sum, ms | against bf16 |\n");
-    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    const Ceilings ceilings = {bench_copy_ceiling(&bench), bench_product_ceiling(&bench, false),
+                               bench_product_ceiling(&bench, true)};
+    printf("\n| model | tokens x channels x vocabulary | chunk | head | logits, ms (TFLOP/s, of ceiling) "
+           "| loss, ms (GB/s, of copy) | dn, ms (TFLOP/s, of ceiling) | dwte, ms (TFLOP/s, of ceiling) | sum, ms "
+           "| against bf16 |\n");
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     const Model models[] = {{"124M", 65536, 768}, {"1558M", 16384, 1600}};
     for (const Model &m : models) {
         for (int64_t chunk = bench.quick ? 8192 : 2048; chunk <= (bench.quick ? 8192 : 16384); chunk *= 2) {
-            const double bf16 = bench_head(&bench, &m, false, chunk, copy);
+            const double bf16 = bench_head(&bench, &m, false, chunk, &ceilings);
             printf(" 1.00 |\n");
-            const double fp8 = bench_head(&bench, &m, true, chunk, copy);
+            const double fp8 = bench_head(&bench, &m, true, chunk, &ceilings);
             printf(" %.2f |\n", bf16 / fp8);
             fflush(stdout);
         }

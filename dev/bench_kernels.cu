@@ -226,13 +226,12 @@ static void bench_model(Report *r, Model model, bool with_variants) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
-    Report r = {};
     bool with_variants = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
         else if (strcmp(argv[i], "--alone") == 0)
-            r.alone = true;
+            bench.alone = true;
         else if (strcmp(argv[i], "--variants") == 0)
             with_variants = true;
         else
@@ -246,14 +245,10 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     int wrong = check_kernels(&bench);
 
-    r.bench = &bench;
-    for (Tensor &t : r.copy) t = bench_tensor(&bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
-    r.copy_rate = copy_rate(&r, 0x1p31);
-    printf("device copy %.0f GB/s, read and written; the shares are of it, and of a copy as short as the operation\n",
-           r.copy_rate * 1e-9);
+    Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
     for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);
-    for (Tensor t : r.copy) bench_release(&bench, t);
+    report_close(&r);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
 }

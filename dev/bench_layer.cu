@@ -3,6 +3,8 @@
 // with FP8 products, and with COAT: milliseconds, bytes saved for backward as the plan counts them, and both against
 // BF16, beside the paper's figures (H100, a Llama-style layer; this is GPT-2's: two products instead of three in the
 // feed-forward half, 4 times the width). Built from the trainer's own model code, on random values.
+// TFLOP/s count the products and the causal half of attention. Their ceiling is the time that these would need at the
+// rates of large products measured in the same run, of FP8 where the recipe's products are, of BF16 for attention.
 //
 //   bench_layer [--quick]
 #define TESTING
@@ -10,7 +12,7 @@
 #pragma nv_diag_suppress 177
 #include "train_gpt2_fp8.cu"
 
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 
 #define BATCH 4
 #define HEAD_DIM 128
@@ -166,6 +168,31 @@ static Figures measure(Model *m, int runs) {
     return {median(forward, runs), median(backward, runs), saved_bytes(m)};
 }
 
+// What large products reach, operations per second; fp8 0 where the GPU has none.
+typedef struct {
+    double bf16, fp8;
+} Ceilings;
+
+static Ceilings ceilings_measure(bool quick) {
+    Bench bench = {};
+    bench.quick = quick;
+    config_defaults(&bench.config);
+    bench.config.device = DEVICE_CUDA;
+    bench_open(&bench);
+    const bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
+    const Ceilings c = {bench_product_ceiling(&bench, false), fp8 ? bench_product_ceiling(&bench, true) : 0};
+    bench_close(&bench);
+    return c;
+}
+
+// Three products per weight, of 2 operations per token and element; attention's two and five over half of the scores.
+static double product_flops(const LayerShape *s) {
+    return 3 * 2.0 * BATCH * s->length * 12.0 * s->channels * s->channels;
+}
+static double attention_flops(const LayerShape *s) {
+    return 7.0 * BATCH * s->length * (double)s->length * s->channels;
+}
+
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
     Model m;
     Error err;
@@ -185,11 +212,14 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     return f;
 }
 
-static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figures bf16) {
+static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figures bf16, const Ceilings *ceilings) {
+    const double flops = product_flops(s) + attention_flops(s);
+    const double ideal_ms = 1e3 * (product_flops(s) / (r->recipe == RECIPE_BF16 ? ceilings->bf16 : ceilings->fp8) +
+                                   attention_flops(s) / ceilings->bf16);
     const double ms = f.forward_ms + f.backward_ms, unit = 2.0 * BATCH * s->length * s->channels;
-    printf("| %d, %d | %s | %.2f (%.2f + %.2f) | %.2f | %.0f | %.2f U | %.2f |", s->channels, s->length, r->name, ms,
-           f.forward_ms, f.backward_ms, (bf16.forward_ms + bf16.backward_ms) / ms, f.saved_bytes / 1e6,
-           f.saved_bytes / unit, bf16.saved_bytes / f.saved_bytes);
+    printf("| %d, %d | %s | %.2f (%.2f + %.2f) | %.2f | %.0f | %.2f U | %.2f | %.0f, %.0f %% |", s->channels, s->length,
+           r->name, ms, f.forward_ms, f.backward_ms, (bf16.forward_ms + bf16.backward_ms) / ms, f.saved_bytes / 1e6,
+           f.saved_bytes / unit, bf16.saved_bytes / f.saved_bytes, flops / ms * 1e-9, 100 * ideal_ms / ms);
     const int column = r->recipe == RECIPE_BF16 ? 0 : r->recipe == RECIPE_FP8_LINEAR ? 1 : 2;
     if (r->paper)
         printf(" %s: %.2f ms (%.2f), %.0f MB (%.2f) |\n", r->paper, s->paper_ms[column],
@@ -201,17 +231,18 @@ static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figu
 
 int main(int argc, char **argv) {
     const bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-    printf("One layer, batch %d, heads of %d; U = batch x length x hidden x 2 bytes, MB = 10^6 bytes\n\n", BATCH,
+    const Ceilings ceilings = ceilings_measure(quick);
+    printf("\nOne layer, batch %d, heads of %d; U = batch x length x hidden x 2 bytes, MB = 10^6 bytes\n\n", BATCH,
            HEAD_DIM);
     printf("| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | | times less than "
-           "bf16 | "
-           "the paper |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+           "bf16 | TFLOP/s, of ceiling | the paper |\n"
+           "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < SHAPES; i++) {
         Figures bf16 = {};
         for (int k = 0; k < RECIPES; k++) {
             const Figures f = layer_run(&shapes[i], &recipes[k], quick);
             if (k == 0) bf16 = f;
-            print_row(&shapes[i], &recipes[k], f, bf16);
+            print_row(&shapes[i], &recipes[k], f, bf16, &ceilings);
         }
     }
     return 0;

@@ -5,10 +5,9 @@
 //   bench_matmul [--quick] [--autotune [--micro-batch N]]
 //
 // --autotune times the library's algorithms for every shape and prints rows for coat/cuda/matmul_table.h.
-#include "bench_cuda.h"
+#include "bench_ceiling.h"
 
 #define SAMPLES 512
-#define CEILING_SIZE 8192
 
 typedef enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT } Direction;
 
@@ -121,23 +120,7 @@ static void layer_release(Bench *bench, Linear l) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-static double product_tflops(Bench *bench, Linear *l, float *ms) {
-    *ms = bench_median_ms(bench, run_product, l);
-    return 2.0 * (double)l->tokens * (double)l->in * (double)l->out / (*ms * 1e-3) / 1e12;
-}
-
-// What this GPU reaches on a large square product of random values.
-static double ceiling(Bench *bench, bool fp8) {
-    Linear l = layer_make(bench, CEILING_SIZE, CEILING_SIZE, CEILING_SIZE, fp8, false);
-    float ms;
-    double tflops = product_tflops(bench, &l, &ms);
-    printf("ceiling, %s %d x %d x %d: %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : "bf16", CEILING_SIZE, CEILING_SIZE,
-           CEILING_SIZE, (double)ms, tflops);
-    layer_release(bench, l);
-    return tflops;
-}
-
-// The three products of a layer; returns the number of wrong ones.
+// The three products of a layer; returns the number of wrong ones. limit: operations per second.
 static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
     static const char *const directions[] = {"forward", "backward data", "backward weight"};
     int wrong = 0;
@@ -145,13 +128,12 @@ static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
         l.direction = (Direction)d;
         bool right = check_product(bench, l);
         wrong += !right;
-        float ms;
-        double tflops;
         l.accumulate = true;
-        tflops = product_tflops(bench, &l, &ms);
+        const double ms = bench_median_ms(bench, run_product, &l);
+        const double rate = 2.0 * (double)l.tokens * (double)l.in * (double)l.out / ms * 1e3;
         printf("%-8s %-4s %-16s %7lld x %5lld <- %5lld  %8.3f ms  %7.0f TFLOP/s  %5.1f %%  %s\n", name,
-               l.fp8 ? "fp8" : "bf16", directions[d], (long long)l.tokens, (long long)l.out, (long long)l.in,
-               (double)ms, tflops, 100 * tflops / limit, right ? "ok" : "WRONG");
+               l.fp8 ? "fp8" : "bf16", directions[d], (long long)l.tokens, (long long)l.out, (long long)l.in, ms,
+               rate * 1e-12, 100 * rate / limit, right ? "ok" : "WRONG");
     }
     return wrong;
 }
@@ -195,7 +177,7 @@ int main(int argc, char **argv) {
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench_open(&bench);
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
-    double limit_bf16 = ceiling(&bench, false), limit_fp8 = fp8 ? ceiling(&bench, true) : 0;
+    double limit_bf16 = bench_product_ceiling(&bench, false), limit_fp8 = fp8 ? bench_product_ceiling(&bench, true) : 0;
     Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
                       {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192}};
     int wrong = 0;

@@ -4,6 +4,7 @@
 // measured in the same run, and how many times faster than FP32 moments with split masters.
 //
 //   bench_optimizer [--quick]       --quick: the checks alone
+#include "bench_ceiling.h"
 #include "check_optimizer.h"
 
 #define PADDED_VOCABULARY 50304
@@ -34,7 +35,6 @@ typedef struct {
     int count;
     int64_t elements; // of the parameters
     double bytes;     // that a step must move
-    size_t copy_bytes;
 } Timing;
 
 // --- contents -----------------------------------------------------------------------------------------------
@@ -118,12 +118,6 @@ static void run_update(Bench *bench, void *context) {
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);
 }
 
-static void run_large_copy(Bench *bench, void *context) {
-    Timing *t = (Timing *)context;
-    CUDA_CHECK(cudaMemcpyAsync(t->m, t->v, t->copy_bytes, cudaMemcpyDeviceToDevice, cuda_backend(&bench->exec)->stream),
-               "copying");
-}
-
 // Milliseconds of a step from states that a few steps have made.
 static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     Bench *bench = t->bench;
@@ -148,13 +142,14 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     StepState state = {};
     state.lr = 1e-6f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
     e->ops->upload(e, t->state, &state, sizeof state);
-    const double ms = (double)bench_median_ms(bench, run_update, t);
+    const double ms = bench_median_ms(bench, run_update, t);
     e->ops->download(e, &state, t->state, sizeof state);
     if (state.nonfinite) fatal(EXIT_USER, "bench_optimizer: %s: a state is not finite", s->name);
     return ms;
 }
 
-static void time_model(Bench *bench, ModelSize model) {
+// copy: what a large one reads and writes per second.
+static void time_model(Bench *bench, ModelSize model, double copy) {
     const TimedStorage storages[] = {
         {"fp32, split16", MOMENTS_FP32, FMT_E4M3, FMT_U16, ROUND_NEAREST},
         {"bf16, split16", MOMENTS_BF16, FMT_E4M3, FMT_U16, ROUND_NEAREST},
@@ -179,11 +174,7 @@ static void time_model(Bench *bench, ModelSize model) {
     t.v_exponent = (uint8_t *)bench_allocate(bench, groups);
     t.state = (StepState *)bench_allocate(bench, sizeof(StepState));
 
-    t.copy_bytes = 4 * n;
-    bench_fill_kernel<<<1024, 256, 0, cuda_backend(&bench->exec)->stream>>>(t.v, FMT_FP32, t.room, 9, 1.0f);
-    LAUNCH_CHECK("bench_fill");
-    const double copy = 2 * (double)t.copy_bytes / (double)bench_median_ms(bench, run_large_copy, &t) * 1e3;
-    printf("\n%s, %.0f M parameters; device copy %.0f GB/s\n", model.name, (double)t.room * 1e-6, copy * 1e-9);
+    printf("\n%s, %.0f M parameters\n", model.name, (double)t.room * 1e-6);
     printf("%-26s %9s %9s %9s %9s %8s\n", "moments, master", "ms", "B/element", "GB/s", "of copy", "faster");
     double baseline = 0;
     for (const TimedStorage &s : storages) {
@@ -212,8 +203,9 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     const int wrong = check_optimizer_states(&bench);
     const ModelSize models[] = {{"GPT-2 124M", 768, 12}, {"GPT-2 1558M", 1600, 48}};
+    const double copy = bench.quick ? 0 : bench_copy_ceiling(&bench);
     for (const ModelSize &model : models)
-        if (!bench.quick) time_model(&bench, model);
+        if (!bench.quick) time_model(&bench, model, copy);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
 }

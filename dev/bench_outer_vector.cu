@@ -35,6 +35,7 @@ typedef struct {
 
 typedef struct {
     Report report;
+    double product_rate; // of a large FP8 product, operations per second
     Model model;
     Part parts[MOST_PARTS];
     int count, producers; // the first parts are producers
@@ -49,12 +50,12 @@ typedef struct {
 } Timed;
 
 // Milliseconds of both ways, in turns, so that a clock that falls meets both: the median of three each.
-static void time_in_turns(const Report *report, const Timed timed[WAYS], double ms[WAYS]) {
+static void time_in_turns(Bench *bench, const Timed timed[WAYS], double ms[WAYS]) {
     enum { ROUNDS = 3 };
     float times[WAYS][ROUNDS];
     for (int round = 0; round < ROUNDS; round++)
         for (int way = 0; way < WAYS; way++)
-            times[way][round] = (float)operation_ms(report, timed[way].run, timed[way].context);
+            times[way][round] = (float)bench_steady_ms(bench, timed[way].run, timed[way].context);
     for (int way = 0; way < WAYS; way++) {
         qsort(times[way], ROUNDS, sizeof times[way][0], bench_compare);
         ms[way] = (double)times[way][ROUNDS / 2];
@@ -85,13 +86,13 @@ static const ProducerRow producer_rows[PRODUCERS] = {
 
 // The one-pass gelu as few or as many blocks as its registers allow, whichever is faster.
 static void gelu_choose(Bench *bench, Operand *o) {
-    float ms[2];
+    double ms[2];
     for (int many = 0; many < 2; many++) {
         o->many_blocks = many;
         ms[many] = bench_median_ms(bench, run_by_row, o);
     }
     o->many_blocks = ms[1] < ms[0];
-    printf("gelu in one pass: %.4f ms with few blocks, %.4f ms with many\n", (double)ms[0], (double)ms[1]);
+    printf("gelu in one pass: %.4f ms with few blocks, %.4f ms with many\n", ms[0], ms[1]);
 }
 
 static void bench_producer(Block *block, const ProducerRow *p) {
@@ -104,12 +105,12 @@ static void bench_producer(Block *block, const ProducerRow *p) {
     report_errors(bench, &o, p->name);
     Part *part = part_add(block, p->name, p->times);
     const Timed timed[WAYS] = {{run_by_tensor, &o}, {run_by_row, &o}};
-    time_in_turns(&block->report, timed, part->ms);
+    time_in_turns(bench, timed, part->ms);
     for (int way = 0; way < WAYS; way++) {
-        const double bytes = p->bytes[way] * (double)M * (double)cols, rate = bytes / part->ms[way] * 1e3;
-        printf("%-22s %-7s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", p->name, way_names[way], part->ms[way],
-               bytes * 1e-6, rate * 1e-9, 100 * rate / block->report.copy_rate,
-               100 * rate / copy_rate(&block->report, bytes));
+        char name[32], shape[48];
+        snprintf(name, sizeof name, "%s, %s", p->name, way_names[way]);
+        snprintf(shape, sizeof shape, "%lld x %lld", (long long)M, (long long)cols);
+        report_line(&block->report, name, shape, p->bytes[way] * (double)M * (double)cols, part->ms[way]);
     }
     operand_close(bench, &o);
 }
@@ -125,11 +126,11 @@ static void run_trainer_product(Bench *bench, void *context) {
     bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, p->bias);
 }
 
-static void product_print(const OuterProduct *p, const char *how, double ms) {
+static void product_print(const Block *block, const OuterProduct *p, const char *how, double ms) {
     const double flops = 2.0 * (double)p->x.rows * (double)p->x.cols * (double)p->w.rows;
-    printf("%-8s %-7s %7lld x %5lld <- %5lld %-9s %9.4f ms %6.0f TFLOP/s  %s\n", p->name, way_names[p->way],
+    printf("%-8s %-7s %7lld x %5lld <- %5lld %-9s %9.4f ms %6.0f TFLOP/s %5.1f %%  %s\n", p->name, way_names[p->way],
            (long long)p->x.rows, (long long)p->w.rows, (long long)p->x.cols, p->bias.data ? "with bias" : "", ms,
-           flops / ms * 1e-9, how);
+           flops / ms * 1e-9, 100 * flops / ms * 1e3 / block->product_rate, how);
 }
 
 // Both ways with the library's first choice, and with the fastest of its algorithms. The latter counts; where there is
@@ -138,14 +139,14 @@ static void time_products(Block *block, OuterProduct product[WAYS], Part *part) 
     Bench *bench = block->report.bench;
     const Timed timed[WAYS] = {{run_outer_product, &product[BY_TENSOR]}, {run_outer_product, &product[BY_ROW]}};
     double first[WAYS];
-    time_in_turns(&block->report, timed, first);
+    time_in_turns(bench, timed, first);
     for (int way = 0; way < WAYS; way++) product_choose(bench, &product[way]);
-    time_in_turns(&block->report, timed, part->ms);
+    time_in_turns(bench, timed, part->ms);
     for (int way = 0; way < WAYS; way++) {
         char how[64];
-        product_print(&product[way], "the library's first choice", first[way]);
+        product_print(block, &product[way], "the library's first choice", first[way]);
         snprintf(how, sizeof how, "number %d of %d, the fastest", product[way].chosen + 1, product[way].count);
-        product_print(&product[way], how, part->ms[way]);
+        product_print(block, &product[way], how, part->ms[way]);
     }
 }
 
@@ -179,12 +180,12 @@ static void bench_product(Block *block, const char *name, int64_t in, int64_t ou
         block->wrong += !product_right(bench, &product[BY_ROW]);
     } else if (product[BY_TENSOR].count > 0) {
         product_choose(bench, &product[BY_TENSOR]);
-        part->ms[BY_TENSOR] = operation_ms(&block->report, run_outer_product, &product[BY_TENSOR]);
-        product_print(&product[BY_TENSOR], "the fastest", part->ms[BY_TENSOR]);
+        part->ms[BY_TENSOR] = bench_steady_ms(bench, run_outer_product, &product[BY_TENSOR]);
+        product_print(block, &product[BY_TENSOR], "the fastest", part->ms[BY_TENSOR]);
     }
     if (product[BY_TENSOR].count > 0)
-        product_print(&product[BY_TENSOR], "as the trainer runs it",
-                      operation_ms(&block->report, run_trainer_product, &trainer));
+        product_print(block, &product[BY_TENSOR], "as the trainer runs it",
+                      bench_steady_ms(bench, run_trainer_product, &trainer));
     for (OuterProduct &p : product) {
         product_close(&p);
         bench_release(bench, p.y);
@@ -210,15 +211,14 @@ static void run_attention(Bench *bench, void *context) {
                                        tensor_cols(a->qkv, 2 * C, C), a->shape);
 }
 
-static double attention_ms(const Report *report, const AttentionShape *shape) {
-    Bench *bench = report->bench;
+static double attention_ms(Bench *bench, const AttentionShape *shape) {
     const int64_t M = (int64_t)shape->B * shape->T, C = (int64_t)shape->heads * shape->head_dim;
     Attention a = {};
     a.shape = *shape;
     a.qkv = bench_tensor(bench, M, 3 * C, FMT_BF16, 1.0f);
     a.o = bench_tensor(bench, M, C, FMT_BF16, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)shape->B * shape->heads, shape->T, FMT_FP32, 1.0f);
-    const double ms = operation_ms(report, run_attention, &a);
+    const double ms = bench_steady_ms(bench, run_attention, &a);
     bench_release(bench, a.qkv);
     bench_release(bench, a.o);
     bench_release(bench, a.lse);
@@ -273,15 +273,14 @@ static void print_memory(const Model *model) {
 static void bench_block(Block *block) {
     const int64_t C = block->model.C;
     const AttentionShape shape = {block->model.B, block->model.T, (int)C / 64, (int)C / 64, 64};
-    printf("\n%s, %lld tokens, C %lld; large copy %.0f GB/s, the shares are of it and of a copy as short\n",
-           block->model.name, (long long)block->model.B * block->model.T, (long long)C, block->report.copy_rate * 1e-9);
+    printf("\n%s, %lld tokens, C %lld\n", block->model.name, (long long)block->model.B * block->model.T, (long long)C);
     for (const ProducerRow &p : producer_rows) bench_producer(block, &p);
     block->producers = block->count;
     bench_product(block, "qkv", C, 3 * C, true);
     bench_product(block, "proj", C, C, false);
     bench_product(block, "fc", C, 4 * C, false);
     bench_product(block, "fcproj", 4 * C, C, false);
-    block->attention_ms = attention_ms(&block->report, &shape);
+    block->attention_ms = attention_ms(block->report.bench, &shape);
     print_table(block);
     print_memory(&block->model);
 }
@@ -298,11 +297,10 @@ static int bench_model(Bench *bench, const Model *model) {
     bench->exec.ops->zero(&bench->exec, bench->exec.state, sizeof(StepState));
     Block block = {};
     block.model = *model;
-    block.report.bench = bench;
-    for (Tensor &t : block.report.copy) t = bench_tensor(bench, 1, (int64_t)1 << 30, FMT_E4M3, 1.0f);
-    block.report.copy_rate = copy_rate(&block.report, 0x1p31);
+    block.report = report_open(bench);
+    block.product_rate = bench_product_ceiling(bench, true);
     bench_block(&block);
-    for (Tensor t : block.report.copy) bench_release(bench, t);
+    report_close(&block.report);
     bench->exec.ops->release(&bench->exec, bench->exec.state);
     bench_close(bench);
     return block.wrong;

@@ -141,11 +141,11 @@ static bool product_open(Bench *bench, OuterProduct *p) {
 
 // The fastest of the algorithms, each timed by itself.
 static void product_choose(Bench *bench, OuterProduct *p) {
-    float best_ms = INFINITY;
+    double best_ms = INFINITY;
     int best = 0;
     for (int i = 0; i < p->count; i++) {
         p->chosen = i;
-        const float ms = bench_median_ms(bench, run_outer_product, p);
+        const double ms = bench_median_ms(bench, run_outer_product, p);
         if (ms < best_ms) best_ms = ms, best = i;
     }
     p->chosen = best;

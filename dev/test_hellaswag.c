@@ -123,6 +123,40 @@ static void smallest_mean_wins(void **state) {
     hellaswag_close(set);
 }
 
+// Every row once, whole examples on each of the processes, and the passes that one process would make.
+static void shared_passes(void **state) {
+    enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
+    (void)state;
+    begin_file();
+    for (int e = 0; e < EXAMPLES; e++) add_example(e % 4, 10, 2, lengths[e % 2]);
+    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    assert_non_null(set);
+    for (int batch = 1; batch <= 9; batch++) {
+        for (int ranks = 1; ranks <= 7; ranks++) {
+            int taken_by[ROWS], passes = 0;
+            for (int r = 0; r < ROWS; r++) taken_by[r] = -1;
+            for (int rank = 0; rank < ranks; rank++) {
+                int n = 0;
+                for (int row; (row = hellaswag_pass(set, n, batch, rank, ranks)) >= 0; n++) {
+                    assert_true(row == ROWS || row % batch == 0);
+                    for (int r = row; r < row + batch && r < ROWS; r++) {
+                        assert_int_equal(taken_by[r], -1);
+                        taken_by[r] = rank;
+                    }
+                }
+                if (rank == 0) passes = n;
+                assert_int_equal(n, passes);
+            }
+            for (int r = 0; r < ROWS; r++) {
+                assert_true(taken_by[r] >= 0);
+                assert_int_equal(taken_by[r], taken_by[r / 4 * 4]);
+            }
+            if (ranks == 1) assert_int_equal(passes, (ROWS + batch - 1) / batch);
+        }
+    }
+    hellaswag_close(set);
+}
+
 static void a_length_that_just_fits(void **state) {
     (void)state;
     two_examples();
@@ -222,11 +256,9 @@ static void hostile_words(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows),
-        cmocka_unit_test(smallest_mean_wins),
-        cmocka_unit_test(a_length_that_just_fits),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(hostile_words),
+        cmocka_unit_test(rows),          cmocka_unit_test(smallest_mean_wins),
+        cmocka_unit_test(shared_passes), cmocka_unit_test(a_length_that_just_fits),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(hostile_words),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

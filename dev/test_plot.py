@@ -31,7 +31,7 @@ def write_log(folder, name, steps, fp8=False):
                 print(json.dumps({"step": step, "val_loss": 2.5}), file=file)
                 print(json.dumps({"step": step, "hellaswag": 0.3}), file=file)
             if fp8 and step % 2 == 0:
-                health = {"amax": [1.5, 2.5], "saturated": [0, 1e-3], "flushed": [0.5, 0.25], "clamped": [0, 0]}
+                health = {"amax": [1.5, 2.5], "saturated": [0, 1e-3], "zero": [0.5, 0.25], "clamped": [0, 0]}
                 print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}}}), file=file)
         file.write('{"step":%d,"lo' % (steps + 1))  # killed while it wrote
     return os.path.join(folder, name)
@@ -73,6 +73,28 @@ def main():
         check("one run", is_picture(os.path.join(folder, "one")))
         check("the grid of a tensor", [[v if v == v else None for v in row] for row in
                                        plot.grid_of(plot.find_run(second), "h", "amax")] == [[3.0] * 20, [None] * 20])
+        check("cells lie around their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and
+              plot.edges_of([7]) == [6.5, 7.5], plot.edges_of([10, 20, 40]))
+        norm = plot.decades([3e-8, 2e-5, 47.0], 12)
+        check("decades around small and large values", abs(math.log10(norm.vmin) + 8) < 1e-9 and
+              abs(math.log10(norm.vmax) - 2) < 1e-9, (norm.vmin, norm.vmax))
+        with plot.plt.rc_context(plot.STYLE):
+            axis = plot.draw_health(plot.find_run(second)).axes[0]
+        shown = axis.collections[0].get_array().reshape(2, -1)  # of h, whose second layer has no finite value
+        check("what is not finite has a colour of its own", (shown[0] == 3).all() and
+              (shown[1] > axis.collections[0].norm.vmax).all(), shown)
+        large = plot.find_run(second)
+        layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
+        large.fp8 = [(step, {"t%d" % i: {"amax": layers, "saturated": [0.0] * 48, "zero": layers} for i in range(24)})
+                     for step in (10, 20, 40)]
+        with plot.plt.rc_context(plot.STYLE):
+            figure = plot.draw_health(large)
+        width, height = figure.get_size_inches() * 130
+        titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
+        check("a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
+        check("a strip per tensor", len(figure.axes[0].collections) == 24 and
+              [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["t%d" % i for i in range(24)])
+        check("of a size that fits a page", width <= 1600 and height <= 2400, (width, height))
         for name, argument in (("a missing log", os.path.join(folder, "none")), ("a log without a loss", __file__)):
             try:
                 plot.find_run(argument)

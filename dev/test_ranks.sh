@@ -14,4 +14,32 @@ train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --ze
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process goes on from it as two do" loss 1e-3 zero0 zero3
+
+# HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
+# scales depend on what is computed together. The endings are lines of the sources, of which one goes on.
+if command -v python3 >/dev/null; then
+    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' train_gpt2_fp8.cu | tr -d '\t' | awk 'length($0) >= 24 { line[count++] = $0 }
+        END { for (i = 0; i < 61; i++) {
+            printf "{\"ctx\": \"%s\", \"label\": %d, \"endings\": [", substr(line[i], 1, 16), i % 4
+            for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)
+            print "]}" } }' >"$folder/swag.jsonl"
+    python3 data/prepare.py --bytes --hellaswag --out "$folder/swag" "$folder/swag.jsonl" >/dev/null || bad "making HellaSwag's file"
+    evaluated() { # PROCESSES FLAGS...: the share of what has been trained last, by --eval-only
+        local command=("$program" --tokenizer bytes --seq-len 96 --device cpu --quiet --recipe coat --model "$folder/swag/step-00000003"
+            --hellaswag "$folder/swag.bin" --eval-only --json)
+        [ "$1" -eq 1 ] || command=("${mpirun[@]}" -np "$1" "${command[@]}")
+        timeout 300 "${command[@]}" "${@:2}" 2>&1 </dev/null | sed 's/.*"hellaswag":\([0-9.e-]*\).*/\1/'
+    }
+    train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
+    for batch in 2 3 8; do
+        alone=$(evaluated 1 --micro-batch $batch)
+        shared="$(evaluated 2 --micro-batch $batch) $(evaluated 2 --micro-batch $batch --zero 3) $(evaluated 3 --micro-batch $batch --zero 1)"
+        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
+            bad "HellaSwag by 2 and 3 processes is that of one, $batch rows at a time" "$alone, and $shared"
+    done
+    alone=$(evaluated 1 --micro-batch 2)
+    [ "$(values hellaswag swag)" = "$alone" ] && ok "and while two train" || bad "and while two train" "$(values hellaswag swag), and $alone"
+else
+    echo "skip - HellaSwag by several processes: no python3"
+fi
 exit $failures

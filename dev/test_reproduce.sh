@@ -85,15 +85,15 @@ END
 cat >"$folder/programs/bench_layer_gpu" <<'END'
 #!/bin/sh
 echo "One layer"
-echo "| hidden, length | recipe | ms |"
-echo "| 2048, 2048 | bf16 | 10.00 (4.00 + 6.00) | 1.00 | 600 | 16.00 U | 1.00 | BF16: 11.83 ms (1.00), 1457 MB (1.00) |"
-echo "| 2048, 2048 | bf16 --recompute 2 | 11.00 (4.00 + 7.00) | 0.91 | 400 | 10.00 U | 1.50 | |"
-echo "| 2048, 2048 | coat | 4.00 (1.50 + 2.50) | 2.50 | 300 | 7.40 U | 2.00 | COAT: 8.04 ms (1.47), 883 MB (1.65) |"
+echo "| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | | times less than bf16 | TFLOP/s, of ceiling | the paper |"
+echo "| 2048, 2048 | bf16 | 10.00 (4.00 + 6.00) | 1.00 | 600 | 16.00 U | 1.00 | 600, 80 % | BF16: 11.83 ms (1.00), 1457 MB (1.00) |"
+echo "| 2048, 2048 | bf16 --recompute 2 | 11.00 (4.00 + 7.00) | 0.91 | 400 | 10.00 U | 1.50 | 550, 73 % | |"
+echo "| 2048, 2048 | coat | 4.00 (1.50 + 2.50) | 2.50 | 300 | 7.40 U | 2.00 | 900, 65 % | COAT: 8.04 ms (1.47), 883 MB (1.65) |"
 END
 cat >"$folder/programs/bench_group_scaling_gpu" <<'END'
 #!/bin/sh
-echo "copy 4000 GB/s, read and write"
-echo "| 11008 x 16384 | 0.137 | 66 % | 0.0040 | 0.0050 | 34.2 | 1.37 and 0.10 (13.7) |"
+echo "ceiling: device copy of 1.1 GB, 4000 GB/s read and written"
+echo "| 11008 x 16384 | 0.137 | 2633 GB/s, 66 % | 0.0040 (16.4 GB/s, 80 %) | 0.0050 (1126.4 GB/s, 90 %) | 34.2 | 1.37 and 0.10 (13.7) |"
 END
 cat >"$folder/programs/train_gpt2_fp8" <<'END'
 #!/bin/sh

@@ -7,7 +7,8 @@
 
 Training loss (every step faint, smoothed on top) and validation loss (dots) over tokens and over hours of training,
 gradient norm and tokens per second; HellaSwag where it was evaluated. Runs whose log carries FP8 health get a second
-picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped codes per layer.
+picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped codes, a panel each,
+with a strip per tensor and in it a line per layer.
 
 Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the loss of one run.
 """
@@ -118,6 +119,11 @@ def short(value, _=None):
         if abs(value) >= size:
             return "%.4g%s" % (value / size, unit)
     return "%.4g" % value
+
+
+def power(value, _=None):
+    """Of ten, as ticks of a logarithmic scale have it."""
+    return short(value) if value >= 1e-3 else ("%.0e" % value).replace("e-0", "e-")
 
 
 def finite(values):
@@ -240,12 +246,14 @@ def draw_curves(runs, options):
 
 # --- FP8 health -------------------------------------------------------------------------------------------------------
 
-HEALTH = (("amax", "largest value"), ("saturated", "saturated"), ("flushed", "flushed to zero"),
-          ("clamped", "groups with k clamped"))
+HEALTH = (("amax", "largest value"), ("saturated", "saturated, %"), ("zero", "flushed to zero, %"),
+          ("clamped", "groups with k clamped, %"))
+HEALTH_WIDTH, HEALTH_HEIGHT = 12.2, 18.2  # inches at most, of 130 pixels
+NO_VALUE, ZERO, NOT_FINITE = "#FFFFFF", "#ECEEF1", "#E6007E"
 
 
 def grid_of(run, tensor, key):
-    """(layers x log lines) values; None where the log has none."""
+    """(layers x log lines) values, NaN where one is null or missing; None where the log has none."""
     columns = [line.get(tensor, {}).get(key) for _, line in run.fp8]
     layers = max((len(column) for column in columns if isinstance(column, list)), default=0)
     if not layers:
@@ -254,55 +262,75 @@ def grid_of(run, tensor, key):
     return [[number(column[layer]) for column in filled] for layer in range(layers)]
 
 
+def edges_of(centres):
+    """Where the cells around these values begin and end."""
+    if len(centres) == 1:
+        return [centres[0] - 0.5, centres[0] + 0.5]
+    between = [(x + y) / 2 for x, y in zip(centres, centres[1:])]
+    return [2 * centres[0] - between[0]] + between + [2 * centres[-1] - between[-1]]
+
+
+def decades(values, most):
+    """Whole decades around the values, `most` of them: what is smaller does not matter beside the largest."""
+    top = math.ceil(math.log10(max(values)) + 1e-9)
+    low = math.floor(math.log10(min(values)) + 1e-9)
+    return LogNorm(10.0 ** max(min(low, top - 1), top - most), 10.0**top)
+
+
 def draw_health(run):
+    """A panel per figure. Its rows are the tensors, one strip each, with the layers from the first at the bottom."""
     tensors = list(dict.fromkeys(tensor for _, line in run.fp8 for tensor in line))
-    keys = [(key, title) for key, title in HEALTH if any(grid_of(run, tensor, key) for tensor in tensors)]
-    if not tensors or not keys:
+    grids = {key: {tensor: grid_of(run, tensor, key) for tensor in tensors} for key, _ in HEALTH}
+    panels = [(key, title) for key, title in HEALTH if any(grids[key].values())]
+    if not panels:
         return None
-    heights = [max(len(grid_of(run, tensor, key) or []) for key, _ in keys) for tensor in tensors]
-    figure, axes = plt.subplots(len(tensors), len(keys), squeeze=False, layout="constrained",
-                                figsize=(1.2 + 3.1 * len(keys), 1.4 + sum(0.75 + 0.07 * h for h in heights)),
-                                height_ratios=[0.6 + 0.07 * h for h in heights])
-    figure.suptitle("FP8 health of %s: layers from the first at the bottom, over steps" % run.name, fontsize=11,
+    strips, bottom = {}, 0.0  # where a tensor's strip begins and ends; the first tensor on top
+    for tensor in reversed(tensors):
+        layers = max(len(grids[key][tensor] or []) for key, _ in panels)
+        strips[tensor] = (bottom, bottom + (1.0 if layers > 1 else 0.6))
+        bottom = strips[tensor][1] + 0.14
+    figure, axes = plt.subplots(1, len(panels), sharey=True, squeeze=False, layout="constrained",
+                                figsize=(1.4 + (HEALTH_WIDTH - 1.4) * len(panels) / len(HEALTH),
+                                         min(HEALTH_HEIGHT, 1.9 + 0.62 * bottom)))
+    figure.suptitle("FP8 health of %s over steps; of each tensor the first layer at the bottom" % run.name, fontsize=11,
                     fontweight="bold", x=0.01, ha="left")
-    for column, (key, title) in enumerate(keys):
-        draw_health_column(figure, axes[:, column], run, tensors, key, title)
-        axes[-1, column].set_xlabel("step")
-    for row, tensor in enumerate(tensors):
-        axes[row, 0].set_ylabel(tensor, rotation=0, ha="right", va="center")
+    for axis, (key, title) in zip(axes[0], panels):
+        draw_health_panel(figure, axis, run, grids[key], strips, 1 if key == "amax" else 100)
+        axis.set_title(title, fontsize=10)
+        axis.set_ylim(-0.14, bottom)
+        axis.spines[["left", "bottom"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
+    axes[0, 0].set_yticks([sum(strips[tensor]) / 2 for tensor in tensors], tensors)
+    figure.supxlabel("grey: exactly 0;  pink: not finite;  white: not in the log", fontsize=8, color="#6B7280", x=0.99,
+                     ha="right")
     return figure
 
 
-def draw_health_column(figure, axes, run, tensors, key, title):
-    """One figure of all tensors, with one scale of colours, so that they compare."""
-    grids = [grid_of(run, tensor, key) for tensor in tensors]
-    scale = 1 if key == "amax" else 100
-    values = finite([scale * value for grid in grids for row in grid or [] for value in row])
-    above = [value for value in values if value > 0]
-    # whole decades, at most four: what is smaller does not matter beside the largest
-    top = math.ceil(math.log10(max(above)) + 1e-9) if above else 0
-    norm = LogNorm(10.0 ** max(math.floor(math.log10(min(above))), top - 4), 10.0**top) if above else None
-    steps = [step for step, _ in run.fp8]
-    image = None
-    for axis, grid in zip(axes, grids):
-        axis.grid(False)
-        axis.set_yticks([])
-        axis.set_facecolor("#F4F5F7")  # nothing, or exactly 0
-        if axis is not axes[-1]:
-            axis.set_xticklabels([])
-        if grid and norm:
-            shown = [[scale * value if value > 0 else math.nan for value in row] for row in grid]
-            image = axis.imshow(shown, aspect="auto", origin="lower", interpolation="nearest", norm=norm,
-                                cmap="viridis" if key == "amax" else "YlOrRd",
-                                extent=(steps[0], steps[-1] or 1, -0.5, len(grid) - 0.5))
-        else:
-            axis.set_xlim(steps[0], steps[-1] or 1)
-            axis.text(0.5, 0.5, "none" if grid else "", transform=axis.transAxes, ha="center", va="center",
-                      fontsize=8, color="#8A8F98")
-    axes[0].set_title(title + ("" if key == "amax" else ", %"), fontsize=10)
-    if image is not None:
-        bar = figure.colorbar(image, ax=list(axes), location="bottom", aspect=30, pad=0.02, shrink=0.9)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(short))
+def draw_health_panel(figure, axis, run, grids, strips, scale):
+    """One figure of all tensors on one logarithmic scale of colours, so that they compare."""
+    positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
+    norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)
+    colours = plt.get_cmap("viridis" if scale == 1 else "YlOrRd").with_extremes(over=NOT_FINITE, bad=ZERO)
+    steps = edges_of([step for step, _ in run.fp8])
+    axis.grid(False)
+    axis.set_xlim(steps[0], steps[-1])
+    axis.set_xlabel("step")
+    axis.xaxis.set_major_formatter(FuncFormatter(short))
+    for tensor, (low, high) in strips.items():
+        grid = grids[tensor]
+        if not grid:
+            continue
+        rows = [low + (high - low) * i / len(grid) for i in range(len(grid) + 1)]
+        shown = [[scale * v if v > 0 else 10 * norm.vmax if math.isnan(v) else math.nan for v in row] for row in grid]
+        absent = [not isinstance(line.get(tensor, {}).get("amax"), list) for _, line in run.fp8]
+        mesh = axis.pcolormesh(steps, rows, shown, norm=norm, cmap=colours, rasterized=True)
+        for i, gone in enumerate(absent):
+            if gone:
+                axis.fill_between(steps[i:i + 2], low, high, color=NO_VALUE, linewidth=0)
+    if positive:
+        bar = figure.colorbar(mesh, ax=axis, location="bottom", aspect=24, pad=0.02, shrink=0.92)
+        bar.ax.xaxis.set_major_locator(LogLocator(numticks=7))
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(power))
         bar.ax.xaxis.set_minor_formatter(NullFormatter())
 
 
