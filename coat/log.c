@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "appender.h"
 #include "events.h"
 #include "files.h"
 #include "step_line.h"
@@ -18,11 +18,7 @@
 struct Log {
     bool active; // rank 0
     bool quiet, json, colour;
-    int fd;          // of log.jsonl, -1: none
-    int64_t written; // bytes of whole lines in it
-    char *pending;   // lines that it could not take yet (disk full), for the next attempt
-    size_t pending_bytes;
-    bool failing;
+    Appender file; // log.jsonl
     char path[PATH_MAX_LENGTH + 16];
     EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
@@ -37,18 +33,6 @@ struct Log {
 double log_flops_per_token(const Config *config, int64_t parameters) {
     const ModelShape *s = &config->shape;
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
-}
-
-// Writes everything; a signal or a short write does not tear a line.
-static bool write_all(int fd, const char *bytes, size_t count) {
-    while (count > 0) {
-        ssize_t n = write(fd, bytes, count);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        bytes += n;
-        count -= (size_t)n;
-    }
-    return true;
 }
 
 // Whether a line of log.jsonl is whole and belongs to a step before first_step. *val_step becomes its step where it
@@ -98,11 +82,9 @@ static bool open_file(Log *log, const char *out, int64_t first_step, Error *err)
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
     bool fresh = first_step <= 1;
     if (!fresh && !trim(log->path, first_step, &log->val_step, err)) return false;
-    log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
-    if (log->fd < 0)
-        return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
-    struct stat file;
-    if (fstat(log->fd, &file) == 0) log->written = file.st_size;
+    int fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
+    appender_open(&log->file, fd, log->path);
     log->events = events_open(out, first_step, err);
     return log->events != NULL;
 }
@@ -114,7 +96,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->quiet = config->quiet;
     log->json = config->json;
     log->colour = !config->json && terminal_colours(STDOUT_FILENO);
-    log->fd = -1;
+    appender_open(&log->file, -1, log->path);
     log->total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
     log->flops_per_token = log_flops_per_token(config, parameters);
@@ -140,25 +122,7 @@ static void add_number(char *line, size_t size, const char *key, const char *for
         snprintf(line + used, size - used, "null");
 }
 
-// Writes what the file has not taken yet. Where it cannot, the lines wait in memory: the disk may have room again.
-static void write_pending(Log *log) {
-    if (log->pending_bytes == 0) return;
-    if (write_all(log->fd, log->pending, log->pending_bytes)) {
-        log->written += (int64_t)log->pending_bytes;
-        log->pending_bytes = 0;
-        if (log->failing) fprintf(stderr, "note: %s: can be written again, nothing is missing\n", log->path);
-        log->failing = false;
-        return;
-    }
-    if (!log->failing)
-        fprintf(stderr, "warning: %s: cannot be written: %s; lines from step %" PRId64 " on wait in memory\n",
-                log->path, strerror(errno), log->step);
-    log->failing = true;
-    if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
-}
-
-// Ends the line and writes it in one piece to the file and, with --json, to the terminal. When the file cannot take
-// it (disk full), the torn line is removed, and it waits for the next attempt.
+// Ends the line and writes it in one piece to the file and, with --json, to the terminal.
 static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
@@ -167,20 +131,13 @@ static void write_line(Log *log, char *line, size_t size) {
         fputs(line, stdout);
         fflush(stdout);
     }
-    if (log->fd < 0) return;
-    char *grown = (char *)realloc(log->pending, log->pending_bytes + used);
-    if (!grown) return;
-    log->pending = grown;
-    memcpy(log->pending + log->pending_bytes, line, used);
-    log->pending_bytes += used;
-    write_pending(log);
+    appender_add(&log->file, line, used);
+    appender_flush_say(&log->file, log->step);
 }
 
 // The same figures for TensorBoard, with the same care.
 static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
-    if (!log->events || events_write(log->events, step, scalars, count)) return;
-    fprintf(stderr, "warning: %s: cannot be written: %s; it ends before step %" PRId64 "\n", events_path(log->events),
-            strerror(errno), step);
+    if (log->events) events_write(log->events, step, scalars, count);
 }
 
 // --- lines for people --------------------------------------------------------------------------------------------
@@ -305,7 +262,7 @@ void log_text(Log *log, const char *format, ...) {
 }
 
 int log_descriptor(const Log *log) {
-    return log->fd < 0 ? -1 : fcntl(log->fd, F_DUPFD_CLOEXEC, 0);
+    return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
 }
 
 // "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"
@@ -324,11 +281,7 @@ void log_close(Log *log) {
     if (!log) return;
     bool used = log->steps_here > 0 || !isnan(log->val_loss);
     if (log->active && used && !log->json) print_end(log);
-    if (log->fd >= 0) {
-        write_pending(log);
-        close(log->fd);
-    }
-    free(log->pending);
+    appender_close(&log->file);
     events_close(log->events);
     free(log);
 }
