@@ -905,7 +905,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                 c->out[0] ? " in " : "", c->out);
     if (number) return true;
     bool leaves = c->out[0] && m->exec.rank == 0 && run->done.step > 0 && run->done.step < run->steps;
-    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, err), err)) return false;
+    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err), err))
+        return false;
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);

@@ -139,6 +139,7 @@ for file in model.safetensors optimizer.safetensors state.json; do
     printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
     damage "$file with a flipped bit" "$file"
 done
+[ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned && ok "and it is kept, under a name that says so" || bad "and it is kept, under a name that says so" "$(ls "$folder/d")"
 # a checkpoint of an abandoned course is neither resumed nor kept in place of a newer one
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
