@@ -833,6 +833,8 @@ static bool start_or_resume(Run *run, Error *err) {
         if (run->train && !same_data(run, folder, err)) return false;
         m->host = run->done.state;
         state_upload(m);
+    if (c->resume && !folder[0] && run->train && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
