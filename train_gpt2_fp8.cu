@@ -706,6 +706,19 @@ static void log_health(Run *run) {
     free(json);
 }
 
+static int64_t hellaswag_every(const Config *c) {
+    return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
+}
+
+// The evaluations, of those asked for, that the end of the run before came across: the log does not have them.
+static bool make_up(Run *run, bool val, bool hellaswag, Error *err) {
+    Comm *comm = run->model.comm;
+    bool first = run->place.rank == 0;
+    if (comm_max_i64(comm, first && val && !log_has_val(run->log, run->done.step)) && !validate(run, err)) return false;
+    if (comm_max_i64(comm, first && hellaswag && !log_has_hellaswag(run->log, run->done.step))) test_hellaswag(run);
+    return true;
+}
+
 // The training loop.
 static bool train(Run *run, Error *err) {
     Model *m = &run->model;
@@ -718,9 +731,7 @@ static bool train(Run *run, Error *err) {
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = together(run, ok, err);
     comm_patience(m->comm, 0);
-    // a validation that the end of the run before came across
-    bool missed = m->exec.rank == 0 && begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun);
-    if (ok && comm_max_i64(m->comm, missed)) ok = validate(run, err);
+    if (ok && begun > 0) ok = make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
@@ -737,7 +748,7 @@ static bool train(Run *run, Error *err) {
         ok = check_skips(run, err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
-        if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
+        if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
             ok = together(run, show_sample(run, err), err);
         if (run->saver) saver_poll(run->saver);
@@ -822,6 +833,8 @@ static bool start_or_resume(Run *run, Error *err) {
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
+    if (c->resume && !folder[0] && run->train && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
     if (folder[0]) {
         if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
@@ -833,8 +846,6 @@ static bool start_or_resume(Run *run, Error *err) {
         if (run->train && !same_data(run, folder, err)) return false;
         m->host = run->done.state;
         state_upload(m);
-    if (c->resume && !folder[0] && run->train && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
@@ -917,7 +928,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
-    return validate(run, err);
+    return validate(run, err) && make_up(run, false, true, err);
 }
 
 int main(int argc, char **argv) {
