@@ -52,14 +52,16 @@ static void talk(const Output *output, int lines, int more) {
     _exit(good ? signals_stop() : 99);
 }
 
-// Starts such a run, asks it to end after 0.3 s and returns its status, -1 where it does not end within 10 s.
-static int end_talking(const Output *output, int lines, int more) {
+static pid_t start_talking(const Output *output, int lines, int more) {
     fflush(NULL);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) talk(output, lines, more);
-    pause_ms(300);
-    assert_int_equal(kill(child, SIGTERM), 0);
+    return child;
+}
+
+// Its exit status; -1 where it does not end within 10 s.
+static int status_of(pid_t child) {
     int status = 0;
     for (int waited = 0; waited < 1000; waited++, pause_ms(10))
         if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -2;
@@ -68,31 +70,34 @@ static int end_talking(const Output *output, int lines, int more) {
     return -1;
 }
 
-static void held_up(Kind kind, int lines, bool stopped) {
-    Output output = output_open(kind);
-    if (output.writer < 0) skip();
-    if (stopped) assert_int_equal(tcflow(output.writer, TCOOFF), 0); // as Ctrl-S does
-    assert_int_equal(end_talking(&output, lines, 10000), SIGTERM);
-    close(output.reader);
-    close(output.writer);
-}
-
-static void full_pipe(void **state) {
+static void held_up(void **state) {
     (void)state;
-    held_up(PIPE, 1 << 30, false);
-}
-static void full_terminal(void **state) {
-    (void)state;
-    held_up(TERMINAL, 1 << 30, false);
-}
-static void stopped_terminal(void **state) {
-    (void)state;
-    held_up(TERMINAL, 1 << 30, true);
-}
-static void held_up_later(void **state) {
-    (void)state;
-    held_up(PIPE, 1, false);
-    held_up(TERMINAL, 1, false);
+    static const struct {
+        Kind kind;
+        int lines;
+        bool stopped; // as Ctrl-S does
+    } cases[] = {{PIPE, 1 << 30, false},
+                 {TERMINAL, 1 << 30, false},
+                 {TERMINAL, 1 << 30, true},
+                 {PIPE, 1, false}, // after the signal
+                 {TERMINAL, 1, false}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    Output outputs[CASES];
+    pid_t children[CASES] = {0};
+    for (int i = 0; i < CASES; i++) {
+        outputs[i] = output_open(cases[i].kind);
+        if (outputs[i].writer < 0) continue;
+        if (cases[i].stopped) assert_int_equal(tcflow(outputs[i].writer, TCOOFF), 0);
+        children[i] = start_talking(&outputs[i], cases[i].lines, 10000);
+    }
+    pause_ms(300);
+    for (int i = 0; i < CASES; i++)
+        if (children[i]) assert_int_equal(kill(children[i], SIGTERM), 0);
+    for (int i = 0; i < CASES; i++) {
+        if (children[i] && status_of(children[i]) != SIGTERM) fail_msg("case %d", i);
+        close(outputs[i].reader);
+        close(outputs[i].writer);
+    }
 }
 
 // A reader that takes its time, but reads, gets the end too.
@@ -109,7 +114,10 @@ static void slow_reader(void **state) {
         for (ssize_t n; (n = read(output.reader, all + size, 1 << 12)) > 0; pause_ms(40)) size += (size_t)n;
         _exit(size > 6 && memcmp(all + size - 6, "ended\n", 6) == 0 ? 0 : 1);
     }
-    assert_int_equal(end_talking(&output, 1 << 30, 20), SIGTERM);
+    pid_t run = start_talking(&output, 1 << 30, 20);
+    pause_ms(300);
+    assert_int_equal(kill(run, SIGTERM), 0);
+    assert_int_equal(status_of(run), SIGTERM);
     close(output.writer);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -118,9 +126,6 @@ static void slow_reader(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_pipe),     cmocka_unit_test(full_terminal), cmocka_unit_test(stopped_terminal),
-        cmocka_unit_test(held_up_later), cmocka_unit_test(slow_reader),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(held_up), cmocka_unit_test(slow_reader)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
