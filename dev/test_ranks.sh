@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several processes train what one does. Two short cases; dev/long_ranks.sh has the rest.
+# Several processes train what one does, and end together. Short cases; dev/long_ranks.sh has the rest.
 source "$(dirname "$0")/ranks.sh"
 
 # The same sequences in every step, three micro-batches of them per process or six: the same losses.
