@@ -408,7 +408,8 @@ static bool stop_at_once(const Model *m) {
 }
 
 // Mean loss of the first `batches` micro-batches of a token file, of fewer where a signal ends the run. The processes
-// share them; each makes as many passes as the others, and one that has no batch left repeats the last without weight.
+// share them; each makes as many passes as the others: one that has no batch left repeats the last without weight, and
+// one that cannot read its own goes on with zeros, as the others wait for it.
 static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -417,15 +418,15 @@ static bool evaluate(Model *m, DataLoader *loader, int batches, double *loss, Er
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
-    for (int first = 0; first < batches && ok && !stop_at_once(m); first += m->exec.ranks) {
+    for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
-        ok = data_batch(loader, mine, inputs, targets, err);
-        if (!ok) break;
+        ok = ok && data_batch(loader, mine, inputs, targets, err);
+        if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
         model_forward(m);
         model_loss(m, i < batches ? (float)(1.0 / ((double)batches * (double)tokens)) : 0.0f, false, false);
     }
-    if (ok) shards_sum_loss(&m->shards, m->state);
+    shards_sum_loss(&m->shards, m->state);
     state_download(m);
     *loss = m->host.loss_sum;
     m->host = before;
@@ -535,6 +536,9 @@ typedef struct {
     bool agreed;                 // all of them know of the failure that ends the run: the first that failed says why
     int speaker;                 // which is that
     bool save_asked;             // by a signal to any of them
+    int32_t *next;               // inputs and targets of a step's micro-batches, (accumulation, 2, B * T)
+    Error unread;                // why they could not be read; its code is EXIT_DONE where they could
+    bool data_fails;             // on one of the processes at least
 } Run;
 
 // Whether all processes are well; where one is not, all end, and the first of those that are not says why.
@@ -547,35 +551,44 @@ static bool together(Run *run, bool good, Error *err) {
     return false;
 }
 
+// Reads micro-batch i of the step that begins after `sequences`. Ahead of it, because in the middle of a step processes
+// wait for each other: before it begins they can still agree on what becomes of a run whose data cannot be read.
+static void read_ahead(Run *run, int64_t sequences, int64_t i) {
+    const Config *c = &run->model.config;
+    int64_t first = c->overfit_one_batch ? 0 : sequences / (c->micro_batch * run->place.ranks);
+    int32_t *inputs = run->next + 2 * i * config_micro_tokens(c);
+    if (run->unread.code == EXIT_DONE)
+        data_batch(run->train, first + i, inputs, inputs + config_micro_tokens(c), &run->unread);
+}
+
 // One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
 // signal ends the run, what is done of the step is thrown away and done.step stays.
-static bool train_step(Run *run, int32_t *inputs, int32_t *targets, Error *err) {
+static void train_step(Run *run) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    int64_t accumulation = config_accumulation(c, m->exec.ranks);
-    float loss_scale = (float)(1.0 / ((double)accumulation * (double)config_micro_tokens(c) * m->exec.ranks));
+    int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
+    int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
+    float loss_scale = (float)(1.0 / ((double)accumulation * (double)tokens * m->exec.ranks));
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
-    int64_t first = run->done.sequences / (c->micro_batch * m->exec.ranks);
     for (int64_t i = 0; i < accumulation; i++) {
-        if (stop_at_once(m)) return true;
-        int64_t n = c->overfit_one_batch ? i : first + i;
-        if (!data_batch(run->train, n, inputs, targets, err)) return false;
-        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
+        if (stop_at_once(m)) return;
+        const int32_t *inputs = run->next + 2 * i * tokens;
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
         micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
+        if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
     }
     step_end(m);
     run->done.step++;
-    run->done.sequences += accumulation * c->micro_batch * m->exec.ranks;
-    run->done.tokens += accumulation * config_micro_tokens(c) * m->exec.ranks;
+    run->done.sequences = sequences;
+    run->done.tokens += accumulation * tokens * m->exec.ranks;
     run->done.state = m->host;
-    return true;
 }
 
 static bool validate(Run *run, Error *err) {
     if (!run->val) return true;
     double loss;
     int batches = validation_batches(&run->model.config, run->val);
-    if (!evaluate(&run->model, run->val, batches, &loss, err)) return false;
+    if (!together(run, evaluate(&run->model, run->val, batches, &loss, err), err)) return false;
     if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
 }
@@ -641,16 +654,28 @@ static bool time_is_up(const Run *run) {
 }
 
 // What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
-// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do.
+// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do. And on whether
+// one of them has no data for the next step.
 static const char *end_early(Run *run) {
-    enum { SAVE = 1, TIME_LIMIT, SIGNAL }; // the largest wish counts
-    int64_t wish = signals_stop() ? SIGNAL + signals_stop() : time_is_up(run) ? TIME_LIMIT : 0;
+    enum { SAVE = 1, NO_DATA, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    int64_t wish = signals_stop()                  ? SIGNAL + signals_stop()
+                   : time_is_up(run)               ? TIME_LIMIT
+                   : run->unread.code != EXIT_DONE ? NO_DATA
+                                                   : 0;
     if (run->place.ranks > 1) {
         if (wish == 0 && signals_take_save()) wish = SAVE;
         wish = comm_max_i64(run->model.comm, wish);
         run->save_asked = wish == SAVE;
     }
+    run->data_fails = wish == NO_DATA;
     return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
+}
+
+// Whether all processes have the next step's data, as end_early() found.
+static bool have_data(Run *run, Error *err) {
+    if (!run->data_fails) return true;
+    *err = run->unread;
+    return together(run, err->code == EXIT_DONE, err);
 }
 
 // Waits for the last save, on all processes.
@@ -678,10 +703,18 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
 }
 
 // An error that is not the training's own, of data for example, takes nothing of what is done: weights and states are
-// those after the last whole step. saver_close() waits and says how it went.
+// those after the last whole step. Several processes save only what ends all of them between steps. The saver's end
+// waits, and says how it went.
 static void rescue(Run *run, int64_t begun, const Error *err) {
-    if (run->place.ranks > 1 || !run->saver || run->done.step == begun || err->code == EXIT_DIVERGED) return;
+    Comm *comm = run->model.comm;
+    if (!run->saver || run->done.step == begun || err->code == EXIT_DIVERGED) return;
+    if (run->place.ranks > 1 && !run->agreed) return;
     if (saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    comm_patience(comm, SAVER_PATIENCE);
+    saver_close(run->saver);
+    run->saver = NULL;
+    comm_barrier(comm);
+    comm_patience(comm, 0);
 }
 
 // Says where an outlier was skipped; false where too many updates in a row were.
@@ -708,27 +741,40 @@ static void log_health(Run *run) {
     free(json);
 }
 
+static int64_t hellaswag_every(const Config *c) {
+    return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
+}
+
+// The evaluations, of those asked for, that the end of the run before came across: the log does not have them.
+static bool make_up(Run *run, bool val, bool hellaswag, Error *err) {
+    Comm *comm = run->model.comm;
+    bool first = run->place.rank == 0;
+    if (comm_max_i64(comm, first && val && !log_has_val(run->log, run->done.step)) && !validate(run, err)) return false;
+    if (comm_max_i64(comm, first && hellaswag && !log_has_hellaswag(run->log, run->done.step))) test_hellaswag(run);
+    return true;
+}
+
 // The training loop.
 static bool train(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    size_t tokens = (size_t)config_micro_tokens(c);
-    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t));
     const int64_t begun = run->done.step;
     const char *reason = NULL;
     if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = together(run, ok, err);
     comm_patience(m->comm, 0);
-    // a validation that the end of the run before came across
-    bool missed = m->exec.rank == 0 && begun > 0 && due(begun, c->val_every) && !log_has_val(run->log, begun);
-    if (ok && comm_max_i64(m->comm, missed)) ok = validate(run, err);
+    if (ok && begun > 0) ok = make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
+    int64_t accumulation = config_accumulation(c, m->exec.ranks);
+    run->next = (int32_t *)xmalloc((size_t)(2 * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
+    for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
-        ok = train_step(run, inputs, inputs + tokens, err);
+        ok = have_data(run, err);
+        if (ok) train_step(run);
         if (!ok || run->done.tokens == before) continue;
         int64_t step = run->done.step;
         bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
@@ -739,14 +785,14 @@ static bool train(Run *run, Error *err) {
         ok = check_skips(run, err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
-        if (ok && (last || due(step, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every))) test_hellaswag(run);
+        if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
             ok = together(run, show_sample(run, err), err);
         if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
-    free(inputs);
+    free(run->next);
     if (!ok) {
         rescue(run, begun, err);
         return false;
@@ -824,6 +870,8 @@ static bool start_or_resume(Run *run, Error *err) {
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
+    if (c->resume && !folder[0] && run->train && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
     if (folder[0]) {
         if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
@@ -887,7 +935,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (c->eval_only && run->val) {
         double loss;
         int batches = validation_batches(c, run->val);
-        if (!evaluate(m, run->val, batches, &loss, err)) return false;
+        if (!together(run, evaluate(m, run->val, batches, &loss, err), err)) return false;
         if (m->exec.rank == 0)
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                    (long long)run->done.step, loss);
@@ -907,7 +955,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                 c->out[0] ? " in " : "", c->out);
     if (number) return true;
     bool leaves = c->out[0] && m->exec.rank == 0 && run->done.step > 0 && run->done.step < run->steps;
-    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, err), err)) return false;
+    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err), err))
+        return false;
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
     run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
@@ -916,7 +965,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
              (long long)run->steps);
-    return validate(run, err);
+    return validate(run, err) && make_up(run, false, true, err);
 }
 
 int main(int argc, char **argv) {

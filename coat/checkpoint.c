@@ -291,7 +291,8 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
     return good;
 }
 
-bool checkpoint_set_aside(const char *out, int64_t step, Error *err) {
+bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
+    const char *what = damaged ? "is damaged" : "belongs to the course that is left now";
     int64_t *steps;
     int count = list_steps(out, &steps, err);
     bool good = count >= 0;
@@ -302,14 +303,13 @@ bool checkpoint_set_aside(const char *out, int64_t step, Error *err) {
         good = path_join(folder, sizeof folder, out, name, err);
         bool moved = false;
         for (int number = 1; good && !moved && number < 1000; number++) {
-            snprintf(name, sizeof name, "abandoned-%d-step-%08" PRId64, number, steps[i]);
+            snprintf(name, sizeof name, "%s-%d-step-%08" PRId64, damaged ? "damaged" : "abandoned", number, steps[i]);
             good = path_join(aside, sizeof aside, out, name, err);
             moved = good && !path_is_folder(aside) && rename(folder, aside) == 0;
         }
         if (good && !moved)
-            good = error_set(err, EXIT_DATA, "%s belongs to the course that is left now and cannot be renamed: %s",
-                             folder, strerror(errno));
-        if (good) fprintf(stderr, "note: %s belongs to the course that is left now: renamed to %s\n", folder, aside);
+            good = error_set(err, EXIT_DATA, "%s %s and cannot be renamed: %s", folder, what, strerror(errno));
+        if (good) fprintf(stderr, "note: %s %s: renamed to %s\n", folder, what, aside);
     }
     free(steps);
     return good;

@@ -59,8 +59,9 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
 // Renames the checkpoints of later steps than `step`, from which a run is resumed, to abandoned-1-step-...: they belong
-// to another course and must be neither resumed nor counted among this one's.
-bool checkpoint_set_aside(const char *out, int64_t step, Error *err);
+// to another course and must be neither resumed nor counted among this one's. damaged: that is why they were passed
+// over, so it is damaged-1-step-...
+bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "appender.h"
 #include "config.h"
 #include "files.h"
 
@@ -14,8 +15,7 @@
 #define EVENT_BYTES 2048 // of the largest event: a dozen scalars take a tenth of it
 
 struct EventWriter {
-    int fd;          // -1 after a failure
-    int64_t written; // bytes of whole records
+    Appender file;
     char path[PATH_MAX_LENGTH + 128];
 };
 
@@ -61,7 +61,8 @@ static void put_little_endian(Message *m, uint64_t value, int count) {
     put_raw(m, bytes, (size_t)count);
 }
 
-static bool write_record(EventWriter *writer, const Message *event) {
+// To be written by the next appender_flush(). False where it is too long, which none of ours is.
+static bool add_record(EventWriter *writer, const Message *event) {
     Message record;
     record.size = 0;
     record.overflow = false;
@@ -69,18 +70,8 @@ static bool write_record(EventWriter *writer, const Message *event) {
     put_little_endian(&record, crc32c_masked(record.bytes, 8), 4);
     put_raw(&record, event->bytes, event->size);
     put_little_endian(&record, crc32c_masked(event->bytes, event->size), 4);
-    if (event->overflow || record.overflow) {
-        errno = EMSGSIZE;
-        return false;
-    }
-    size_t done = 0;
-    while (done < record.size) {
-        ssize_t n = write(writer->fd, record.bytes + done, record.size - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        done += (size_t)n;
-    }
-    writer->written += (int64_t)record.size;
+    if (event->overflow || record.overflow) return false;
+    appender_add(&writer->file, record.bytes, record.size);
     return true;
 }
 
@@ -129,20 +120,20 @@ static void event_begin(Message *m, int64_t step) {
     put_varint(m, (uint64_t)step);
 }
 
-static bool write_version(EventWriter *writer) {
+static void add_version(EventWriter *writer) {
     static const char version[] = "brain.Event:2";
     Message event;
     event_begin(&event, 0);
     put_bytes(&event, 3, version, sizeof version - 1); // file_version
-    return write_record(writer, &event);
+    add_record(writer, &event);
 }
 
-static bool write_session_start(EventWriter *writer, int64_t first_step) {
+static void add_session_start(EventWriter *writer, int64_t first_step) {
     static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1}; // SessionLog: status = START
     Message event;
     event_begin(&event, first_step > 1 ? first_step : 0);
     put_bytes(&event, 7, start, sizeof start); // session_log
-    return write_record(writer, &event);
+    add_record(writer, &event);
 }
 
 // --- files -----------------------------------------------------------------------------------------------------------
@@ -172,15 +163,18 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err) {
     if (gethostname(host, sizeof host - 1) != 0 || !name_is_plain(host)) snprintf(host, sizeof host, "localhost");
     snprintf(writer->path, sizeof writer->path, "%s/" NAME_PREFIX "%010lld.%s", folder, (long long)name_time(folder),
              host);
-    writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (writer->fd >= 0 && write_version(writer) && write_session_start(writer, first_step)) return writer;
+    appender_open(&writer->file, open(writer->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), writer->path);
+    if (writer->file.fd >= 0) {
+        add_version(writer);
+        add_session_start(writer, first_step);
+        if (appender_flush(&writer->file)) return writer;
+    }
     error_set(err, EXIT_DATA, "%s: cannot be written: %s", writer->path, strerror(errno));
     events_close(writer);
     return NULL;
 }
 
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count) {
-    if (writer->fd < 0) return true;
     Message event, summary, value;
     summary.size = 0;
     summary.overflow = false;
@@ -195,14 +189,7 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     event_begin(&event, step);
     put_bytes(&event, 5, summary.bytes, summary.size); // summary
     event.overflow |= summary.overflow;
-    if (write_record(writer, &event)) return true;
-    int reason = errno;
-    // Without its torn end the file is good; if that fails too, readers stop at the record's checksum.
-    if (ftruncate(writer->fd, writer->written) != 0) reason = errno;
-    close(writer->fd);
-    writer->fd = -1;
-    errno = reason;
-    return false;
+    return add_record(writer, &event) && appender_flush_say(&writer->file, step);
 }
 
 const char *events_path(const EventWriter *writer) {
@@ -211,6 +198,6 @@ const char *events_path(const EventWriter *writer) {
 
 void events_close(EventWriter *writer) {
     if (!writer) return;
-    if (writer->fd >= 0) close(writer->fd);
+    appender_close(&writer->file);
     free(writer);
 }

@@ -28,8 +28,9 @@ typedef struct {
 // files hold from it on is dropped by readers (1 or less: all that they hold). NULL with err (EXIT_DATA).
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
-// One event with the scalars of a step, on disk when it returns. False where the file cannot take it (errno says
-// why): it ends with the event before, and later calls do nothing and succeed.
+// One event with the scalars of a step, written when it returns. False where the file cannot take it now, which is said
+// on stderr once: then it ends with the event before, and this one waits in memory until a later call (appender.h); or
+// where it is too long.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
 const char *events_path(const EventWriter *writer);

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "appender.h"
 #include "events.h"
 #include "files.h"
 #include "step_line.h"
@@ -18,11 +18,7 @@
 struct Log {
     bool active; // rank 0
     bool quiet, json, colour;
-    int fd;          // of log.jsonl, -1: none
-    int64_t written; // bytes of whole lines in it
-    char *pending;   // lines that it could not take yet (disk full), for the next attempt
-    size_t pending_bytes;
-    bool failing;
+    Appender file; // log.jsonl
     char path[PATH_MAX_LENGTH + 16];
     EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
@@ -30,7 +26,7 @@ struct Log {
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
     double seconds;                      // of all steps logged here
     int64_t step, skipped;               // skipped: -1 where not known yet
-    int64_t val_step;                    // the last whose validation is in the file, -1: none
+    int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
     double loss, val_loss;               // the latest; NAN: none yet
 };
 
@@ -39,70 +35,98 @@ double log_flops_per_token(const Config *config, int64_t parameters) {
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
 }
 
-// Writes everything; a signal or a short write does not tear a line.
-static bool write_all(int fd, const char *bytes, size_t count) {
-    while (count > 0) {
-        ssize_t n = write(fd, bytes, count);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        bytes += n;
-        count -= (size_t)n;
-    }
-    return true;
-}
-
-// Whether a line of log.jsonl is whole and belongs to a step before first_step. *val_step becomes its step where it
-// is a validation's.
-static bool keep_line(const char *line, size_t length, int64_t first_step, int64_t *val_step) {
-    if (length == 0 || line[length - 1] != '\n') return false;
+// The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
+// are taken down.
+static int64_t line_step(Log *log, const char *line, size_t length, int64_t first_step) {
+    if (length == 0 || line[length - 1] != '\n') return -1;
     json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *step = json_object_get(object, "step");
-    bool keep = json_is_integer(step) && json_integer_value(step) >= 0 && json_integer_value(step) < first_step;
-    if (keep && json_object_get(object, "val_loss")) *val_step = json_integer_value(step);
+    const json_t *number = json_object_get(object, "step");
+    int64_t step = json_is_integer(number) ? json_integer_value(number) : -1;
+    if (step >= 0 && step < first_step && json_object_get(object, "val_loss")) log->val_step = step;
+    if (step >= 0 && step < first_step && json_object_get(object, "hellaswag")) log->hellaswag_step = step;
     json_decref(object);
-    return keep;
+    return step;
 }
 
-// Copies the lines to be kept from `from` to `to`.
-static bool copy_lines(FILE *from, FILE *to, int64_t first_step, int64_t *val_step) {
+// Where the lines go that a resumed run drops: a new file beside the log, made for the first of them.
+typedef struct {
+    char path[PATH_MAX_LENGTH + 80];
+    FILE *file;
+    bool wanted; // else they are dropped: the run will write them again
+} Aside;
+
+static bool put_aside(Aside *aside, const char *out, int64_t first_step, const char *line, size_t length) {
+    if (!aside->wanted) return true;
+    for (int number = 1; !aside->file && number < 1000; number++) {
+        char again[16] = "";
+        if (number > 1) snprintf(again, sizeof again, "-%d", number);
+        snprintf(aside->path, sizeof aside->path, "%s/log-abandoned-%08" PRId64 "%s.jsonl", out,
+                 first_step > 0 ? first_step - 1 : 0, again);
+        aside->file = fopen(aside->path, "wx");
+        if (!aside->file && errno != EEXIST) return false;
+    }
+    return aside->file && fwrite(line, 1, length, aside->file) == length;
+}
+
+// Copies the lines of earlier steps than first_step from `from` to `to`, the other whole ones to `aside`.
+static bool copy_lines(Log *log, FILE *from, FILE *to, Aside *aside, const char *out, int64_t first_step) {
     char *line = (char *)xmalloc(LONGEST_LINE);
     size_t length;
     bool good = true;
-    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0)
-        if (keep_line(line, length, first_step, val_step)) good = fwrite(line, 1, length, to) == length;
+    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0) {
+        int64_t step = line_step(log, line, length, first_step);
+        if (step < 0) continue;
+        if (step < first_step)
+            good = fwrite(line, 1, length, to) == length;
+        else
+            good = put_aside(aside, out, first_step, line, length);
+    }
     free(line);
     return good && !ferror(from);
 }
 
+static bool flush_and_close(FILE *file) {
+    bool good = fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return fclose(file) == 0 && good;
+}
+
 // Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
 // that a crash leaves either the old log or the new one.
-static bool trim(const char *path, int64_t first_step, int64_t *val_step, Error *err) {
-    if (access(path, F_OK) != 0 && errno == ENOENT) return true;
-    FILE *from = file_open_lines(path, err);
+static bool trim(Log *log, const char *out, int64_t first_step, bool keep_others, Error *err) {
+    if (access(log->path, F_OK) != 0 && errno == ENOENT) return true;
+    FILE *from = file_open_lines(log->path, err);
     if (!from) return false;
     char temporary[PATH_MAX_LENGTH + 24];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    snprintf(temporary, sizeof temporary, "%s.tmp", log->path);
     unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
+    Aside aside = {"", NULL, keep_others};
     FILE *to = fopen(temporary, "wx");
-    bool good = to && copy_lines(from, to, first_step, val_step) && fflush(to) == 0 && fsync(fileno(to)) == 0;
-    if (to && fclose(to) != 0) good = false;
+    bool good = to && copy_lines(log, from, to, &aside, out, first_step);
+    if (to && !flush_and_close(to)) good = false;
+    if (aside.file && !flush_and_close(aside.file)) good = false;
     fclose(from);
-    if (good && rename(temporary, path) == 0) return true;
-    error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", path, strerror(errno));
+    if (good && rename(temporary, log->path) == 0) {
+        if (aside.file)
+            fprintf(stderr, "note: %s: lines of the course that is left now are kept in %s\n", log->path, aside.path);
+        return true;
+    }
+    error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", log->path, strerror(errno));
     unlink(temporary);
+    if (aside.file) unlink(aside.path);
     return false;
 }
 
-static bool open_file(Log *log, const char *out, int64_t first_step, Error *err) {
+static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
+    const char *out = config->out;
     if (!folder_make(out, err)) return false;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
     bool fresh = first_step <= 1;
-    if (!fresh && !trim(log->path, first_step, &log->val_step, err)) return false;
-    log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
-    if (log->fd < 0)
-        return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
-    struct stat file;
-    if (fstat(log->fd, &file) == 0) log->written = file.st_size;
+    // a run that goes on from its newest checkpoint comes to the later steps again; another course does not
+    bool other_course = config->resume && (fresh ? path_is_file(log->path) : config->resume_step >= 0);
+    if ((!fresh || other_course) && !trim(log, out, fresh ? 0 : first_step, other_course, err)) return false;
+    int fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
+    appender_open(&log->file, fd, log->path);
     log->events = events_open(out, first_step, err);
     return log->events != NULL;
 }
@@ -114,14 +138,14 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->quiet = config->quiet;
     log->json = config->json;
     log->colour = !config->json && terminal_colours(STDOUT_FILENO);
-    log->fd = -1;
+    appender_open(&log->file, -1, log->path);
     log->total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->step = first_step > 0 ? first_step - 1 : 0;
     log->loss = log->val_loss = NAN;
-    log->skipped = log->val_step = -1;
-    if (log->active && config->out[0] && !open_file(log, config->out, first_step, err)) {
+    log->skipped = log->val_step = log->hellaswag_step = -1;
+    if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
         return NULL;
     }
@@ -140,25 +164,7 @@ static void add_number(char *line, size_t size, const char *key, const char *for
         snprintf(line + used, size - used, "null");
 }
 
-// Writes what the file has not taken yet. Where it cannot, the lines wait in memory: the disk may have room again.
-static void write_pending(Log *log) {
-    if (log->pending_bytes == 0) return;
-    if (write_all(log->fd, log->pending, log->pending_bytes)) {
-        log->written += (int64_t)log->pending_bytes;
-        log->pending_bytes = 0;
-        if (log->failing) fprintf(stderr, "note: %s: can be written again, nothing is missing\n", log->path);
-        log->failing = false;
-        return;
-    }
-    if (!log->failing)
-        fprintf(stderr, "warning: %s: cannot be written: %s; lines from step %" PRId64 " on wait in memory\n",
-                log->path, strerror(errno), log->step);
-    log->failing = true;
-    if (ftruncate(log->fd, log->written) != 0) fprintf(stderr, "warning: %s: its last line is torn\n", log->path);
-}
-
-// Ends the line and writes it in one piece to the file and, with --json, to the terminal. When the file cannot take
-// it (disk full), the torn line is removed, and it waits for the next attempt.
+// Ends the line and writes it in one piece to the file and, with --json, to the terminal.
 static void write_line(Log *log, char *line, size_t size) {
     size_t used = strlen(line);
     snprintf(line + used, size - used, "}\n");
@@ -167,20 +173,13 @@ static void write_line(Log *log, char *line, size_t size) {
         fputs(line, stdout);
         fflush(stdout);
     }
-    if (log->fd < 0) return;
-    char *grown = (char *)realloc(log->pending, log->pending_bytes + used);
-    if (!grown) return;
-    log->pending = grown;
-    memcpy(log->pending + log->pending_bytes, line, used);
-    log->pending_bytes += used;
-    write_pending(log);
+    appender_add(&log->file, line, used);
+    appender_flush_say(&log->file, log->step);
 }
 
 // The same figures for TensorBoard, with the same care.
 static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
-    if (!log->events || events_write(log->events, step, scalars, count)) return;
-    fprintf(stderr, "warning: %s: cannot be written: %s; it ends before step %" PRId64 "\n", events_path(log->events),
-            strerror(errno), step);
+    if (log->events) events_write(log->events, step, scalars, count);
 }
 
 // --- lines for people --------------------------------------------------------------------------------------------
@@ -220,6 +219,10 @@ void log_resume(Log *log, int64_t skipped) {
 
 bool log_has_val(const Log *log, int64_t step) {
     return log->val_step == step;
+}
+
+bool log_has_hellaswag(const Log *log, int64_t step) {
+    return log->hellaswag_step == step;
 }
 
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
@@ -277,7 +280,8 @@ void log_val(Log *log, int64_t step, double val_loss) {
 void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     if (!log->active) return;
     double share = (double)right / examples;
-    write_result(log, step, "hellaswag", share);
+    if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", share);
+    log->hellaswag_step = step;
     if (log->quiet || log->json) return;
     printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
            colour_end(log), right, examples, step);
@@ -305,7 +309,7 @@ void log_text(Log *log, const char *format, ...) {
 }
 
 int log_descriptor(const Log *log) {
-    return log->fd < 0 ? -1 : fcntl(log->fd, F_DUPFD_CLOEXEC, 0);
+    return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
 }
 
 // "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"
@@ -324,11 +328,7 @@ void log_close(Log *log) {
     if (!log) return;
     bool used = log->steps_here > 0 || !isnan(log->val_loss);
     if (log->active && used && !log->json) print_end(log);
-    if (log->fd >= 0) {
-        write_pending(log);
-        close(log->fd);
-    }
-    free(log->pending);
+    appender_close(&log->file);
     events_close(log->events);
     free(log);
 }

@@ -23,7 +23,8 @@ typedef struct Log Log;
 // is missing; with config->out "" no file is written.
 // first_step: the first step, counted from 1, that this run will log, so a run that resumes from the checkpoint of
 //   step 20 passes 21. Lines of steps before it are kept, the others and damaged ones are dropped, by replacing the
-//   file at once. 0 or 1: a fresh run, an old file is emptied.
+//   file at once. 0 or 1: a fresh run, an old file is emptied. Dropped lines of a course that is left, because of
+//   --resume=STEP or because --resume found no checkpoint, are kept in log-abandoned-STEP.jsonl: the steps before them.
 // peak_flops: FLOP/s of all devices together, 0 where unknown: then no share of peak is shown.
 // parameters: of the model, for the FLOPs of a token.
 // Returns NULL with err (EXIT_DATA) when the folder or file cannot be written.
@@ -42,7 +43,8 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
 bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss);
 
-// A test with HellaSwag after `step` steps: how many examples were right.
+// A test with HellaSwag after `step` steps: how many examples were right. The same holds.
+bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // An object of further figures after `step` steps, as JSON text.

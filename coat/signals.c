@@ -1,17 +1,41 @@
 #include "signals.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define REPEATED_NS 200000000LL
+#define TERMINAL_PATIENCE 2 // seconds
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // of the first request
 
-// Everything here is safe in a handler (POSIX lists clock_gettime, write and _exit).
+// From the request to end on, looks once a second whether standard output and error take anything. One that does not, a
+// terminal stopped by Ctrl-S or a pipe that nobody reads, gives its number to /dev/null: a write that it holds up is
+// restarted there, once this handler returns, and no later one can keep the run from saving and ending.
+static void on_alarm(int number) {
+    static int refused[2]; // seconds
+    int before = errno;
+    (void)number;
+    for (int i = 0; i < 2; i++) {
+        int output = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
+        struct pollfd ready = {output, POLLOUT, 0};
+        refused[i] = poll(&ready, 1, 0) == 0 ? refused[i] + 1 : 0;
+        if (refused[i] < TERMINAL_PATIENCE) continue;
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere < 0) continue;
+        dup2(nowhere, output);
+        close(nowhere);
+    }
+    alarm(1);
+    errno = before;
+}
+
+// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit).
 static void on_stop(int number) {
     static const char text[] = "asked to end: saving what is done; once more ends the process at once\n";
     int before = errno;
@@ -20,6 +44,7 @@ static void on_stop(int number) {
     if (!stop_signal) {
         stop_time = now; // before the number: another thread may be in here with the second signal
         stop_signal = number;
+        alarm(1);                                                       // first, as the next line may be held up
         if (write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0; // the run ends all the same
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -39,10 +64,12 @@ static void install(int number, void (*handler)(int), bool unless_ignored) {
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigfillset(&action.sa_mask);
+    sigdelset(&action.sa_mask, SIGALRM);
     sigaction(number, &action, NULL);
 }
 
 void signals_open(void) {
+    install(SIGALRM, on_alarm, false);
     install(SIGTERM, on_stop, false);
     install(SIGINT, on_stop, true);
     install(SIGHUP, on_stop, true);

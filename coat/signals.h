@@ -1,6 +1,7 @@
 // Signals while a run trains. SIGTERM, SIGINT and SIGHUP ask it to save and end; the same again, from 0.2 s on (some
 // senders send everything twice), ends the process at once with code 128 + the signal's number. SIGUSR1 asks for a
-// checkpoint. The handlers only take notes; the training loop looks at them.
+// checkpoint. The handlers only take notes; the training loop looks at them. Only a terminal or pipe that takes nothing
+// cannot wait for it: 2 seconds after the request to end, what is said goes nowhere instead.
 #pragma once
 #include <stdbool.h>
 

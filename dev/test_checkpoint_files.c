@@ -115,9 +115,17 @@ static void test_replace_and_prune(void **state) {
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
     Error why; // later steps than the one that is resumed from are neither deleted nor found again
-    assert_true(checkpoint_set_aside(path_of("prune"), 23, &why));
+    assert_true(checkpoint_set_aside(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
-    assert_true(path_is_folder(path_of("prune/abandoned-1-step-00000024")));
+    assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
+    for (int number = 1; number <= 2; number++) {
+        rs.step = 25;
+        save(run, "prune", &rs);
+        assert_true(checkpoint_set_aside(path_of("prune"), 23, false, &why));
+        assert_false(path_is_folder(path_of("prune/step-00000025")));
+        assert_true(path_is_folder(
+            path_of(number == 1 ? "prune/abandoned-1-step-00000025" : "prune/abandoned-2-step-00000025")));
+    }
     checkpoint_prune(path_of("prune"), 23, 1, 0);
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     run_close(run);

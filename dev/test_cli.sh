@@ -139,10 +139,21 @@ for file in model.safetensors optimizer.safetensors state.json; do
     printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
     damage "$file with a flipped bit" "$file"
 done
+[ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned && ok "and it is kept, under a name that says so" || bad "and it is kept, under a name that says so" "$(ls "$folder/d")"
 # a checkpoint of an abandoned course is neither resumed nor kept in place of a newer one
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
 [ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ] && ok "resuming from an earlier step sets later checkpoints aside" || bad "resuming from an earlier step sets later checkpoints aside" "$(ls "$folder/course")"
+[ "$(strip "$folder/course/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ] && ok "and the lines of its log" || bad "and the lines of its log" "$(ls "$folder/course")"
+loud=()
+for flag in "${run[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+for quiet in "" --quiet; do # a folder without a checkpoint
+    rm -rf "$folder/none"
+    # shellcheck disable=SC2086
+    "$program" "${loud[@]}" $quiet --out "$folder/none" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/none/step-00000002" ] &&
+        [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq $((${#quiet} == 0)) ] &&
+        ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
+done
 refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
 refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 

@@ -71,6 +71,21 @@ check "training does not notice it" diff -r "$folder/plain/step-00000120" "$fold
 "$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
 [ "$(shares "$folder/end/log.jsonl")" = "4 " ] && ok "--hellaswag-every 0: only at the end" || bad "--hellaswag-every 0: only at the end" "$(shares "$folder/end/log.jsonl")"
 
+# --- a test that the end of a run came across is made up for, like a validation, and no other is repeated
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)
+"$program" "${resumed[@]}" >/dev/null || bad "training with checkpoints"
+cut=$folder/missed/log.jsonl
+again() { # WHAT: goes on, and has the log of the run without interruption
+    "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
+    check "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
+}
+sed -i '/"step":40,"hellaswag"/d' "$cut" && rm -r "$folder"/missed/step-00000080 "$folder"/missed/step-00000120
+again "a test that was missed in the middle is made up for"
+sed -i '/"step":120,"hellaswag"/d' "$cut"
+again "and one at the end"
+again "and none is repeated"
+
 # --- by itself
 checkpoint=$folder/run/step-00000120
 trained=$(evaluate "$folder/turned-0.bin" | share)

@@ -1,6 +1,9 @@
 // Tests of the TensorBoard event files: the checksum, the records and messages of a file, how files of several
 // starts follow each other, and what a full disk does. The reader here knows nothing of the writer's code.
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "coat/events.h"
 #include "coat/log.h"
@@ -199,8 +202,55 @@ static void too_long_is_refused(void **state) {
     tag[sizeof tag - 1] = '\0';
     const Scalar scalar = {tag, 1};
     assert_false(events_write(writer, 1, &scalar, 1));
-    assert_true(events_write(writer, 2, &scalar, 1)); // said once
-    assert_int_equal(read_events(events_path(writer), events, 4), 2);
+    const Scalar next = {"loss", 1};
+    assert_true(events_write(writer, 2, &next, 1)); // which the long one does not disturb
+    assert_int_equal(read_events(events_path(writer), events, 4), 3);
+    assert_int_equal(events[2].step, 2);
+    events_close(writer);
+}
+
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+// A limit of the files' size stands for a full disk: events wait, the file has whole records at any time, and once
+// there is room it has all of them, in order. Both are said once.
+static void full_disk(void **state) {
+    (void)state;
+    static Event events[16];
+    signal(SIGXFSZ, SIG_IGN);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO), said = open(path_of("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(said, STDERR_FILENO);
+    EventWriter *writer = events_open(test_folder, 1, &err);
+    assert_non_null(writer);
+    const Scalar scalar = {"loss", 2};
+    bool good[7];
+    for (int step = 1; step <= 6; step++) {
+        struct stat file;
+        assert_int_equal(stat(events_path(writer), &file), 0);
+        if (step == 3) limit_files((rlim_t)file.st_size + 20); // a part of a record
+        if (step == 6) limit_files(RLIM_INFINITY);
+        good[step] = events_write(writer, step, &scalar, 1);
+        if (step == 5) assert_int_equal(read_events(events_path(writer), events, 16), 4);
+    }
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    for (int step = 1; step <= 6; step++) assert_int_equal(good[step], step < 3 || step == 6);
+    assert_int_equal(read_events(events_path(writer), events, 16), 8);
+    for (int step = 1; step <= 6; step++) assert_int_equal(events[step + 1].step, step);
+    char text[2048] = "";
+    assert_true(pread(said, text, sizeof text - 1, 0) > 0);
+    close(said);
+    const char *warning =
+        strstr(text, "cannot be written: File too large; what it gets from step 3 on waits in memory\n");
+    assert_non_null(warning);
+    const char *note = strstr(warning, "can be written again, nothing is missing\n");
+    assert_non_null(note);
+    assert_true(strchr(strchr(text, '\n') + 1, '\n')[1] == '\0'); // two lines
     events_close(writer);
 }
 
@@ -289,6 +339,7 @@ int main(void) {
         cmocka_unit_test(scalars_come_back),
         cmocka_unit_test(files_sort_by_start),
         cmocka_unit_test(too_long_is_refused),
+        cmocka_unit_test(full_disk),
         cmocka_unit_test(unwritable_is_an_error),
         cmocka_unit_test(log_writes_both),
         cmocka_unit_test(overwrite_removes_them),

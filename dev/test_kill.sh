@@ -68,7 +68,7 @@ full() {
     "$@" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said" || status=$?
     [ $status -eq 2 ] && grep -q "^error: the checkpoint of step $steps could not be saved: cannot" "$folder/said" &&
         [ "$(grep -c '^warning: the checkpoint of step' "$folder/said")" -ge 1 ] &&
-        [ "$(grep -vc '^warning: \(the checkpoint of step\|.*log.jsonl: cannot be written\)\|^error: ' "$folder/said")" -eq 0 ] &&
+        [ "$(grep -vc '^warning: \(the checkpoint of step\|.*: cannot be written\)\|^note: .*: can be written again\|^error: ' "$folder/said")" -eq 0 ] &&
         [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
     check "$name: training goes on, and ends with 2" $? "status $status" "$(cat "$folder/said")" "$(ls -a "$out")"
 }

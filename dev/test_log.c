@@ -243,6 +243,63 @@ static void validations_of_a_resumed_run(void **state) {
     }
 }
 
+static void hellaswag_of_a_resumed_run(void **state) {
+    (void)state;
+    static const char with[] = "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n";
+    for (int missing = 0; missing <= 1; missing++) {
+        write_log(missing ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n" : with);
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+        assert_int_equal(log_has_hellaswag(log, 2), !missing);
+        assert_false(log_has_hellaswag(log, 3));
+        log_hellaswag(log, 2, 1, 4);
+        assert_true(log_has_hellaswag(log, 2));
+        log_close(log);
+        assert_non_null(strstr(captured(), "HellaSwag 25.00%"));
+        assert_string_equal(contents(path), with);
+    }
+}
+
+// Lines of a course that is left are kept beside the log; those that a resumed run comes to again are not.
+static void lines_of_the_course_before(void **state) {
+    (void)state;
+    static const char before[] = "{\"step\":1,\"loss\":3}\n",
+                      after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
+    static const struct {
+        bool resume;
+        int64_t resume_step, first_step;
+        const char *kept; // where; NULL: nowhere
+        const char *text; // what
+    } cases[] = {
+        {true, -1, 2, NULL, NULL},
+        {true, 1, 2, "log-abandoned-00000001.jsonl", after},
+        {true, 1, 2, "log-abandoned-00000001-2.jsonl", after}, // the first is still there
+        {true, 3, 4, NULL, NULL},                              // nothing is dropped
+        {true, -1, 1, "log-abandoned-00000000.jsonl", NULL},   // no checkpoint was there: all of them
+        {false, -1, 1, NULL, NULL},
+    };
+    char whole[256], file[PATH_MAX_LENGTH + 64];
+    snprintf(whole, sizeof whole, "%s%s", before, after);
+    for (int i = 0; i < 6; i++) {
+        char torn[300];
+        snprintf(torn, sizeof torn, "%s{\"step\":4,\"lo", whole);
+        write_log(torn);
+        config.resume = cases[i].resume;
+        config.resume_step = cases[i].resume_step;
+        capture(STDERR_FILENO);
+        log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
+        const char *said = strstr(captured(), "are kept in ");
+        assert_int_equal(said != NULL, cases[i].kept != NULL);
+        if (said) assert_non_null(strstr(said, cases[i].kept));
+        assert_string_equal(contents(path), cases[i].first_step <= 1 ? "" : cases[i].first_step == 4 ? whole : before);
+        if (!cases[i].kept) continue;
+        snprintf(file, sizeof file, "%s/%s", config.out, cases[i].kept);
+        assert_string_equal(contents(file), cases[i].text ? cases[i].text : whole);
+    }
+    snprintf(file, sizeof file, "ls %s | grep -vc 'log.jsonl\\|tfevents' | grep -qx 3", config.out);
+    assert_int_equal(system(file), 0);
+}
+
 // The first step of a resumed run shows whether it was skipped.
 static void skips_of_a_resumed_run(void **state) {
     (void)state;
@@ -369,6 +426,8 @@ int main(void) {
         TEST(fresh_run_empties),
         TEST(damaged_lines_are_dropped),
         TEST(validations_of_a_resumed_run),
+        TEST(hellaswag_of_a_resumed_run),
+        TEST(lines_of_the_course_before),
         TEST(skips_of_a_resumed_run),
         TEST(resume_without_a_log),
         TEST(unwritable_folder_is_an_error),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several processes train what one does. Two short cases; dev/long_ranks.sh has the rest.
+# Several processes train what one does, and end together. Short cases; dev/long_ranks.sh has the rest.
 source "$(dirname "$0")/ranks.sh"
 
 # The same sequences in every step, three micro-batches of them per process or six: the same losses.
@@ -42,4 +42,23 @@ if command -v python3 >/dev/null; then
 else
     echo "skip - HellaSwag by several processes: no python3"
 fi
+# Data that one process cannot read end the run on all of them, with what is done: a token beyond the vocabulary in the
+# last of 40 sequences, four to a step, for training; for the validation after the second step, in the fourth.
+bad_file() { # NAME SEQUENCE
+    head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
+    printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
+    printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
+}
+bad_file train 39 && bad_file val 3
+bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps
+    local name=$1 step=$2 status=0
+    timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
+        --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
+    [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said" &&
+        ok "bad data for one process ($name) end all with 2" || bad "bad data for one process ($name) end all with 2" "status $status" "$(cat "$folder/said")"
+    train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
+        same "and with the checkpoint of the last whole step" "$(printf %08d "$step")" "$name" "$name-whole"
+}
+bad_data train 9 --train "$folder/train.bin"
+bad_data val 2 --val "$folder/val.bin" --val-every 2
 exit $failures

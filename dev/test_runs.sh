@@ -55,6 +55,20 @@ status=$?
 [ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
 check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
 
+# --- a pipe that nobody reads, already full: what the run says of its first step is held up
+mkfifo "$folder/pipe" && exec 7<>"$folder/pipe"
+dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+timeout 20 "$program" "${run[@]}" --json --steps 100000000 --lr-final 1 --out "$folder/held" >&7 2>"$folder/said" 7>&- &
+pid=$!
+until_file "$folder/held/log.jsonl" $pid
+sleep 0.5
+kill -TERM $pid
+wait $pid
+status=$?
+exec 7>&-
+[ $status -eq 0 ] && grep -q '^ended by SIGTERM after step [1-9].*: saved' "$folder/said" && compgen -G "$folder/held/step-*" >/dev/null
+check "output that nobody takes does not keep SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
+
 # --- SIGUSR1 saves and goes on
 "$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
 pid=$!
