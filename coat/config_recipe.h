@@ -14,8 +14,8 @@ bool recipe_recorded(const Config *flags, bool model_from_files, Config *config)
 // Whether FP8, where the recipe has it, can take the shape and the batch.
 bool recipe_check_shape(const Config *config, Error *err);
 
-// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then it
-// is refused (because of the shape; the device refuses by itself). Settles it.
+// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then
+// it is refused (because of the shape; the device refuses by itself). Settles it.
 bool recipe_settle(Config *config, Error *err);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Tests of the recipe that a checkpoint records, as a command line that goes on from it gets it: sound and strange ones.
+// Tests of the recipe that a checkpoint records and a command line that goes on from it gets: sound and strange ones.
 #include <xxhash.h>
 
 #include "coat/manifest.h"
