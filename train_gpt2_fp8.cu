@@ -907,10 +907,21 @@ static void report(Run *run) {
     if (!m->config.quiet && m->exec.rank == 0) report_start(&page, m->config.json ? stderr : stdout);
 }
 
+// Each process has chosen the recipe by the files and the GPUs that it sees; those of other machines may differ.
+static bool same_recipe(Run *run, Error *err) {
+    int64_t mine = recipe_fingerprint(&run->model.config.recipe), least = -comm_max_i64(run->model.comm, -mine);
+    if (comm_max_i64(run->model.comm, mine) == least) return true;
+    run->agreed = true;
+    return error_set(err, EXIT_USER,
+                     "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
+                     "(--recipe bf16 where a GPU has no FP8)");
+}
+
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
     if (!m->comm || !together(run, created, err)) return false;
+    if (!same_recipe(run, err)) return false;
     comm_patience(m->comm, LOADING_PATIENCE);
     if (!together(run, open_tokenizer(run, config, err), err)) return false;
     if (!together(run, open_data(run, config, err), err)) return false;
@@ -983,6 +994,10 @@ int main(int argc, char **argv) {
     if (ok && !exit_now) {
         ok = found;
         if (ok && config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
+#ifdef COAT_CUDA
+        if (ok && !config.plan && config.device != DEVICE_CPU)
+            cuda_find_fp8(place->local_rank, place->local_ranks, config.gpu_without_fp8, sizeof config.gpu_without_fp8);
+#endif
         if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
         if (ok && place->rank == 0) fputs(config.notes, stderr);
         if (ok && config.plan) {

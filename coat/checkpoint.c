@@ -56,9 +56,7 @@ static int compare_descending(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-// The steps of all checkpoint folders under out, newest first; *steps is malloc'ed. No folder: none. -1: it cannot be
-// read, which must not be taken for there being none.
-static int list_steps(const char *out, int64_t **steps, Error *err) {
+int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
     int count = 0, capacity = 16;
     *steps = (int64_t *)xmalloc((size_t)capacity * sizeof **steps);
     DIR *dir = opendir(out);
@@ -255,7 +253,7 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
     if (!path_join(folder, size, out, name, err)) return false;
     if (path_is_folder(folder)) return check_folder(folder, true, err);
     int64_t *steps;
-    int count = list_steps(out, &steps, err);
+    int count = checkpoint_steps(out, &steps, err);
     if (count > 0)
         error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 "; the newest is of step %" PRId64, out,
                   step, steps[0]);
@@ -271,7 +269,7 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
         good = found = find_step(out, step, folder, size, err);
     } else {
         int64_t *steps;
-        int count = list_steps(out, &steps, err);
+        int count = checkpoint_steps(out, &steps, err);
         good = count >= 0;
         for (int i = 0; i < count && good && !found; i++) {
             char name[NAME_BUFFER];
@@ -294,7 +292,7 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
 bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
     const char *what = damaged ? "is damaged" : "belongs to the course that is left now";
     int64_t *steps;
-    int count = list_steps(out, &steps, err);
+    int count = checkpoint_steps(out, &steps, err);
     bool good = count >= 0;
     for (int i = 0; i < count && good; i++) {
         char name[NAME_BUFFER], folder[PATH_BUFFER], aside[PATH_BUFFER];
@@ -346,7 +344,7 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
     if (keep <= 0) return;
     int64_t *steps;
     Error unread;
-    int count = list_steps(out, &steps, &unread), complete = 1; // the one just saved
+    int count = checkpoint_steps(out, &steps, &unread), complete = 1; // the one just saved
     if (count < 0) fprintf(stderr, "%s\n", unread.text);
     for (int i = 0; i < count; i++) {
         if (steps[i] >= saved) continue;

@@ -42,6 +42,10 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
 int64_t checkpoint_step(const char *folder);
 
+// The steps of all checkpoint folders under out, whole or not, newest first, and their number; *steps is malloc'ed. No
+// folder: none. -1: it cannot be read, which must not be taken for there being none.
+int checkpoint_steps(const char *out, int64_t **steps, Error *err);
+
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
 // another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
 // named on stderr, and states in other formats are converted (states_convert.h). FP8 copies of weights are not

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include "config_recipe.h"
 #include "flags.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
@@ -109,7 +110,7 @@ void config_defaults(Config *config) {
     config->shuffle = true;
     snprintf(config->model, sizeof config->model, "gpt2");
     model_shape_named(config->model, &config->shape);
-    recipe_apply(&config->recipe, RECIPE_BF16);
+    recipe_apply(&config->recipe, RECIPE_COAT);
     config->micro_batch = 4;
     config->seq_len = 1024;
     config->steps = -1;
@@ -187,9 +188,11 @@ static bool choose_model(Config *config, Error *err) {
 // the flags' values on top of the defaults.
 static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     Config *config = p->config;
-    recipe_apply(&config->recipe, chosen->recipe.kind);
     snprintf(config->model, sizeof config->model, "%s", chosen->model);
     if (!choose_model(config, err)) return false;
+    config->recipe_settled = given(p, "recipe");
+    config->recipe_recorded = !config->recipe_settled && recipe_recorded(chosen, config->model_from_files, config);
+    if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
     if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
     return true;
 }
@@ -228,8 +231,7 @@ static bool finish_shape(const Parse *p, Error *err) {
 }
 
 // --precision fp32 stands for a recipe of its own; only flags that contradict it are refused.
-static bool finish_recipe(const Parse *p, Error *err) {
-    Recipe *r = &p->config->recipe;
+static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
     if (r->precision != PRECISION_FP32) return true;
@@ -303,12 +305,18 @@ static void print_text(const Arguments *args, const char *program, bool *printed
     }
 }
 
-// Sets the flags twice: first to see which presets are chosen, then on top of these, so that their order is free.
+// Sets the flags twice: first to see which presets are chosen, then on top of these, so that their order is free. And
+// once more on top of the recipe bf16, should the run fall back to that.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
+    Config *config = p->config;
     config_defaults(chosen);
     if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
-    if (!set_all(&p->args, p->config, err)) return false;
-    return finish_shape(p, err) && finish_recipe(p, err) && check_given(p, err);
+    if (!set_all(&p->args, config, err)) return false;
+    if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
+    recipe_apply(&chosen->recipe, RECIPE_BF16);
+    if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
+    config->plain_recipe = chosen->recipe;
+    return check_given(p, err);
 }
 
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err) {

@@ -77,6 +77,10 @@ typedef struct {
     bool model_from_files;       // model names existing files whose weights are to be loaded
     ModelShape shape;
     Recipe recipe;
+    Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_settle() falls back to
+    bool recipe_settled;       // named by --recipe, or found to be possible: what FP8 cannot take is an error then
+    bool recipe_recorded;      // by the checkpoint that the run goes on from
+    char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does
     // batch
     int micro_batch, seq_len;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
@@ -130,7 +134,7 @@ typedef struct {
     char notes[1024];     // remarks on the flags for rank 0 to print on stderr; each line ends with a newline
 } Config;
 
-// The values of a run without flags: the recipe bf16, GPT-2's shape, the rest as in llm.c where it has them.
+// The values of a run without flags: the recipe coat, GPT-2's shape, the rest as in llm.c where it has them.
 void config_defaults(Config *config);
 
 // Sets every field of the recipe to what --recipe means.
@@ -144,7 +148,8 @@ void recipe_apply(Recipe *recipe, RecipeKind kind);
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
-// divisibility, positions, batch arithmetic for `ranks` processes, features not built yet.
+// divisibility, positions, batch arithmetic for `ranks` processes, features not built yet. A recipe that was not named
+// falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
 bool config_check(Config *config, int ranks, Error *err);
 
 // Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96; llm.c's descriptors
@@ -155,6 +160,9 @@ bool model_shape_named(const char *name, ModelShape *shape);
 void model_shape_vocab(ModelShape *shape, int vocab);
 
 const char *recipe_name(RecipeKind kind);
+
+// A number for a recipe, by which processes find out that theirs are the same. Never negative.
+int64_t recipe_fingerprint(const Recipe *recipe);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;

@@ -1,6 +1,6 @@
 // The second half of the checks: what depends on the final shape and on the number of processes, and what is
 // not built yet.
-#include "config.h"
+#include "config_recipe.h"
 
 #include <string.h>
 
@@ -106,7 +106,7 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
 
 // The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
 // columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
-static bool check_fp8(const Config *c, Error *err) {
+bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
@@ -145,7 +145,7 @@ bool config_check(Config *config, int ranks, Error *err) {
                          "--world-size %d: the launcher started %d process%s; use mpirun -np %d or srun -n %d",
                          config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
-    if (!check_shape(config, err) || !check_fp8(config, err) || !check_batch(config, ranks, err)) return false;
+    if (!check_shape(config, err) || !recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err)) return false;
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;

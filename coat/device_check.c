@@ -22,6 +22,10 @@ static bool check_driver(const DeviceQuery *q, Error *err) {
     return true;
 }
 
+bool device_has_fp8(int major, int minor) {
+    return major * 10 + minor >= 89;
+}
+
 bool device_check(const DeviceQuery *q, Error *err) {
     if (!check_driver(q, err)) return false;
     if (q->count <= 0)
@@ -37,7 +41,7 @@ bool device_check(const DeviceQuery *q, Error *err) {
                          "%s has compute capability %d.%d, the program needs 8.0 or later (8.9 for FP8): use a newer "
                          "GPU, " CPU_HINT,
                          q->name, q->major, q->minor);
-    if (q->needs_fp8 && q->major * 10 + q->minor < 89)
+    if (q->needs_fp8 && !device_has_fp8(q->major, q->minor))
         return error_set(err, EXIT_DEVICE,
                          "%s has compute capability %d.%d, FP8 products need 8.9 or later: use --linear bf16 or "
                          "--recipe bf16",

@@ -24,6 +24,9 @@ typedef struct {
 // False with EXIT_DEVICE and one line that says what is wrong and what to do.
 bool device_check(const DeviceQuery *query, Error *err);
 
+// Whether a GPU of this compute capability multiplies in FP8.
+bool device_has_fp8(int major, int minor);
+
 // Dense BF16 peak with FP32 accumulation in FLOP/s, by the vendor's data sheets, of a GPU by the name the driver
 // gives it; 0 = unknown.
 double device_peak_flops(const char *name);

@@ -225,6 +225,8 @@ const Ops *cpu_ops(void);
 #ifdef COAT_CUDA
 const Ops *cuda_ops(void);
 bool cuda_present(void); // there is an NVIDIA driver with a GPU, whether or not the program can use it
+// Why one of the GPUs that the processes of this machine use cannot multiply in FP8; "" where all can, or none is seen.
+void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
 // Bytes of Exec.workspace that a device's operations need for this configuration (coat/workspace.c; plain

@@ -110,6 +110,7 @@ int main(int argc, char **argv) {
                 {"log2 by unit, exp2 by table", run<BY_UNIT, BY_TABLE>, 1}};
     Bench bench = {};
     config_defaults(&bench.config);
+    recipe_apply(&bench.config.recipe, RECIPE_BF16);
     bench.config.recipe.precision = PRECISION_FP32; // no products are needed
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     bench_open(&bench);

@@ -273,6 +273,7 @@ static void open_all(Comms *c, const CommPlace *place) {
     Error err = {};
     Config *config = (Config *)xcalloc(1, sizeof *config);
     config_defaults(config);
+    recipe_apply(&config->recipe, RECIPE_BF16);
     config->recipe.precision = PRECISION_FP32; // neither products nor attention are needed
     c->exec.ops = cuda_ops();
     c->exec.rank = c->rank = place->rank;

@@ -126,6 +126,7 @@ int main(int argc, char **argv) {
     Bench bench = {};
     bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     config_defaults(&bench.config);
+    recipe_apply(&bench.config.recipe, RECIPE_BF16);
     bench.config.recipe.cache_transposed = true;
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);

@@ -130,8 +130,9 @@ def validation_loss(model, a):
 
 
 def program_loss(a):
-    command = [a.program, "--model", a.folder, "--val", a.val, "--eval-only", "--micro-batch", str(a.micro_batch),
-               "--seq-len", str(a.seq_len), "--val-batches", str(a.batches), "--json", "--quiet", *a.flags]
+    command = [a.program, "--model", a.folder, "--val", a.val, "--eval-only", "--recipe", "bf16",
+               "--micro-batch", str(a.micro_batch), "--seq-len", str(a.seq_len), "--val-batches",
+               str(a.batches), "--json", "--quiet", *a.flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     found = re.findall(r'"val_loss":([^,}]+)', done.stdout)
     if done.returncode or not found:
@@ -169,8 +170,8 @@ def hellaswag_share(model, path):
 
 
 def program_share(a):
-    command = [a.program, "--model", a.folder, "--hellaswag", a.hellaswag, "--eval-only", "--micro-batch",
-               str(a.micro_batch), "--seq-len", str(a.seq_len), "--json", "--quiet", *a.flags]
+    command = [a.program, "--model", a.folder, "--hellaswag", a.hellaswag, "--eval-only", "--recipe", "bf16",
+               "--micro-batch", str(a.micro_batch), "--seq-len", str(a.seq_len), "--json", "--quiet", *a.flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     found = re.findall(r'"hellaswag":([^,}]+)', done.stdout)
     if done.returncode or not found:

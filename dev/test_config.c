@@ -22,7 +22,7 @@ static void test_defaults(void **state) {
     assert_int_equal(config.val_batches, 20);
     assert_int_equal(config.sample_every, 20);
     assert_int_equal(config.sample_tokens, 64);
-    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
     assert_int_equal(config.resume_step, -1);
     assert_int_equal(config.profile, -1);
     assert_string_equal(config.notes, "");
@@ -144,6 +144,85 @@ static void test_recipes(void **state) {
     assert_string_equal(recipe_name(RECIPE_FP8_LINEAR), "fp8-linear");
 }
 
+// What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
+static void test_fallback(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *because;
+    } cannot[] = {{"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
+                  {"--ffn 1000", "--ffn: FP8 needs the width, here 1000,"},
+                  {"--micro-batch 3 --seq-len 24", "--micro-batch, --seq-len: FP8 needs their product, here 72,"}};
+    char line[256], note[256];
+    for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
+        for (int plan = 0; plan < 2; plan++) {
+            const char *what = plan ? "--plan" : "--train x";
+            snprintf(line, sizeof line, "%s %s", what, cannot[i].flags);
+            accept_run(line, 1);
+            assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
+            snprintf(note, sizeof note, "note: --recipe bf16: not coat, the default, because %s", cannot[i].because);
+            if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s: '%s'", line, config.notes);
+            assert_ptr_equal(strchr(config.notes, '\n'), config.notes + strlen(config.notes) - 1); // one line
+            assert_int_equal(config.recipe.kind, RECIPE_BF16);
+            snprintf(line, sizeof line, "%s --recipe coat %s", what, cannot[i].flags);
+            refuse_run(line, 1, "multiple of 16");
+            snprintf(line, sizeof line, "%s --recipe bf16 %s", what, cannot[i].flags);
+            accept_run(line, 1);
+            assert_string_equal(config.notes, "");
+        }
+    // single flags hold in both: under coat, and under bf16 where that is fallen back to
+    accept_run("--train x --moments fp8 --head fp8 --master none", 1);
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
+    accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
+    assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
+    assert_int_equal(config.recipe.head, LINEAR_FP8);
+    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // FP8 was asked for
+    accept_run("--train x --precision fp32 --ffn 1000", 1);                     // no recipe, and none to fall back from
+    assert_string_equal(config.notes, "");
+    // what was found possible stays: a check of another batch does not change the recipe
+    accept_run("--plan", 1);
+    config.micro_batch = 1, config.seq_len = 100;
+    assert_false(config_check(&config, 1, &error));
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
+}
+
+static bool check_on_old_gpu(const char *line) {
+    accept(line);
+    snprintf(config.gpu_without_fp8, sizeof config.gpu_without_fp8, "NVIDIA A100 has compute capability 8.0");
+    return config_check(&config, 1, &error);
+}
+
+// A GPU that has no FP8. Where the recipe was named, the device refuses it (device_check.h).
+static void test_fallback_of_gpu(void **state) {
+    (void)state;
+    assert_true(check_on_old_gpu("--train x --device cuda --moments coat"));
+    assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_COAT, MASTER_FP32);
+    assert_string_equal(config.notes, "note: --recipe bf16: not coat, the default, because NVIDIA A100 has compute "
+                                      "capability 8.0\n");
+    assert_true(check_on_old_gpu("--train x --recipe coat"));
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_string_equal(config.notes, "");
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is stored, not multiplied
+    assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_true(check_on_old_gpu("--train x --precision fp32"));
+    assert_string_equal(config.notes, "");
+}
+
+static void test_fingerprint(void **state) {
+    (void)state;
+    accept_run("--train x", 1);
+    const int64_t coat = recipe_fingerprint(&config.recipe);
+    accept_run("--train x --recipe coat --lr 1", 1);
+    assert_true(coat >= 0 && recipe_fingerprint(&config.recipe) == coat);
+    static const char *const others[] = {"--recipe bf16",         "--head fp8",   "--group-size 32",
+                                         "--no-cache-transposed", "--grads fp32", "--moments-fp32 wte"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "--train x %s", others[i]);
+        accept_run(line, 1);
+        assert_true(recipe_fingerprint(&config.recipe) >= 0 && recipe_fingerprint(&config.recipe) != coat);
+    }
+}
+
 static void assert_shape(const char *name, int layers, int heads, int channels) {
     ModelShape s;
     if (!model_shape_named(name, &s)) fail_msg("%s is not known", name);
@@ -237,6 +316,8 @@ int main(void) {
         cmocka_unit_test(test_check),           cmocka_unit_test(test_not_built),
         cmocka_unit_test(test_recipes),         cmocka_unit_test(test_named_models),
         cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
+        cmocka_unit_test(test_fallback),        cmocka_unit_test(test_fallback_of_gpu),
+        cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -107,6 +107,12 @@ static void test_no_fp8(void **state) {
     assert_refused(&q, "compute capability 8.6", "--recipe bf16");
 }
 
+static void test_has_fp8(void **state) {
+    (void)state;
+    assert_true(device_has_fp8(8, 9) && device_has_fp8(9, 0) && device_has_fp8(12, 0));
+    assert_false(device_has_fp8(8, 6) || device_has_fp8(8, 0) || device_has_fp8(7, 5));
+}
+
 static void test_other_build(void **state) {
     (void)state;
     DeviceQuery q = good_query();
@@ -139,6 +145,7 @@ int main(void) {
         cmocka_unit_test(test_failure),     cmocka_unit_test(test_more_processes_than_gpus),
         cmocka_unit_test(test_old_gpu),     cmocka_unit_test(test_no_fp8),
         cmocka_unit_test(test_other_build), cmocka_unit_test(test_peaks),
+        cmocka_unit_test(test_has_fp8),
     };
     return cmocka_run_group_tests_name("device_check", tests, NULL, NULL);
 }

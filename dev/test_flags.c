@@ -5,7 +5,7 @@
 #include "config_fixture.h"
 
 // A value that differs from the default, for each kind of flag.
-static const char *sample_value(const Flag *flag) {
+static const char *sample_value(const Flag *flag, const Config *defaults) {
     static char text[64];
     int first = (int)strcspn(flag->placeholder, "|");
     switch (flag->kind) {
@@ -18,8 +18,11 @@ static const char *sample_value(const Flag *flag) {
     case FLAG_STRING: return strcmp(flag->name, "model") ? "x.bin" : "d6";
     case FLAG_CHOICE:
     case FLAG_FORMAT: {
-        const char *second = flag->placeholder + first + 1;
-        snprintf(text, sizeof text, "%.*s", (int)strcspn(second, "|"), second);
+        const char *name = flag->placeholder + first + 1;
+        int now = 0;
+        memcpy(&now, (const char *)defaults + flag->offset, sizeof now);
+        if (flag->kind == FLAG_CHOICE && now == 1) name = flag->placeholder;
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(name, "|"), name);
         break;
     }
     case FLAG_BYTES: return "2GB";
@@ -39,7 +42,7 @@ static void test_every_flag_parses(void **state) {
     config_defaults(defaults);
     for (int i = 0; i < count; i++) {
         const Flag *flag = &table[i];
-        const char *value = sample_value(flag);
+        const char *value = sample_value(flag, defaults);
         if (flag->kind == FLAG_HELP || flag->kind == FLAG_VERSION) continue;
         for (int form = 0; form < 2; form++) {
             const bool opposite = flag->kind == FLAG_BOOL && *((const bool *)((const char *)defaults + flag->offset));
@@ -210,6 +213,9 @@ static void test_llmc_scripts(void **state) {
     assert_true(config.resume && !config.overwrite && config.resume_step == -1);
     assert_int_equal(config.shape.layers, 12);
     assert_non_null(strstr(config.notes, "HellaSwag"));
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
+    assert_int_equal(config.recipe.recompute, 0); // by -r 0
+    assert_null(strstr(config.notes, "--recipe"));
 
     accept("-i a -j b -o c -v 250 -s 300000 -g 384 -h 1 -b 16 -t 1024 -d 1048576 -r 0 -z 1 -c 0.1 -k cosine -l 0.0006 "
            "-q 0.1 -u 700 -n 2000 -x 32000 -ge 1 -y 1 -e d48");
@@ -229,6 +235,14 @@ static void test_llmc_scripts(void **state) {
     assert_int_equal(config.keep_every, 50000);
     assert_true(config.skip_loss_z == 7.0f && config.skip_grad_z == 7.0f);
     assert_null(strstr(config.notes, "--skip-loss-z"));
+    // a batch that FP8 cannot take runs too; what the short flags mean stays
+    accept_run("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", 1);
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    assert_int_equal(config.recipe.linear, LINEAR_BF16);
+    assert_int_equal(config.recipe.recompute, 1);
+    assert_int_equal(config.recipe.master, MASTER_FP32);
+    assert_non_null(
+        strstr(config.notes, "note: --recipe bf16: not coat, the default, because --micro-batch, --seq-len"));
     // several nodes: with a shared folder, TCP, and MPI
     accept(
         "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
@@ -308,7 +322,7 @@ static void test_help_defaults(void **state) {
     char *help = capture(print_help);
     assert_non_null(strstr(help, "tokens per sequence (default 1024; -t)"));
     assert_non_null(strstr(help, "(default 0.0003; -l)"));
-    assert_non_null(strstr(help, "(default bf16)"));
+    assert_non_null(strstr(help, "order (default coat)"));
     free(help);
 }
 

@@ -13,7 +13,7 @@ report() { # STATUS NAME
 }
 
 "$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
-run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet
+run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --recipe bf16
     --train "$folder/src_train.bin" --lr 2e-3 --warmup 2 --schedule constant)
 
 train() { "$program" "${run[@]}" "$@" >"$folder/said" 2>&1 </dev/null || { sed 's/^/    /' "$folder/said"; false; }; }

@@ -61,4 +61,15 @@ bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of
 }
 bad_data train 9 --train "$folder/train.bin"
 bad_data val 2 --val "$folder/val.bin" --val-every 2
+# What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
+differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
+status=0
+timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes have not the same' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
+    bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
+fi
+train 2 narrow --steps 2 --batch-tokens 128 --channels 40
+if [ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]; then ok "two processes fall back together, with one note"; else
+    bad "two processes fall back together, with one note" "$(head -n 5 "$folder/narrow.said")"
+fi
 exit $failures

@@ -75,6 +75,7 @@ static void check_open(Check *c, Format second, MasterKind master) {
     Config config;
     Error err;
     config_defaults(&config);
+    recipe_apply(&config.recipe, RECIPE_BF16);
     config.recipe.moments = MOMENTS_COAT;
     config.recipe.second_moment = second;
     config.recipe.master = master;

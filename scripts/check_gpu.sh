@@ -45,7 +45,7 @@ if wanted repeat; then
     say "two runs of one command"
     for i in 1 2; do
         "$bin/train_gpt2_fp8" --train "$tokens" --model gpt2 --micro-batch 16 --batch-tokens 65536 --steps 6 --sample-tokens 0 \
-            --quiet --out "$out/run$i" --overwrite >"$out/run$i.log" 2>&1
+            --recipe bf16 --quiet --out "$out/run$i" --overwrite >"$out/run$i.log" 2>&1
     done
     diff -r "$out/run1/step-00000006" "$out/run2/step-00000006" >/dev/null
     verdict $? "checkpoints are equal byte for byte"
@@ -55,7 +55,7 @@ if wanted curve; then
     say "500 steps of a small model, GPU and twin"
     small=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 256 --micro-batch 8 --steps 500 --lr 1e-3
         --warmup 50 --val-every 0 --val-batches 8 --train "${bytes}_train.bin" --val "${bytes}_val.bin" --sample-tokens 0
-        --seed 1 --quiet --overwrite)
+        --seed 1 --recipe bf16 --quiet --overwrite)
     "$bin/train_gpt2_fp8" "${small[@]}" --device cuda --out "$out/gpu" >/dev/null 2>"$out/gpu.log"
     "$bin/train_gpt2_fp8" "${small[@]}" --device cpu --out "$out/cpu" >/dev/null 2>"$out/cpu.log"
     loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/log.jsonl" | tail -n 1; }

@@ -93,6 +93,24 @@ bool cuda_present(void) {
     return driver > 0 && answer != cudaErrorNoDevice;
 }
 
+void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
+    int count = 0, major, minor;
+    cudaDeviceProp prop;
+    why[0] = '\0';
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    for (int device = 0; device < count && !why[0]; device++) {
+        // those of the machine's other processes too, so that these agree; one alone the launcher has dealt out
+        const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
+        if (!used) continue;
+        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+            device_has_fp8(major, minor) || cudaGetDeviceProperties(&prop, device) != cudaSuccess)
+            continue;
+        snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
+    }
+    cudaGetLastError(); // what is wrong with a GPU, cuda_open says
+}
+
 bool cuda_open(Exec *exec, const Config *config, Error *err) {
     DeviceQuery query;
     cudaDeviceProp prop = {};

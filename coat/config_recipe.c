@@ -1,0 +1,118 @@
+#include "config_recipe.h"
+
+#include <string.h>
+
+#include "checkpoint.h"
+#include "files.h"
+#include "flags.h"
+#include "json.h"
+#include "manifest.h"
+
+#define STATE_FILE "state.json"
+#define STATE_LIMIT ((size_t)1 << 20)
+
+// ---------------------------------------------------------------- what a checkpoint records
+
+static bool setting_is(const json_t *settings, const char *key, const char *value) {
+    const char *text = json_string_value(json_object_get(settings, key));
+    return text && strcmp(text, value) == 0;
+}
+
+// One setting as the flag of its name; those that are no flags of the recipe are passed over.
+static bool take_setting(Config *config, const char *key, const json_t *value) {
+    char number[32];
+    bool negated;
+    Error ignored;
+    const Flag *flag = flag_find(key, strlen(key), &negated);
+    if (!flag || flag->group != GROUP_RECIPE || negated) return true;
+    if (flag->kind == FLAG_BOOL)
+        return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
+    const char *text = json_string_value(value);
+    if (json_is_integer(value)) {
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+        text = number;
+    }
+    return text && (!text[0] || flag_set(flag, config, text, false, &ignored));
+}
+
+// Checkpoints record every setting of the arithmetic, but not the name that they were chosen by: the recipe's kind, and
+// with it what changes no result, follows from them.
+static bool take_settings(Config *config, const json_t *settings) {
+    if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
+    Recipe before = config->recipe;
+    recipe_apply(&config->recipe, setting_is(settings, "saved", "coat")   ? RECIPE_COAT
+                                  : setting_is(settings, "linear", "fp8") ? RECIPE_FP8_LINEAR
+                                                                          : RECIPE_BF16);
+    bool good = true;
+    for (void *at = json_object_iter((json_t *)settings); good && at;
+         at = json_object_iter_next((json_t *)settings, at))
+        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at));
+    if (!good) config->recipe = before;
+    return good;
+}
+
+static bool recorded_in(const char *folder, Config *config) {
+    char path[PATH_MAX_LENGTH + 64];
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    bool good = manifest_check_file(&manifest, STATE_FILE, &ignored) &&
+                path_join(path, sizeof path, folder, STATE_FILE, &ignored);
+    manifest_close(&manifest);
+    json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
+    good = state && take_settings(config, json_object_get(state, "settings"));
+    json_decref(state);
+    return good;
+}
+
+bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
+    char folder[PATH_MAX_LENGTH + 64];
+    int64_t *steps;
+    Error ignored;
+    if (flags->resume && flags->out[0]) {
+        int count = checkpoint_steps(flags->out, &steps, &ignored);
+        bool found = false;
+        for (int i = 0; i < count && !found; i++)
+            found = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
+                    checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
+                    recorded_in(folder, config);
+        free(steps);
+        if (found) return true;
+    }
+    bool trains = flags->plan != PLAN_NONE || (flags->train[0] && !flags->eval_only);
+    return model_from_files && !trains && path_is_folder(flags->model) && recorded_in(flags->model, config);
+}
+
+// ---------------------------------------------------------------- what FP8 can compute
+
+static void add_note(Config *c, const char *because) {
+    size_t used = strlen(c->notes);
+    const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
+    snprintf(c->notes + used, sizeof c->notes - used, "note: --recipe bf16: not %s, %s, because %s\n",
+             recipe_name(c->recipe.kind), whose, because);
+}
+
+bool recipe_settle(Config *c, Error *err) {
+    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
+    bool settled = c->recipe_settled;
+    c->recipe_settled = true;
+    if (settled || (fits && device)) return fits;
+    add_note(c, fits ? c->gpu_without_fp8 : err->text);
+    c->recipe = c->plain_recipe;
+    return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
+}
+
+// ---------------------------------------------------------------- comparing
+
+int64_t recipe_fingerprint(const Recipe *r) {
+    const int fields[] = {(int)r->kind,    (int)r->precision,     (int)r->linear,
+                          (int)r->head,    (int)r->saved,         (int)r->norm_input,
+                          r->recompute,    (int)r->grads,         r->group_size,
+                          (int)r->moments, (int)r->second_moment, (int)r->second_moment_round,
+                          (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward};
+    uint64_t hash = 1469598103934665603u; // FNV-1a
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * 1099511628211u;
+    for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    return (int64_t)(hash >> 1);
+}

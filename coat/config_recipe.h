@@ -1,0 +1,23 @@
+// Which recipe a run has where --recipe does not name it. Internal to the config modules.
+#pragma once
+#include "config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Sets config->recipe to that of the checkpoint which the run goes on from: the one that --resume will find, or, where
+// nothing is trained, the one that --model names. `flags` holds the flags' values. False where there is none or it
+// records none; config is as it was then.
+bool recipe_recorded(const Config *flags, bool model_from_files, Config *config);
+
+// Whether FP8, where the recipe has it, can take the shape and the batch.
+bool recipe_check_shape(const Config *config, Error *err);
+
+// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then
+// it is refused (because of the shape; the device refuses by itself). Settles it.
+bool recipe_settle(Config *config, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

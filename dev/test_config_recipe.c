@@ -1,0 +1,133 @@
+// Tests of the recipe that a checkpoint records and a command line that goes on from it gets: sound and strange ones.
+#include <xxhash.h>
+
+#include "coat/manifest.h"
+#include "config_fixture.h"
+#include "test_folder.h"
+
+// A checkpoint of which only the record and its manifest are there.
+static void record(int step, const char *settings) {
+    char folder[512], path[600], state[2048];
+    Error err;
+    JsonText manifest;
+    snprintf(folder, sizeof folder, "%s/step-%08d", test_folder, step);
+    assert_true(folder_remove(folder, &err) && folder_make(folder, &err));
+    snprintf(state, sizeof state, "{\"format\":1,\"settings\":%s}", settings);
+    snprintf(path, sizeof path, "%s/state.json", folder);
+    assert_true(file_create(path, state, strlen(state), &err));
+    manifest_begin(&manifest);
+    manifest_add(&manifest, "state.json", strlen(state), XXH3_64bits(state, strlen(state)), NULL);
+    manifest_finish(&manifest);
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    assert_true(file_create(path, manifest.text, manifest.size, &err));
+    json_text_free(&manifest);
+}
+
+static void go_on(const char *flags) {
+    char line[1024];
+    snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
+    accept_run(line, 1);
+}
+
+#define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
+
+static void test_recorded(void **state) {
+    (void)state;
+    const Recipe *r = &config.recipe;
+    record(5, "{" PLAIN "\"moments\":\"fp8\",\"second-moment\":\"e5m2\",\"second-moment-rounding\":\"stochastic\","
+              "\"moments-fp32\":\"wte,wpe\",\"master\":\"none\",\"lr\":7,\"micro-batch\":9,\"no-such-flag\":[1]}");
+    go_on("");
+    assert_true(config.recipe_recorded);
+    assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
+    assert_true(r->moments == MOMENTS_FP8 && r->second_moment == FMT_E5M2 && r->master == MASTER_NONE);
+    assert_int_equal(r->second_moment_round, ROUND_STOCHASTIC);
+    assert_string_equal(r->moments_fp32, "wte,wpe");
+    assert_true(config.lr == 3e-4f && config.micro_batch == 4); // no flags of the recipe
+    go_on("--moments bf16 --head fp8");
+    assert_true(r->moments == MOMENTS_BF16 && r->head == LINEAR_FP8 && r->master == MASTER_NONE);
+    go_on("--recipe coat"); // named: nothing of the record
+    assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->second_moment == FMT_E4M3);
+    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,\"norm-input\":"
+              "\"residual\",\"recompute\":0,\"fast-accumulation-backward\":true,\"moments\":\"coat\",\"master\":"
+              "\"split16\",\"moments-fp32\":\"\"}");
+    go_on("");
+    assert_true(r->kind == RECIPE_COAT && r->group_size == 128 && r->norm_input == NORM_INPUT_RESIDUAL);
+    assert_true(r->recompute == 0 && r->fast_accumulation_backward && r->moments_fp32[0] == '\0');
+    go_on("--resume=5");
+    assert_int_equal(r->kind, RECIPE_BF16);
+    go_on("--resume=7"); // there is none
+    assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
+    record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
+    go_on("");
+    assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
+    go_on("--no-resume");
+    assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
+    accept("--train x"); // and without --out
+    assert_false(config.recipe_recorded);
+}
+
+// What is not the record of a recipe is passed over whole, for an older one.
+static void test_strange(void **state) {
+    (void)state;
+    static const char *const strange[] = {
+        "{}",
+        "[]",
+        "7",
+        "null",
+        "{" PLAIN "\"moments\":\"fp16\"}",
+        "{" PLAIN "\"moments\":3}",
+        "{" PLAIN "\"moments\":null}",
+        "{" PLAIN "\"master\":{\"none\":1}}",
+        "{" PLAIN "\"group-size\":99999999999999999999}",
+        "{" PLAIN "\"group-size\":-16}",
+        "{" PLAIN "\"recompute\":1.5}",
+        "{" PLAIN "\"fast-accumulation-backward\":\"true\"}",
+        "{\"precision\":\"fp64\",\"linear\":\"bf16\"}",
+        "{\"moments\":\"coat\"}",
+    };
+    record(1, "{" PLAIN "\"moments\":\"bf16\"}");
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        record(9, strange[i]);
+        go_on("");
+        if (!config.recipe_recorded || config.recipe.moments != MOMENTS_BF16) fail_msg("taken: %s", strange[i]);
+        go_on("--resume=9");
+        if (config.recipe_recorded || config.recipe.kind != RECIPE_COAT) fail_msg("taken: %s", strange[i]);
+    }
+    char settings[1500] = "{" PLAIN "\"moments-fp32\":\"";
+    size_t used = strlen(settings);
+    memset(settings + used, 'w', 1000);
+    strcpy(settings + used + 1000, "\"}");
+    record(9, settings);
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_BF16);
+    // a record that does not fit its manifest
+    char path[600];
+    Error err;
+    record(9, "{" PLAIN "\"moments\":\"fp8\"}");
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_FP8);
+    snprintf(path, sizeof path, "%s/step-00000009/state.json", test_folder);
+    assert_true(file_replace(path, "{\"settings\":{" PLAIN "}}", strlen("{\"settings\":{" PLAIN "}}"), &err));
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_BF16);
+}
+
+// The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
+static void test_left(void **state) {
+    (void)state;
+    record(9, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
+    go_on("--micro-batch 1 --seq-len 100");
+    assert_int_equal(config.recipe.linear, LINEAR_BF16);
+    const char *note =
+        "note: --recipe bf16: not fp8-linear, which the checkpoint was trained with, because --micro-batch";
+    if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s", config.notes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
+    };
+    return cmocka_run_group_tests_name("config_recipe", tests, NULL, NULL);
+}
