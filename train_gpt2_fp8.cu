@@ -145,14 +145,14 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     Attention a = attention(m, l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
-    ops->linear_forward(ex, act(m, Y, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
+    ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
     // feed-forward half; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
     Tensor bias = param(m, FCB, l);
     Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
-    ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l), act(m, Y, l),
-                               param(m, PROJB, l));
+    ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l),
+                               act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias);
     ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
@@ -217,7 +217,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
-    Tensor dn = act(m, DN, 0);
+    Tensor dn = act(m, DN, 0), dn2 = act(m, DN2, l);
 
     // feed-forward half
     Tensor h = saved(m, H, l), g_t = act(m, G_T, l), n2_t = act(m, N2_T, l);
@@ -227,11 +227,11 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->gelu_rebuild(ex, g_t, saved(m, G, l), h);
     ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
     ops->gelu_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, h, accumulate);
-    ops->linear_backward_data(ex, dn, dh_q, weight(m, FCW, l));
+    ops->linear_backward_data(ex, dn2, dh_q, weight(m, FCW, l));
     Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
     ops->norm_rebuild(ex, n2_t, saved(m, N2, l), norm2);
     ops->linear_backward_weight(ex, grad(m, FCW, l), dh_qt, n2_t, accumulate);
-    ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn, norm2, true, accumulate);
+    ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn2, norm2, true, accumulate);
 
     // attention half
     Tensor o = saved(m, O, l), o_t = act(m, O_T, l), n1_t = act(m, N1_T, l), d_o = act(m, DO, 0);

@@ -153,7 +153,13 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     const TensorLayout *t = &arena->layout[id][role];
-    if (t->alias >= 0) return arena_tensor(arena, (TensorId)t->alias, role, layer);
+    if (t->alias >= 0) {
+        Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
+        if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
+        shared.granularity = SCALE_ROW;
+        shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
+        return shared;
+    }
     Tensor out;
     memset(&out, 0, sizeof out);
     if (!t->exists) return out;
@@ -337,7 +343,9 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
             if (owns_memory(t) && t->category == CATEGORY_SAVED)
                 fprintf(out, "    %-14s %12.3f MB  %s%s\n", tensor_row((TensorId)id)->name,
                         (double)total_bytes(t) / 1e6, format_name(t->format),
-                        t->granularity == SCALE_GROUP ? " per group" : "");
+                        t->granularity == SCALE_GROUP ? " per group"
+                        : t->granularity == SCALE_ROW ? " per token"
+                                                      : "");
         }
     }
     print_share(out, "total", arena->total_bytes, arena->total_bytes);

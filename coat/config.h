@@ -39,6 +39,7 @@ typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
+typedef enum { SCALING_TOKEN, SCALING_TENSOR } ScalingKind;
 typedef enum { NORM_INPUT_SAVED, NORM_INPUT_RESIDUAL } NormInputKind;
 typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
@@ -52,6 +53,7 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
+    ScalingKind scaling; // of what FP8 products read, where both are possible
     SavedKind saved;
     NormInputKind norm_input;
     int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)

@@ -43,6 +43,7 @@ static bool take_settings(Config *config, const json_t *settings) {
     recipe_apply(&config->recipe, setting_is(settings, "saved", "coat")   ? RECIPE_COAT
                                   : setting_is(settings, "linear", "fp8") ? RECIPE_FP8_LINEAR
                                                                           : RECIPE_BF16);
+    config->recipe.scaling = SCALING_TENSOR; // of those that do not say it
     bool good = true;
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))
@@ -110,7 +111,8 @@ int64_t recipe_fingerprint(const Recipe *r) {
                           (int)r->head,    (int)r->saved,         (int)r->norm_input,
                           r->recompute,    (int)r->grads,         r->group_size,
                           (int)r->moments, (int)r->second_moment, (int)r->second_moment_round,
-                          (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward};
+                          (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward,
+                          (int)r->scaling};
     uint64_t hash = 1469598103934665603u; // FNV-1a
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * 1099511628211u;
     for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;

@@ -103,7 +103,7 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
 // --- for people --------------------------------------------------------------------------------------------------
 
 static bool is_bad(const Collection *c, int i) {
-    bool wide = c->tensor[i].granularity == SCALE_TENSOR && c->tensor[i].data;
+    bool wide = c->tensor[i].granularity <= SCALE_ROW && c->tensor[i].data;
     return !isfinite(bits_float(c->health[i].amax)) || (wide && saturated_share(c, i) > HEALTH_SATURATED);
 }
 

@@ -36,6 +36,17 @@ COAT_HD static inline uint16_t group_scale_from_maximum(uint32_t amax, float lar
     return bf16_encode(scale_from_maximum(amax, largest));
 }
 
+// The scale of a row: the smallest power of two with which its largest magnitude, of these bits, has a code. So codes
+// can be given the scale of the whole tensor, or of none, without being rounded again but for those that become
+// subnormal. That of a row of zeros is the smallest there is, so that the tensor's scale is the largest of its rows'.
+COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
+    // both formats end at 1.75 times a power of two: 2^8, and 2^15
+    const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,
+                   finite = amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u;
+    const uint32_t exponent = (finite + 0x1fffffu) >> 23;
+    return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
+}
+
 COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }

@@ -7,6 +7,7 @@
 
 static const char *const precision_names[] = {"recipe", "fp32"};
 static const char *const linear_names[] = {"bf16", "fp8"};
+static const char *const scaling_names[] = {"token", "tensor"};
 static const char *const saved_names[] = {"bf16", "coat"};
 static const char *const norm_input_names[] = {"saved", "residual"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
@@ -29,8 +30,12 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_int(t, "group-size", r->group_size);
         json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
         // rebuilt norms differ from the first ones in this mode alone
-        if (r->norm_input == NORM_INPUT_RESIDUAL) json_text_int(t, "recompute", r->recompute);
+        if (r->norm_input == NORM_INPUT_RESIDUAL && (r->linear == LINEAR_BF16 || r->scaling == SCALING_TENSOR))
+            json_text_int(t, "recompute", r->recompute);
     }
+    if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
+    // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
+    if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", r->recompute);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-backward", r->fast_accumulation_backward);
     json_text_string(t, "grads", format_name(r->grads));
     json_text_string(t, "moments", moments_names[r->moments]);

@@ -10,6 +10,8 @@
 typedef enum {
     SCALE_NONE,   // values are stored as they are (FP32, BF16, integers)
     SCALE_TENSOR, // one FP32 scale, 16-byte aligned (the libraries demand it)
+    SCALE_ROW,    // one FP32 scale per row, a power of two: (rows). Of codes; and of what a product of such codes
+                  // leaves in BF16 for an operation that multiplies by it (value = stored * scale, exactly)
     SCALE_GROUP,  // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group))
     SCALE_EXPAND, // optimizer states: per `group` consecutive elements of the flat tensor an FP32 absolute
                   // maximum a (in scale) and an exponent k in sixteenths (in exponent); COAT section 2
@@ -48,6 +50,7 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)(begin * (t.transposed ? 1 : t.stride)) * format_bytes(t.format);
     if (t.granularity == SCALE_GROUP && t.scale)
         t.scale = (char *)t.scale + (size_t)(begin * ((t.cols + t.group - 1) / t.group)) * format_bytes(FMT_BF16);
+    if (t.granularity == SCALE_ROW && t.scale) t.scale = (float *)t.scale + begin;
     if (t.amax) t.amax += begin;
     t.rows = count;
     return t;

@@ -20,12 +20,12 @@ typedef enum {
     TOKENS = PARAMETER_COUNT, TARGETS, STATE,
     // forward
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
-    X_IN, MEAN1, RSTD1, N1, QKV, O, LSE, OQ, Y,
+    X_IN, MEAN1, RSTD1, N1, QKV, O, LSE, OQ, Y_PROJ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward
-    DRESID, DRESID_Q, DRESID_QT, DN, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
+    DRESID, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
     TENSOR_COUNT
 } TensorId;
@@ -74,7 +74,7 @@ const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m
 typedef struct {
     bool exists;
     int alias;        // TensorId whose memory this is, or -1
-    int scale_source; // TensorId whose scale this shares (a transposed copy), or -1
+    int scale_source; // TensorId whose scale this shares (a transposed copy, or a product of such codes), or -1
     Category category;
     Format format;
     Granularity granularity;

@@ -52,6 +52,7 @@ static void layout_bytes(TensorLayout *t) {
     switch (t->granularity) {
     case SCALE_NONE: break;
     case SCALE_TENSOR: t->scale_bytes = t->scale_source < 0 ? SCALE_ALIGNED : 0; break;
+    case SCALE_ROW: t->scale_bytes = t->scale_source < 0 ? (size_t)t->rows * sizeof(float) : 0; break;
     case SCALE_GROUP:
         t->scale_bytes = (size_t)(t->rows * ((t->cols + t->group - 1) / t->group)) * format_bytes(FMT_BF16);
         break;
@@ -186,8 +187,18 @@ static void make_scratch(TensorLayout *t) {
     t->per_layer = false;
 }
 
-// The tensor whose scale a transposed copy shares.
-static int scale_source(TensorId id) {
+// The tensor whose scale this one has: that of which it is a transposed copy; or, where products read codes with scales
+// per row, that whose product it is.
+static int scale_source(TensorId id, Granularity granularity) {
+    if (granularity == SCALE_ROW) {
+        switch (id) {
+        case Y_PROJ: return OQ;
+        case Y: return G;
+        case Y_FC: return N2;
+        case DN2: return DH_Q;
+        default: return -1;
+        }
+    }
     switch (id) {
     case N1_T: return N1;
     case N2_T: return N2;
@@ -241,12 +252,30 @@ static bool codes_have_amax(TensorId id) {
     }
 }
 
+// With --scaling token, codes that are made a row at a time have a scale per row, which is known with the row, where
+// the result of their product is read by a kernel that can multiply by it: those of the attention and of the activation
+// function, read by residual additions; and in --saved coat the feed-forward layer's input, and its output's gradient.
+// (Attention, which reads qkv, and norms and activations of plain tensors cannot. Gradients that are transposed as they
+// are quantised have one scale, for which their producers leave the maxima.)
+static bool scales_by_row(TensorId id, bool coat) {
+    return id == OQ || id == G || (coat && (id == N2 || id == DH_Q));
+}
+
+// The scales of a product's operand: one per row, or one, which follows from maxima of the rows.
+static void scale_operand(TensorLayout *t, TensorId id, bool by_row, bool coat) {
+    if (!format_is_fp8(t->format)) return;
+    bool rows = by_row && scales_by_row(id, coat);
+    if (rows) t->granularity = SCALE_ROW;
+    t->has_amax = codes_have_amax(id) && !rows;
+}
+
 static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     const TableRow *row = &tensor_table[id];
     const Recipe *r = &c->recipe;
     bool full = r->precision == PRECISION_FP32;
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
     bool fp8_head = r->head == LINEAR_FP8 && !full;
+    bool by_row = fp8 && r->scaling == SCALING_TOKEN;
     bool rebuild_act = r->recompute >= 1, rebuild_norm = r->recompute >= (coat ? 1 : 2);
     *t = layout_of(row, c, CATEGORY_SAVED, plain_format(r));
     t->saved = true;
@@ -271,6 +300,11 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         make_scratch(t);
         t->saved = false;
         t->has_amax = fp8 && (id == DRESID || id == DQKV);
+        if (id == Y && by_row) t->granularity = SCALE_ROW;
+        break;
+    case RULE_PRODUCT_OUT:
+        make_alias(t, row->source);
+        if (id == DN2 ? by_row && coat : by_row) t->granularity = SCALE_ROW;
         break;
     case RULE_LOGITS:
         make_scratch(t);
@@ -309,17 +343,18 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             make_scratch(t);
         else
             make_alias(t, row->source);
+        if (coat && by_row) t->granularity = SCALE_ROW;
         break;
     case RULE_NORM_OUT:
     case RULE_ACT_OUT:
         make_operand(t, fp8, false, FMT_E4M3);
-        t->has_amax = fp8 && codes_have_amax(id);
+        scale_operand(t, id, by_row, coat);
         t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
         if (!t->saved) make_scratch(t);
         break;
     case RULE_ATT_OUT_Q:
         make_copy(t, fp8, row->source, true, false, FMT_E4M3);
-        t->has_amax = fp8 && codes_have_amax(id);
+        scale_operand(t, id, by_row, coat);
         break;
     case RULE_NORM_OUT_T:
     case RULE_ACT_OUT_T: {
@@ -331,9 +366,18 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_GRAD_Q:
     case RULE_GRAD_QT:
         make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
-        t->has_amax = fp8 && codes_have_amax(id);
+        scale_operand(t, id, by_row, coat);
         break;
     }
+}
+
+// Whose scale a tensor has, once all granularities are known.
+static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    TensorLayout *value = &layout[id][VALUE];
+    int source = scale_source(id, value->granularity);
+    bool of_rows = source >= 0 && layout[source][VALUE].granularity == SCALE_ROW;
+    value->scale_source = of_rows == (value->granularity == SCALE_ROW) ? source : -1; // a transpose has its own then
+    layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
@@ -344,8 +388,9 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
             resolve_parameter((TensorId)id, config, ranks, layout[id]);
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
-        layout[id][VALUE].scale_source = scale_source((TensorId)id);
-        layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? id : -1;
+    }
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        share_scale((TensorId)id, layout);
         for (int role = 0; role < ROLE_COUNT; role++)
             if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
     }

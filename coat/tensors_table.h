@@ -27,6 +27,7 @@ typedef enum {
     RULE_SAVED,         // plain, saved from forward to backward in every recipe
     RULE_STATISTIC,     // FP32, saved
     RULE_SCRATCH,       // plain, alive between its stages only
+    RULE_PRODUCT_OUT,   // what one of several products leaves in the memory that they share
     RULE_LOSSES,        // FP32, resident
     RULE_LOGITS,        // plain scratch, counted in a category of its own
     RULE_LOGITS_GRAD,   // their gradient as the head's products read it: the logits' memory, or E5M2 per tensor

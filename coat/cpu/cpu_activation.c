@@ -45,7 +45,8 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
     const Cpu *cpu = cpu_of(exec);
     int64_t M = y.rows, F = y.cols;
     if (h.data == y.data && !bias.data && !g.data) return;
-    bool codes = g.data && format_is_fp8(g.format); // written in a second pass, when their scale is known
+    bool codes = g.data && format_is_fp8(g.format);
+    bool second_pass = codes && g.granularity == SCALE_TENSOR; // for the codes, when their scale is known
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -62,17 +63,19 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
             cpu->kernels->gelu(out, value, F);
-            if (codes) {
+            if (second_pass) {
                 uint32_t bits = cpu->kernels->maximum_bits(out, F);
                 if (g.amax) g.amax[row] = bits;
                 maximum = larger_bits(maximum, bits);
+            } else if (codes) {
+                maximum = larger_bits(maximum, store_scaled_row(cpu, g, row, out));
             } else {
                 row_store(cpu, g, row, 0, F, out);
             }
         }
     }
-    note_maximum(exec, saved_maximum);
-    if (codes) {
+    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    if (second_pass) {
         GeluRows from = {.h = h};
         RowSource source = {gelu_row, &from, M, F};
         write_scale(exec, g, maximum);
@@ -85,8 +88,10 @@ void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!format_is_fp8(g_t.format)) {
         cpu_gelu_forward(exec, g_t, h, h, (Tensor){0}); // h is complete: only g is made
     } else if (g.data) {
+        scale_over_rows(g_t, g);
         transpose_codes(exec, g_t, g);
     } else {
+        scale_over_rows(g_t, g);
         require_readable("gelu_rebuild", h);
         GeluRows from = {.h = h};
         RowSource source = {gelu_row, &from, h.rows, h.cols};
@@ -98,7 +103,7 @@ void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
     const char *operation = "gelu_backward";
     require_plain(operation, dg);
     require_readable(operation, h);
-    bool codes = format_is_fp8(dh_q.format);
+    bool codes = format_is_fp8(dh_q.format), by_row = codes && dh_q.granularity == SCALE_ROW;
     if (!codes) require_plain(operation, dh_q), require_plain(operation, dh_qt);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = dg.rows, F = dg.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
@@ -120,6 +125,10 @@ void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
             for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++) {
                 const real *dh = gelu_gradient_row(cpu, &from, row, buffers);
                 if (sum) cpu->kernels->add(sum, dh, F);
+                if (by_row) {
+                    maximum = larger_bits(maximum, store_scaled_row(cpu, dh_q, row, dh));
+                    continue;
+                }
                 if (codes) {
                     uint32_t bits = cpu->kernels->maximum_bits(dh, F);
                     if (dh_q.amax) dh_q.amax[row] = bits;
@@ -132,7 +141,11 @@ void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
         }
     }
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
-    if (codes) {
+    if (by_row) {
+        note_maximum(exec, maximum);
+        scale_over_rows(dh_qt, dh_q);
+        transpose_codes(exec, dh_qt, dh_q);
+    } else if (codes) {
         RowSource source = {gelu_gradient_row, &from, M, F};
         write_scale(exec, dh_q, maximum);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);

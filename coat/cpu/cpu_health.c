@@ -14,7 +14,8 @@ typedef struct {
 } Walk;
 
 static Walk walk_of(Tensor t) {
-    Walk w = {t.rows, t.cols, t.stride, t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.group, 0};
+    int64_t group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.granularity == SCALE_ROW ? t.cols : t.group;
+    Walk w = {t.rows, t.cols, t.stride, group, 0};
     if (t.granularity == SCALE_EXPAND) { // groups run on over the ends of rows
         w.rows = 1;
         w.cols = w.stride = tensor_elements(t);
@@ -28,7 +29,7 @@ static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (t.granularity == SCALE_EXPAND) return ((const float *)t.scale)[group];
     if (t.granularity == SCALE_GROUP) return magnitude * bf16_decode(((const uint16_t *)t.scale)[group]);
-    return magnitude * *(const float *)t.scale;
+    return magnitude * ((const float *)t.scale)[t.granularity == SCALE_ROW ? group : 0];
 }
 
 static Health count_group(Tensor t, Walk w, int64_t group) {
@@ -68,14 +69,17 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
 }
 
 static Health from_scale(Tensor t) {
-    const float scale = *(const float *)t.scale;
-    return (Health){.amax = scale == 1.0f ? 0 : magnitude_bits(scale * format_max(t.format))};
+    float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_SMALLEST : 1.0f;
+    for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)
+        scale = fmaxf(scale, ((const float *)t.scale)[row]);
+    return (Health){.amax = scale == none ? 0 : magnitude_bits(scale * format_max(t.format))};
 }
 
 void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     for (int i = 0; i < count; i++) {
         const Tensor t = tensors[i];
-        if (!format_is_fp8(t.format) || !t.scale || t.transposed || (!t.data && t.granularity != SCALE_TENSOR))
+        if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
+            (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
             fatal(EXIT_DEVICE, "the CPU backend's health is not built for %s without its codes and scales",
                   format_name(t.format));
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);

@@ -31,6 +31,7 @@ static inline int64_t smaller(int64_t a, int64_t b) {
 
 // Ends the program unless t is absent or stored plainly, or as something that row_load reads.
 void require_plain(const char *operation, Tensor t);
+void require_product(const char *operation, Tensor t); // plain, or BF16 with a scale per row
 void require_readable(const char *operation, Tensor t);
 
 static inline uint32_t larger_bits(uint32_t a, uint32_t b) {

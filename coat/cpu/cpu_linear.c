@@ -16,15 +16,25 @@ static Factor factor(const char *operation, Tensor t, bool k_inside) {
     return f;
 }
 
+// Where the result carries its rows' scales along, those of the codes are left out of the product.
+static void carry_scales(const char *operation, Product *p) {
+    require_product(operation, p->c);
+    if (p->c.granularity != SCALE_ROW) return;
+    if (p->a.tensor.granularity != SCALE_ROW || p->a.tensor.scale != p->c.scale || p->bias || p->accumulate)
+        fatal(EXIT_DEVICE, "the CPU backend's %s: the result has other scales than the codes it is made from",
+              operation);
+    p->a.tensor.granularity = p->c.granularity = SCALE_NONE;
+}
+
 void cpu_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     const char *operation = "linear_forward";
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
     Product p = {.c = y, .m = x.rows, .n = w.value.rows, .k = x.cols};
-    require_plain(operation, y);
     p.a = factor(operation, x, true);
     p.b = factor(operation, format_is_fp8(x.format) ? w.codes : w.value, true);
     p.bias = scratch_vector(&scratch, cpu, bias);
+    carry_scales(operation, &p);
     product_on_all(cpu, scratch, p);
 }
 
@@ -34,9 +44,9 @@ void cpu_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
     if (fp8 && !cpu->recipe.cache_transposed) transpose_codes(exec, w.codes_t, w.codes);
     Product p = {.c = dx, .m = dy.rows, .n = w.value.cols, .k = dy.cols};
-    require_plain(operation, dx);
     p.a = factor(operation, dy, true);
     p.b = factor(operation, fp8 ? w.codes_t : w.value, false);
+    carry_scales(operation, &p);
     product_on_all(cpu, scratch_begin(exec), p);
 }
 

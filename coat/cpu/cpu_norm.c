@@ -55,7 +55,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     require_readable(operation, norm.x);
     require_plain(operation, r_out);
     require_plain(operation, r_in);
-    require_plain(operation, y);
+    require_product(operation, y);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = r_in.rows, C = r_in.cols;
     Scratch scratch = scratch_begin(exec);
@@ -64,7 +64,8 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
     bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
-    bool codes = n.data && format_is_fp8(n.format);           // written in a second pass, when their scale is known
+    bool codes = n.data && format_is_fp8(n.format);
+    bool second_pass = codes && n.granularity == SCALE_TENSOR; // for the codes, when their scale is known
     if (!codes) require_plain(operation, n);
     uint32_t saved_maximum = 0, maximum = 0;
     Scratch rows = scratch;
@@ -84,17 +85,19 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
-            if (codes) {
+            if (second_pass) {
                 uint32_t bits = cpu->kernels->maximum_bits(out, C);
                 if (n.amax) n.amax[row] = bits;
                 maximum = larger_bits(maximum, bits);
+            } else if (codes) {
+                maximum = larger_bits(maximum, store_scaled_row(cpu, n, row, out));
             } else {
                 row_store(cpu, n, row, 0, C, out);
             }
         }
     }
-    note_maximum(exec, saved_maximum);
-    if (codes) {
+    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    if (second_pass) {
         NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
         RowSource source = {norm_row, &from, M, C};
         write_scale(exec, n, maximum);
@@ -112,6 +115,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const real *weight = scratch_vector(&scratch, cpu, norm.weight), *bias = scratch_vector(&scratch, cpu, norm.bias);
     const NormRows from = {norm.x, norm, weight, bias};
     if (format_is_fp8(n_t.format)) {
+        scale_over_rows(n_t, n);
         RowSource source = {norm_row, &from, n_t.rows, C};
         if (n.data)
             transpose_codes(exec, n_t, n);
@@ -135,7 +139,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
 void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                        bool accumulate) {
     require_plain("norm_backward", g);
-    require_plain("norm_backward", dn);
+    require_product("norm_backward", dn);
     require_readable("norm_backward", norm.x);
     const Cpu *cpu = cpu_of(exec);
     int64_t M = g.rows, C = g.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;

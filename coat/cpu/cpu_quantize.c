@@ -62,7 +62,28 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     }
 }
 
+uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
+    uint32_t bits = cpu->kernels->maximum_bits(values, q.cols);
+    float scale = row_scale_from_maximum(bits, q.format);
+    ((float *)q.scale)[row] = scale;
+    cpu->kernels->encode_fp8((uint8_t *)row_address(q, row), values, q.cols, scale_reciprocal(scale), q.format);
+    return bits;
+}
+
+void scale_over_rows(Tensor q_t, Tensor q) {
+    if (q.granularity != SCALE_ROW) return;
+    float largest = SCALE_SMALLEST;
+    for (int64_t row = 0; row < q.rows; row++) largest = fmaxf(largest, ((const float *)q.scale)[row]);
+    *(float *)q_t.scale = largest;
+}
+
+static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x);
+
 void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
+    if (q.granularity == SCALE_ROW) {
+        quantize_stored(exec, (Tensor){0}, q_t, q);
+        return;
+    }
     int64_t blocks = (q.rows + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
 #pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
@@ -105,6 +126,23 @@ static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
 }
 
+// The codes of x with a scale per row. Returns the maximum of x.
+static uint32_t scale_stored_rows(Exec *exec, Tensor q, Tensor x) {
+    const Cpu *cpu = cpu_of(exec);
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
+    uint32_t largest = 0;
+#pragma omp parallel num_threads(threads) reduction(max : largest)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *buffer = scratch_take(&slot, x.cols);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < x.rows; row++)
+            largest = larger_bits(largest, store_scaled_row(cpu, q, row, row_load(cpu, x, row, 0, x.cols, buffer)));
+    }
+    return largest;
+}
+
 // Copies x to q in q's plain format, row by row.
 static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
     if (!q.data || q.data == x.data) return;
@@ -128,6 +166,9 @@ static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
         copy_plain(exec, "quantize_forward", q, x);
+    } else if (q.data && q.granularity == SCALE_ROW) {
+        require_plain("quantize_forward", x);
+        note_maximum(exec, scale_stored_rows(exec, q, x));
     } else if (q.data) {
         require_plain("quantize_forward", x);
         write_scale(exec, q, stored_maximum(exec, x, q.amax));
@@ -136,6 +177,7 @@ void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 }
 
 void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    scale_over_rows(q_t, q);
     if (format_is_fp8(q_t.format))
         quantize_stored(exec, (Tensor){0}, q_t, x);
     else if (q_t.data != q.data)

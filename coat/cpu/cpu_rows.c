@@ -11,9 +11,14 @@ void require_plain(const char *operation, Tensor t) {
               format_name(t.format));
 }
 
+void require_product(const char *operation, Tensor t) {
+    if (t.granularity == SCALE_ROW && t.format == FMT_BF16) t.granularity = SCALE_NONE;
+    require_plain(operation, t);
+}
+
 void require_readable(const char *operation, Tensor t) {
-    bool scaled = (t.granularity == SCALE_TENSOR || t.granularity == SCALE_GROUP) && t.scale;
-    if (t.data && !(format_is_fp8(t.format) && scaled && !t.transposed)) require_plain(operation, t);
+    bool scaled = t.granularity >= SCALE_TENSOR && t.granularity <= SCALE_GROUP && t.scale;
+    if (t.data && !(format_is_fp8(t.format) && scaled && !t.transposed)) require_product(operation, t);
 }
 
 static uint16_t *group_scales(Tensor t, int64_t row) {
@@ -23,7 +28,9 @@ static uint16_t *group_scales(Tensor t, int64_t row) {
 static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
     const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
     if (t.granularity != SCALE_GROUP) {
-        float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
+        float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale
+                      : t.granularity == SCALE_ROW  ? ((const float *)t.scale)[row]
+                                                    : 1.0f;
         cpu->kernels->decode_fp8(values, codes, count, scale, t.format);
         return;
     }
@@ -40,6 +47,10 @@ const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64
         return buffer;
     }
     cpu->kernels->decode_bf16(buffer, (const uint16_t *)row_address(t, row) + begin, count);
+    if (t.granularity == SCALE_ROW) {
+        const real scale = (real)((const float *)t.scale)[row];
+        for (int64_t i = 0; i < count; i++) buffer[i] *= scale;
+    }
     return buffer;
 }
 
