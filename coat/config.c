@@ -14,7 +14,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->linear = LINEAR_BF16;
     recipe->head = LINEAR_BF16;
     recipe->saved = SAVED_BF16;
-    recipe->scaling = SCALING_TENSOR;
+    recipe->scaling = SCALING_TOKEN;
     recipe->norm_input = NORM_INPUT_SAVED;
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;

@@ -16,10 +16,11 @@ typedef struct {
 
 // The operands of an operation on (M, cols); those that an operation does not take stay unused.
 typedef struct {
-    int set;                          // in use
-    Tensor a[SETS], b[SETS], c[SETS]; // BF16
-    Tensor saved[SETS];               // per group
-    Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS];
+    int set;                                                     // in use
+    Tensor a[SETS], b[SETS], c[SETS];                            // BF16
+    Tensor saved[SETS];                                          // per group
+    Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS]; // with one scale, or of rows: see scale_by_row()
+    float *row_scales, *own_scale;
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
@@ -123,6 +124,28 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
+// Codes with a scale per row, whose transposes have one of their own; y, which is a[s] or b[s], carries such scales.
+static void scale_by_row(Bench *bench, Operands *o) {
+    const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
+    float *host = (float *)xmalloc(bytes);
+    for (int64_t i = 0; i < o->a[0].rows; i++) host[i] = i % 2 ? 0.5f : 1.0f;
+    o->row_scales = (float *)bench_allocate(bench, 2 * bytes);
+    o->own_scale = (float *)bench_allocate(bench, sizeof(float));
+    bench->exec.ops->upload(&bench->exec, o->row_scales, host, bytes);
+    free(host);
+    for (int s = 0; s < SETS; s++) {
+        bench->exec.ops->release(&bench->exec, o->codes[s].scale);
+        bench->exec.ops->release(&bench->exec, o->grad[s].scale);
+        o->codes[s].granularity = o->grad[s].granularity = SCALE_ROW;
+        o->codes[s].scale = o->grad[s].scale = o->row_scales + o->a[0].rows;
+        o->codes_t[s].scale = o->grad_t[s].scale = o->own_scale;
+    }
+}
+
+static void carry_scales(Operands *o, Tensor y[SETS]) {
+    for (int s = 0; s < SETS; s++) y[s].granularity = SCALE_ROW, y[s].scale = o->row_scales;
+}
+
 static void release_maxima(Bench *bench, Tensor *t) {
     if (t->amax) bench->exec.ops->release(&bench->exec, t->amax);
     t->amax = NULL;
@@ -130,7 +153,8 @@ static void release_maxima(Bench *bench, Tensor *t) {
 
 static void free_operands(Bench *bench, Operands *o) {
     for (int s = 0; s < SETS; s++) {
-        o->codes_t[s].scale = o->grad_t[s].scale = NULL;
+        o->codes_t[s].scale = o->grad_t[s].scale = o->a[s].scale = o->b[s].scale = NULL;
+        if (o->row_scales) o->codes[s].scale = o->grad[s].scale = NULL;
         Tensor *all[] = {&o->a[s],     &o->b[s],       &o->c[s],    &o->saved[s],
                          &o->codes[s], &o->codes_t[s], &o->grad[s], &o->grad_t[s]};
         for (Tensor *t : all) {
@@ -138,6 +162,8 @@ static void free_operands(Bench *bench, Operands *o) {
             bench_release(bench, *t);
         }
     }
+    if (o->row_scales) bench->exec.ops->release(&bench->exec, o->row_scales);
+    if (o->own_scale) bench->exec.ops->release(&bench->exec, o->own_scale);
     Tensor once[] = {o->mean, o->rstd, o->weight, o->bias, o->sums, o->sums2};
     for (Tensor t : once) bench_release(bench, t);
 }
@@ -148,14 +174,18 @@ static void bench_narrow(Block *block, Operands *o) {
     const int64_t M = block->model->M, C = block->model->C;
     const double group = 1 + 2.0 / GROUP;
     make_operands(bench, o, M, C);
-    report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 2, run_residual_norm_forward);
+    report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
     report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
     for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
     report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
     report_pass(block, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
     for (int s = 0; s < SETS; s++) release_maxima(bench, &o->a[s]);
-    report_pass(block, o, "quantize_forward", M, C, 5, 1, run_quantize_forward);
+    report_pass(block, o, "quantize_forward", M, C, 5, 0, run_quantize_forward);
+    scale_by_row(bench, o);
+    report_pass(block, o, "quantize_forward, per token", M, C, 3, 1, run_quantize_forward);
     report_pass(block, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
+    carry_scales(o, o->b);
+    report_pass(block, o, "residual_norm_forward, per token", M, C, 6 + group + 1, 1, run_residual_norm_forward);
     free_operands(bench, o);
 }
 
@@ -167,10 +197,14 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
     free_operands(bench, o);
     make_operands(bench, o, M, F);
-    report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 1, run_gelu_forward);
-    report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
+    report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 0, run_gelu_forward);
+    report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 0, run_gelu_backward);
     report_pass(block, o, "health", M, F, group, 0, run_health);
-    report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 1, run_gelu_backward);
+    scale_by_row(bench, o);
+    report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
+    report_pass(block, o, "gelu_backward, per token", M, F, 2 + group + 1 + 2, 1, run_gelu_backward);
+    carry_scales(o, o->a);
+    report_pass(block, o, "gelu_forward, per token", M, F, 2 + group + 1, 1, run_gelu_forward);
     free_operands(bench, o);
 }
 

@@ -124,7 +124,9 @@ static double saved_bytes(const Model *m) {
     size_t bytes = 0;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &m->arena.layout[id][VALUE];
-        if (t->exists && t->alias < 0 && t->saved && t->per_layer) bytes += t->data_bytes + t->scale_bytes;
+        if (!t->exists || t->alias >= 0) continue;
+        if (t->saved && t->per_layer) bytes += t->data_bytes + t->scale_bytes;
+        if (!t->saved && t->per_layer_scale) bytes += t->scale_bytes;
     }
     return (double)bytes;
 }

@@ -24,7 +24,7 @@ static inline void report_close(Report *r) {
 // The line of an operation that has been timed by bench_steady_ms.
 static inline void report_line(const Report *report, const char *name, const char *shape, double bytes, double ms) {
     const double rate = bytes / ms * 1e3;
-    printf("%-22s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
+    printf("%-32s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,
            100 * rate / report->copy_rate,
            100 * rate / copies_rate(report->bench, &report->copies, bytes, bench_steady_ms));
 }

@@ -55,8 +55,8 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
-    const float scale =
-        w.granularity == SCALE_GROUP ? bf16_decode(((const uint16_t *)w.scale)[group]) : *(const float *)w.scale;
+    const float scale = w.granularity == SCALE_GROUP ? bf16_decode(((const uint16_t *)w.scale)[group])
+                                                     : ((const float *)w.scale)[w.granularity == SCALE_ROW ? group : 0];
     return fp8_decode(w.format, (uint8_t)largest) * scale;
 }
 
@@ -91,8 +91,12 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
     atomicMax(&out->largest, largest);
 }
 
-__global__ void health_scale_kernel(const float *scale, float largest, Health *out) {
-    out->amax = *scale == 1.0f ? 0u : magnitude_bits(*scale * largest);
+// Of one scale, or of the largest of `rows`; `none` is that of zeros.
+__global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
+    float most = *scale;
+    for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
+    most = __uint_as_float(warp_maximum_bits(most));
+    if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
 HealthWalk walk_of(Tensor t) {
@@ -103,7 +107,7 @@ HealthWalk walk_of(Tensor t) {
     w.exponent = t.exponent;
     w.cols = flat ? tensor_elements(t) : t.cols;
     w.stride = flat ? w.cols : t.stride;
-    w.group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.group;
+    w.group = t.granularity == SCALE_TENSOR ? TENSOR_GROUP : t.granularity == SCALE_ROW ? (int)t.cols : t.group;
     w.groups = ceil_div(w.cols, w.group);
     w.total = w.groups * (flat ? 1 : t.rows);
     w.format = t.format;
@@ -122,7 +126,8 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     cuda_zero(exec, found, bytes);
     for (int i = 0; i < count; i++) {
         const Tensor t = tensors[i];
-        if (!format_is_fp8(t.format) || !t.scale || t.transposed || (!t.data && t.granularity != SCALE_TENSOR))
+        if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
+            (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
             fatal(EXIT_DEVICE, "health on the GPU is not built for %s without its codes and scales",
                   format_name(t.format));
         if (t.data) {
@@ -132,7 +137,10 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
             health_kernel<<<grid_of(blocks < most ? blocks : most), HEALTH_THREADS, 0, backend->stream>>>(w, found + i);
             LAUNCH_CHECK("health_kernel");
         } else {
-            health_scale_kernel<<<1, 1, 0, backend->stream>>>((const float *)t.scale, format_max(t.format), found + i);
+            const bool by_row = t.granularity == SCALE_ROW;
+            health_scale_kernel<<<1, WARP, 0, backend->stream>>>((const float *)t.scale, by_row ? t.rows : 1,
+                                                                 by_row ? SCALE_SMALLEST : 1.0f, format_max(t.format),
+                                                                 found + i);
             LAUNCH_CHECK("health_scale_kernel");
         }
     }

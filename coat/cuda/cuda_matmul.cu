@@ -48,7 +48,7 @@ typedef struct {
     const char *name;
     PlanKey key;
     const void *a, *b, *bias;
-    const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned
+    const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned; scale_b NULL: the rows' scales are left out
     void *d;
 } Product;
 
@@ -99,8 +99,10 @@ static void set_attribute(const Product *p, const Plan *plan, cublasLtMatmulDesc
 
 // The pointers that differ from layer to layer.
 static void set_pointers(const Product *p, const Plan *plan) {
-    if (p->scale_a) set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
-    if (p->scale_b) set_attribute(p, plan, SCALE_B, &p->scale_b, sizeof p->scale_b);
+    if (format_is_fp8(p->key.shape.a)) {
+        set_attribute(p, plan, SCALE_A, &p->scale_a, sizeof p->scale_a);
+        set_attribute(p, plan, SCALE_B, &p->scale_b, sizeof p->scale_b);
+    }
     if (p->bias) set_attribute(p, plan, BIAS, &p->bias, sizeof p->bias);
 }
 
@@ -266,7 +268,7 @@ static void product_run(Exec *exec, const Product *p) {
         if (s->m % 16 || s->n % 16 || s->k % 16 || p->key.lda % 16 || p->key.ldb % 16)
             product_fail(p, "FP8 products need all sizes to be multiples of 16: change --micro-batch, --seq-len or "
                             "the model's shape, or use --linear bf16");
-        if (!p->scale_a || !p->scale_b || alignment(p->scale_a) < 16 || alignment(p->scale_b) < 16)
+        if (!p->scale_a || alignment(p->scale_a) < 16 || (p->scale_b && alignment(p->scale_b) < 16))
             product_fail(p, "the scales of FP8 operands must be 16-byte aligned");
     }
     const Plan *plan = plan_get(exec, p);
@@ -290,6 +292,14 @@ static void product_size(Product *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
+// Codes with a scale per row are multiplied as they are, and the result carries their scales.
+static void carry_scales(Product *p, Tensor d, Tensor b) {
+    if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
+    if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
+        product_fail(p, "the result does not carry the scales of its rows");
+    p->scale_b = NULL;
+}
+
 // y^T (out, M) = w (out, in) * x^T (in, M)
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     bool fp8 = format_is_fp8(x.format);
@@ -297,6 +307,7 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
     product_size(&p, w.value.rows, x.rows, w.value.cols);
     p.key.shape.fast = fp8;
     if (bias.data) p.key.shape.bias = bias.format, p.bias = bias.data;
+    carry_scales(&p, y, x);
     product_run(exec, &p);
 }
 
@@ -308,6 +319,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     Product p = product_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     product_size(&p, w.value.cols, dy.rows, w.value.rows);
     p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_backward;
+    carry_scales(&p, dx, dy);
     product_run(exec, &p);
 }
 

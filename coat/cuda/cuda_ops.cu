@@ -37,7 +37,7 @@ static bool is_fp8(Tensor t) {
 
 static void residual_norm_forward_op(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                      Tensor y_bias) {
-    const bool fp8 = is_fp8(n) || is_fp8(norm.x);
+    const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     (fp8 ? fp8_residual_norm_forward : cuda_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 

@@ -4,6 +4,7 @@
 //
 // Bytes per element of device memory, h per group of 16: gelu_forward 2 read, 1.125 written; 1.125 read, 1 written.
 // gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written.
+#include "fp8_gelu_rows.h"
 #include "fp8_gelu_tiles.h"
 
 namespace {
@@ -92,6 +93,80 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t 
         hidden_launch<BATCH, BLOCKS, false, false>(exec, g, h, y, bias, maxima);
 }
 
+// h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
+template <bool BIAS> struct HiddenRows {
+    static constexpr bool parameters = BIAS, sums = false;
+    typedef PairWords Loaded;
+    PlainSpans<true> y;
+    const float *y_scales; // NULL: none
+    const bf16 *bias;
+    uint8_t *codes;
+    char *scales; // (rows, groups) BF16
+    StepState *state;
+    int codes_bytes, scale_bytes, group_bits;
+
+    __device__ PairWords parameter(int column) const {
+        return load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
+    }
+    __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
+    __device__ Loaded load(int row, int column) const { return y.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor, const PairWords &add,
+                           float x[SPAN], float *largest_h) const {
+        const int group_lanes = (1 << group_bits) / SPAN;
+        unpack_pairs(loaded, x);
+        if constexpr (BIAS) {
+            float bias_here[SPAN];
+            unpack_pairs(add, bias_here);
+#pragma unroll
+            for (int i = 0; i < SPAN; i++) x[i] = fmaf(x[i], factor, bias_here[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < SPAN; i++) x[i] *= factor;
+        }
+        const float largest = largest_magnitude<SPAN>(x, 0.0f);
+        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
+        *largest_h = larger_magnitude(*largest_h, maximum);
+        float scale;
+        const bf16 rounded = group_scale(maximum, &scale);
+        Pack<uint32_t, SPAN / 4> packs;
+        encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
+        if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
+        if (inside && (column / SPAN & (group_lanes - 1)) == 0)
+            *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
+        decode_words(packs.value, scale, x);
+        gelu_span(x);
+    }
+    __device__ void finish(float largest_h) const {
+        if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
+    }
+};
+
+template <bool BIAS> void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
+    const HiddenRows<BIAS> op = {plain_spans<true>(y),    scaled_by_row(y) ? (const float *)y.scale : NULL,
+                                 (const bf16 *)bias.data, (uint8_t *)h.data,
+                                 (char *)h.scale,         exec->state,
+                                 (int)h.stride,           (int)(2 * ceil_div(h.cols, h.group)),
+                                 group_bits_of(h)};
+    gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, false);
+}
+
+// What a source of fp8_gelu.h makes, as rows.
+template <bool SUMS, typename Source> struct RowsOf {
+    static constexpr bool parameters = false, sums = SUMS;
+    typedef typename Source::Loaded Loaded;
+    Source source;
+
+    __device__ float row_factor(int) const { return 1.0f; }
+    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
+    __device__ void values(int, int, bool, const Loaded &loaded, float, const PairWords &, float out[SPAN],
+                           float *) const {
+        source.values(loaded, out);
+    }
+    __device__ void finish(float) const {}
+};
+
 // The scale of g from the maxima of gelu(h).
 template <int BATCH, int BLOCKS> void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
     typedef GeluOf<PlainSpans<false>> Source;
@@ -150,6 +225,20 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     });
 }
 
+// dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
+void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
+                   bool accumulate) {
+    for_spans<true>(h, [&](auto spans) {
+        typedef GeluGradientOf<decltype(spans), true> Source;
+        const RowsOf<true, Source> op = {Source{plain_spans<true>(dg), spans}};
+        if (dh.format == FMT_E5M2)
+            gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dbias, accumulate);
+        else
+            gelu_rows_run<FMT_E4M3>(exec, operation, op, dh, dbias, accumulate);
+    });
+    fp8_transpose_codes(exec, dh_t, dh);
+}
+
 void require_gelu(const char *operation, Tensor g, Tensor h) {
     if (g.data && g.format != FMT_BF16) require_format(operation, "g", g, FMT_E4M3);
     if (!is_grouped(h)) require_format(operation, "h", h, FMT_BF16);
@@ -173,13 +262,25 @@ void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
     require_spans(operation, "y", y);
     require_gelu(operation, g, h);
     if (y.rows == 0) return;
-    const bool cast = g.data && format_is_fp8(g.format);
+    const bool by_row = scaled_by_row(g), cast = g.data && format_is_fp8(g.format) && !by_row;
+    if (scaled_by_row(y) && !(by_row && is_grouped(h)))
+        fatal(EXIT_DEVICE, "%s on the GPU: scales of y's rows are built for grouped h and g with such scales",
+              operation);
+    if (by_row && is_grouped(h)) {
+        (bias.data ? hidden_rows<true> : hidden_rows<false>)(exec, operation, g, h, y, bias);
+        return;
+    }
     uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
     if (is_grouped(h)) {
         hidden_run<1, 3>(exec, g, h, y, bias, maxima);
     } else {
         cuda_gelu_forward(exec, Tensor{}, h, y, bias); // h is complete, or becomes so
         if (!h.data) h = y;
+        if (by_row) {
+            typedef GeluOf<PlainSpans<false>> Source;
+            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{plain_spans<false>(h)}}, g, Tensor{},
+                                    false);
+        }
         if (cast) gelu_maxima<1, 4>(exec, g, h, maxima);
     }
     if (cast) gelu_cast(exec, operation, g, h);
@@ -189,10 +290,12 @@ void fp8_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     const char *operation = "gelu_rebuild";
     if (!g_t.data || g_t.data == g.data) return;
     require_gelu(operation, g_t, h);
-    if (g.data && format_is_fp8(g.format))
+    if (g.data && format_is_fp8(g.format)) {
         fp8_transpose_codes(exec, g_t, g);
-    else
+    } else {
+        scale_over_rows(exec, g_t, g);
         gelu_cast(exec, operation, g_t, h);
+    }
 }
 
 void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate) {
@@ -205,6 +308,10 @@ void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
     require_spans(operation, "the transposed dh", dh_qt);
     require_gelu(operation, Tensor{}, h);
     if (dg.rows == 0) return;
+    if (scaled_by_row(dh_q)) {
+        gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
+        return;
+    }
     if (format_is_fp8(dh_q.format)) gradient_maxima<1, 4>(exec, dh_q, dg, h, maxima_of(exec, operation, dh_q));
     gradient_cast<1, 3>(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

@@ -112,6 +112,48 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
+// N codes times a power of two that is at most 1, in the halves that hold them exactly. What a half cannot hold on the
+// way is too small for a code: the result is the rounded product.
+template <Format F, int N>
+__device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
+#if __CUDA_ARCH__ >= 890
+    constexpr float smallest = 0x1p-24f; // of a half; two factors reach everything that is not 0 then
+    const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
+    const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        uint32_t word = 0;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const uint16_t pair = (uint16_t)(code[i] >> 16 * k);
+            uint32_t halves;
+            uint16_t rounded;
+            if constexpr (F == FMT_E5M2)
+                asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(pair));
+            else
+                asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+            __half2 values;
+            memcpy(&values, &halves, sizeof values);
+            values = __hmul2(__hmul2(values, firsts), seconds);
+            memcpy(&halves, &values, sizeof halves);
+            if constexpr (F == FMT_E5M2)
+                asm("cvt.rn.satfinite.e5m2x2.f16x2 %0, %1;" : "=h"(rounded) : "r"(halves));
+            else
+                asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(rounded) : "r"(halves));
+            word |= (uint32_t)rounded << 16 * k;
+        }
+        out[i] = word;
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        out[i] = 0;
+        for (int k = 0; k < 4; k++)
+            out[i] |= (uint32_t)fp8_encode(F, fp8_decode(F, (uint8_t)(code[i] >> 8 * k)) * factor) << 8 * k;
+    }
+#endif
+}
+
 // --- maxima -------------------------------------------------------------------------------------------------
 // The larger of a maximum and |x|; NaN stays NaN, whose bits are above those of all other values.
 __device__ static inline float larger_magnitude(float maximum, float x) {
@@ -217,6 +259,20 @@ void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t cou
 // The next kernel may be launched to overlap too, and may read all but the scale before it waits.
 void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
 
+// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; else they share one.
+void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
+// The scale of a row whose largest magnitude has these bits, in every thread that asks; `first` is true in one of them,
+// which stores it.
+template <Format F>
+__device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
+    const float scale = row_scale_from_maximum(bits, F);
+    if (first) {
+        *address = scale;
+        if (bits >= NONFINITE_BITS && state) state->nonfinite = 1;
+    }
+    return scale;
+}
+
 // --- descriptors --------------------------------------------------------------------------------------------
 static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
@@ -237,6 +293,10 @@ static inline void require_spans(const char *operation, const char *what, Tensor
         fatal(EXIT_DEVICE, "%s on the GPU: %s has groups of %d %s where 16, 32, 64 or 128 e4m3 are built", operation,
               what, t.group, format_name(t.format));
     if (format_is_fp8(t.format) && !t.scale) fatal(EXIT_DEVICE, "%s on the GPU: %s has no scale", operation, what);
+}
+
+static inline bool scaled_by_row(Tensor t) {
+    return t.data && t.granularity == SCALE_ROW;
 }
 
 static inline int group_bits_of(Tensor t) {

@@ -14,11 +14,14 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct NormForward {
-    bf16 *n;                                       // NULL: no result, or codes, which the next pass makes
-    bf16 *x, *r_out;                               // NULL: not to be written
-    uint8_t *codes;                                // of x in groups
-    bf16 *scales;                                  // (rows, groups)
-    uint32_t *maxima;                              // of the rows of n; NULL: not wanted
+    bf16 *n;          // NULL: no result, or codes, which the next pass makes
+    bf16 *x, *r_out;  // NULL: not to be written
+    uint8_t *codes;   // of x in groups
+    bf16 *scales;     // (rows, groups)
+    uint32_t *maxima; // of the rows of n; NULL: not wanted
+    uint8_t *n_codes; // with a scale per row, made here; NULL: not so
+    float *n_scales;
+    const float *y_scales;                         // (rows) that y carries along; NULL: none
     const bf16 *r_in, *y, *y_bias, *weight, *bias; // y, y_bias and bias may be NULL
     float *mean, *rstd;                            // mean NULL: RMSNorm
     StepState *state;
@@ -142,6 +145,7 @@ __global__ __launch_bounds__(NORM_THREADS,
     if (a.y) {
         const bf16 *const y_row = a.y + row * a.y_stride + at.column;
         const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
+        const float y_scale = a.y_scales ? a.y_scales[row] : 1.0f;
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
             if (at.has(k)) y[k] = load_words<V, CACHE_STREAM>(y_row + k * STEP);
@@ -153,7 +157,7 @@ __global__ __launch_bounds__(NORM_THREADS,
             unpack<V>(y[k], add);
             parameters(y_bias ? y_bias + k * STEP : NULL, bias);
 #pragma unroll
-            for (int i = 0; i < V; i++) value[k][i] = value[k][i] + add[i] + bias[i];
+            for (int i = 0; i < V; i++) value[k][i] = fmaf(add[i], y_scale, value[k][i]) + bias[i];
             r[k] = packed_words<V>(value[k]);
         }
     }
@@ -169,7 +173,7 @@ __global__ __launch_bounds__(NORM_THREADS,
 
     float mean, rstd, largest = 0.0f;
     row_statistics<WARPS>(a, at, value, &mean, &rstd);
-    if (!a.n && !a.maxima) return;
+    if (!a.n && !a.maxima && !a.n_codes) return;
     const HatOf hat = hat_of(mean, rstd);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
     bf16 *const n = a.n + row * a.n_stride + at.column;
@@ -186,7 +190,7 @@ __global__ __launch_bounds__(NORM_THREADS,
         else
             largest = largest_magnitude<V>(value[k], largest);
     }
-    if (!a.maxima) return;
+    if (a.n) return;
     uint32_t bits = warp_maximum_bits(largest);
     if constexpr (WARPS > 1) {
         if (at.lane % WARP == 0) shared_maximum[at.lane / WARP] = bits;
@@ -194,7 +198,17 @@ __global__ __launch_bounds__(NORM_THREADS,
 #pragma unroll
         for (int w = 0; w < WARPS; w++) bits = max(bits, shared_maximum[w]);
     }
-    if (at.lane == 0) a.maxima[row] = bits;
+    if (a.maxima && at.lane == 0) a.maxima[row] = bits;
+    if (!a.n_codes) return;
+    const float reciprocal = scale_reciprocal(row_scale<FMT_E4M3>(bits, a.n_scales + row, at.lane == 0, a.state));
+    uint8_t *const n_codes = a.n_codes + row * a.n_stride + at.column;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!at.has(k)) continue;
+        Pack<uint32_t, V / 4> codes;
+        encode<FMT_E4M3, V>(value[k], reciprocal, codes.value);
+        store((uint32_t *)(n_codes + k * STEP), codes);
+    }
 }
 
 template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_run(cudaStream_t stream, const NormForward &a) {
@@ -307,7 +321,8 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     }
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
-    const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format);
+    const bool grouped = is_grouped(norm.x), by_row = scaled_by_row(n);
+    const bool cast = n.data && format_is_fp8(n.format) && !by_row;
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
     const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x); // where it ends up
     if (!y.data && r_out.data == r_in.data) r_out.data = NULL;                              // complete already
@@ -316,7 +331,10 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
 
     NormForward a = {};
-    a.n = cast ? NULL : (bf16 *)n.data;
+    a.n = cast || by_row ? NULL : (bf16 *)n.data;
+    a.n_codes = by_row ? (uint8_t *)n.data : NULL;
+    a.n_scales = by_row ? (float *)n.scale : NULL;
+    a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.r_out = (bf16 *)r_out.data;
     a.r_in = (const bf16 *)r_in.data;
     a.y = (const bf16 *)y.data;
@@ -358,8 +376,11 @@ void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const char *operation = "norm_rebuild";
     if (!n_t.data || n_t.data == n.data) return;
     require_norm(operation, n_t, norm);
-    if (n.data && format_is_fp8(n.format))
+    if (n.data && format_is_fp8(n.format)) {
         fp8_transpose_codes(exec, n_t, n);
-    else
-        norm_cast(exec, operation, n_t, norm.x, norm, false);
+    } else {
+        const bool own_scale = n.granularity == SCALE_ROW;
+        scale_over_rows(exec, n_t, n);
+        norm_cast(exec, operation, n_t, norm.x, norm, own_scale);
+    }
 }

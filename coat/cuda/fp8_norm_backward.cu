@@ -14,6 +14,7 @@ struct NormBackward {
     const uint8_t *codes;
     const uint16_t *scales;   // (rows, groups)
     const float *mean, *rstd; // mean NULL: RMSNorm
+    const float *dn_scales;   // (rows) that dn carries along; NULL: none
     uint32_t *amax;           // maxima of the rows of g; may be NULL
     float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
     int64_t g_stride, dn_stride, codes_stride;
@@ -35,7 +36,7 @@ template <int THREADS, int ROWS, int STAGES> struct Ring {
 
 // Statistics and the group's scale of a thread's next rows.
 template <int ROWS> struct RowFactors {
-    Pack<float, ROWS> mean, rstd;
+    Pack<float, ROWS> mean, rstd, dn_scale;
     uint16_t scale[ROWS];
 };
 
@@ -74,10 +75,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
         codes_from += (int64_t)step * a.codes_stride;
     };
     RowFactors<ROWS> next = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) next.dn_scale.value[r] = 1.0f;
     const auto load_factors = [&](int from) {
         if (from < a.rows) {
             if (a.mean) next.mean = load<ROWS>(a.mean + from);
             next.rstd = load<ROWS>(a.rstd + from);
+            if (a.dn_scales) next.dn_scale = load<ROWS>(a.dn_scales + from);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) next.scale[r] = scales_from[r * a.groups];
         }
@@ -104,7 +108,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
 
     for (int stage = 0, set = 0; row < a.rows; set ^= 1) {
         HatOf hat[ROWS];
-        float rstd[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
+        float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
         Pack<bf16, V> dn[ROWS];
         __half2 halves[ROWS][V / 2];
 #pragma unroll
@@ -112,6 +116,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
             hat[r].factor *= bf16_decode(next.scale[r]); // of codes
             rstd[r] = next.rstd.value[r];
+            dn_scale[r] = next.dn_scale.value[r];
         }
         load_factors(row + step);
         copies_wait<STAGES - 1>();
@@ -122,6 +127,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
             float d[V], x[V];
             dn[r] = load<V>((const bf16 *)&ring.dn[stage][r][threadIdx.x]);
             unpack<V>(dn[r], d);
+#pragma unroll
+            for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
             decode_halves<V>(words, halves[r]);
             unpack_halves<V>(halves[r], x);
 #pragma unroll
@@ -154,6 +161,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
             const float slope = hat[r].factor * mean_dot, offset = fmaf(hat[r].shift, mean_dot, mean_d);
             float d[V], x[V], out[V] = {};
             unpack<V>(dn[r], d);
+#pragma unroll
+            for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
             unpack_halves<V>(halves[r], x);
             if (a.add) unpack<V>(load<V>((const bf16 *)&ring.g[stage][r][threadIdx.x]), out);
 #pragma unroll
@@ -233,6 +242,7 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.scales = (const uint16_t *)norm.x.scale;
     a.mean = (const float *)norm.mean.data;
     a.rstd = (const float *)norm.rstd.data;
+    a.dn_scales = scaled_by_row(dn) ? (const float *)dn.scale : NULL;
     a.amax = g.amax;
     a.g_stride = g.stride;
     a.dn_stride = dn.stride;

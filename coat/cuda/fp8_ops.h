@@ -17,7 +17,8 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x);
 void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
 void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
-// out (stored transposed) = the codes of x; both share one scale.
+// out (stored transposed) = the codes of x; both share one scale, or x has one per row and out the largest of them,
+// which this makes first.
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x);
 
 // The maxima of the bits of |x| of each row of a BF16 tensor (rows, cols), where its producer leaves none.

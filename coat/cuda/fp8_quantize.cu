@@ -43,6 +43,15 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(float *scale, cons
     if (threadIdx.x == 0) scale_write(scale, maximum, largest, state);
 }
 
+// The largest of the rows' scales, which are positive.
+__global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales,
+                                                                        int64_t rows) {
+    first_stage_wait();
+    second_stage_allow();
+    const uint32_t largest = block_maximum<SCALE_THREADS>((const uint32_t *)scales, rows);
+    if (threadIdx.x == 0) *scale = fmaxf(__uint_as_float(largest), SCALE_SMALLEST);
+}
+
 // --- maxima of BF16 -----------------------------------------------------------------------------------------
 // A warp per row, the last rows first; the next pass reads the tensor again.
 __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const bf16 *x, int64_t stride,
@@ -89,6 +98,12 @@ void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t c
     scale_launch(exec, t, maxima, count, true);
 }
 
+void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
+    if (q.granularity != SCALE_ROW) return;
+    launch_behind(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
+                  0, false, (float *)q_t.scale, (const float *)q.scale, q.rows);
+}
+
 void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     if (x.rows == 0) return;
     bf16_maxima_kernel<<<grid_of(ceil_div(x.rows, MAXIMUM_WARPS)), MAXIMUM_WARPS * WARP, 0,
@@ -99,18 +114,111 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
     require_spans("transpose_codes", "the codes", x);
+    const TileOut to = tile_out(Tensor{}, out);
+    scale_over_rows(exec, out, x);
+    if (scaled_by_row(x) && x.format == FMT_E5M2) {
+        const RescaledCodes<FMT_E5M2> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+        walk_run<FMT_E5M2, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, true);
+        return;
+    }
+    if (scaled_by_row(x)) {
+        const RescaledCodes<FMT_E4M3> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+        walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, true);
+        return;
+    }
     const CodesOf source = {(const uint8_t *)x.data, x.stride};
-    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
-                                       Tensor{}, false, false);
+    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, false);
 }
 
 // --- the attention's output ---------------------------------------------------------------------------------
+namespace {
+
+// Codes with a scale per row in one pass: a row is in the registers of WARPS warps, VECTORS vectors of 8 columns per
+// thread, of which only the last may be missing.
+constexpr int ROW_WIDTH = 8;
+constexpr int ROW_THREADS = 128;
+
+struct RowCast {
+    const bf16 *x;
+    uint8_t *q;
+    float *scale;
+    StepState *state;
+    int64_t x_stride, q_stride, rows;
+    int cols;
+};
+
+template <int WARPS, int VECTORS>
+__global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
+    constexpr int V = ROW_WIDTH, LANES = WARPS * WARP, STEP = LANES * V;
+    __shared__ uint32_t shared[ROW_THREADS / WARP];
+    const int lane = (int)threadIdx.x % LANES, column = lane * V;
+    const int64_t row = (int64_t)blockIdx.x * (ROW_THREADS / LANES) + threadIdx.x / LANES;
+    if (row >= a.rows) return; // whole warps, or the whole block
+    const bool last = column + (VECTORS - 1) * STEP < a.cols;
+    const auto has = [&](int k) { return k < VECTORS - 1 || last; };
+    const bf16 *const from = a.x + row * a.x_stride + column;
+    Bf16Words<V> x[VECTORS];
+    float largest = 0.0f;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++)
+        if (has(k)) x[k] = load_words<V, CACHE_DEFAULT>(from + k * STEP);
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++)
+        if (has(k)) largest = largest_magnitude(x[k], largest);
+    uint32_t bits = warp_maximum_bits(largest);
+    if constexpr (WARPS > 1) {
+        if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) bits = max(bits, shared[w]);
+    }
+    const float reciprocal = scale_reciprocal(row_scale<FMT_E4M3>(bits, a.scale + row, lane == 0, a.state));
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+        if (!has(k)) continue;
+        float value[V];
+        unpack<V>(x[k], value);
+        Pack<uint32_t, V / 4> codes;
+        encode<FMT_E4M3, V>(value, reciprocal, codes.value);
+        store((uint32_t *)(a.q + row * a.q_stride + column + k * STEP), codes);
+    }
+}
+
+// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 16384.
+template <int WARPS, int VECTORS> void row_cast_launch(cudaStream_t stream, const RowCast &a) {
+    if (a.cols <= WARPS * WARP * ROW_WIDTH * VECTORS) {
+        const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
+        row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
+        LAUNCH_CHECK("row_cast_kernel");
+    } else if constexpr (WARPS == 1 && VECTORS < 7)
+        row_cast_launch<1, VECTORS + 1>(stream, a);
+    else if constexpr (WARPS == 1)
+        row_cast_launch<ROW_THREADS / WARP, 2>(stream, a);
+    else if constexpr (VECTORS < 16)
+        row_cast_launch<WARPS, VECTORS * 2>(stream, a);
+    else
+        fatal(EXIT_DEVICE,
+              "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
+              "tensor",
+              a.cols, VECTORS * ROW_THREADS * ROW_WIDTH);
+}
+
+} // namespace
+
 void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     const char *operation = "quantize_forward";
     require_format(operation, "q", q, FMT_E4M3);
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q", q);
     require_spans(operation, "x", x);
+    if (x.rows == 0) return;
+    if (scaled_by_row(q)) {
+        const RowCast a = {
+            (const bf16 *)x.data, (uint8_t *)q.data, (float *)q.scale, exec->state, x.stride, q.stride, x.rows,
+            (int)x.cols};
+        row_cast_launch<1, 1>(cuda_backend(exec)->stream, a);
+        return;
+    }
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
@@ -119,15 +227,17 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
                                         true);
 }
 
-void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor, Tensor x) {
+void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     const char *operation = "quantize_rebuild";
     require_format(operation, "q_t", q_t, FMT_E4M3);
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
     const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    const bool own_scale = q.granularity == SCALE_ROW;
+    scale_over_rows(exec, q_t, q);
     walk_run<FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
-                                       false, false);
+                                       false, own_scale);
 }
 
 // --- gradients ----------------------------------------------------------------------------------------------

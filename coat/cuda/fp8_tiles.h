@@ -67,8 +67,29 @@ struct CodesOf {
     }
 };
 
+// Codes with a scale per row, which get another.
+template <Format F> struct RescaledCodes {
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        float scale;
+    };
+    const uint8_t *codes;
+    const float *scales;
+    int64_t stride;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        return {::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)(codes + row * stride + column)), scales[row]};
+    }
+    __device__ static void convert(const Loaded &loaded, float reciprocal, uint32_t code[SPAN / 4]) {
+        rescale_codes<F, SPAN>(loaded.codes.value, loaded.scale * reciprocal, code);
+    }
+};
+
 template <typename Source> constexpr bool moves_codes = false;
 template <> constexpr bool moves_codes<CodesOf> = true;
+template <typename Source> constexpr bool rescales = false;
+template <Format F> constexpr bool rescales<RescaledCodes<F>> = true;
 
 // --- the pass over tiles ------------------------------------------------------------------------------------
 struct TileOut {
@@ -99,6 +120,8 @@ __device__ static inline void tile_convert(const Source &source, const typename 
                                            bool sums) {
     if constexpr (moves_codes<Source>) {
         memcpy(code, loaded.value, SPAN);
+    } else if constexpr (rescales<Source>) {
+        source.convert(loaded, reciprocal, code);
     } else {
         float value[SPAN];
         source.values(loaded, value);

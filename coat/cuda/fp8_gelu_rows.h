@@ -1,0 +1,134 @@
+// The walk over rows that makes codes with a scale per row in one pass: a block has a whole row in its registers until
+// the row's maximum is known, and writes codes and scale then. Included by fp8_activation.cu only.
+#pragma once
+#include "fp8_gelu.h"
+
+namespace {
+
+// A block stays and takes every gridDim.x-th row; a thread keeps its SPANS spans of 16 columns, THREADS spans apart. Its
+// part of the next row is on its way while this one is worked on; one barrier per row, for its maximum. `Op`:
+//   parameters: whether there are parameters of the columns, kept in shared memory; parameter(column) -> PairWords
+//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
+//   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
+//   sums: whether the columns are summed
+//   finish(): when the block has no more rows
+struct RowWalk {
+    char *codes;
+    float *scales;
+    float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
+    StepState *state;
+    int rows, cols, row_bytes;
+    LoadOrder order;
+};
+
+template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
+__global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_constant__ Op op,
+                                                                   const __grid_constant__ RowWalk w) {
+    constexpr int WARPS = THREADS / WARP;
+    static_assert(WARPS <= WARP, "a warp reads the maxima of all");
+    __shared__ uint32_t maxima[2][WARPS];
+    __shared__ PairWords parameters[Op::parameters ? SPANS : 1][Op::parameters ? THREADS : 1]; // a thread's own
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
+    const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
+        row = min(row, w.rows - 1);
+        *factor = op.row_factor(row);
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) loaded[s] = op.load(row, min(column_of(s), w.cols - SPAN));
+    };
+    if constexpr (Op::parameters) {
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
+    }
+    typename Op::Loaded next[SPANS];
+    float next_factor, own = 0.0f;
+    float sum[Op::sums ? SPANS : 1][SPAN] = {};
+    fetch((int)blockIdx.x, next, &next_factor);
+    int turn = 0;
+    for (int row = (int)blockIdx.x; row < w.rows; row += (int)gridDim.x, turn ^= 1) {
+        typename Op::Loaded now[SPANS];
+        const float factor = next_factor;
+        uint32_t came = 0;
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) now[s] = next[s], came |= Op::word(now[s]);
+        fetch(row + (int)gridDim.x + (int)(came & w.order.zero), next, &next_factor);
+        float value[SPANS][SPAN], largest = 0.0f;
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) {
+            const bool inside = column_of(s) < w.cols;
+            op.values(row, column_of(s), inside, now[s], factor,
+                      parameters[Op::parameters ? s : 0][Op::parameters ? threadIdx.x : 0], value[s], &own);
+            if constexpr (Op::sums) {
+#pragma unroll
+                for (int i = 0; i < SPAN; i++) sum[s][i] += value[s][i];
+            }
+            const float here = largest_magnitude<SPAN>(value[s], 0.0f);
+            largest = larger_magnitude(largest, inside ? here : 0.0f);
+        }
+        uint32_t bits = warp_maximum_bits(largest);
+        if (lane == 0) maxima[turn][warp] = bits;
+        __syncthreads(); // the other half of maxima is free since the barrier before
+        bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
+        const float reciprocal = scale_reciprocal(row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state));
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) {
+            Pack<uint32_t, SPAN / 4> codes;
+            encode<F, SPAN>(value[s], reciprocal, codes.value);
+            if (column_of(s) < w.cols)
+                store((uint32_t *)((w.codes + column_of(s)) + (int64_t)row * w.row_bytes), codes);
+        }
+    }
+    op.finish(own);
+    if constexpr (Op::sums) {
+        if (!w.sums) return;
+#pragma unroll
+        for (int s = 0; s < SPANS; s++) {
+            if (column_of(s) >= w.cols) continue;
+#pragma unroll
+            for (int i = 0; i < SPAN; i += 4)
+                *(float4 *)(w.sums + (int64_t)blockIdx.x * w.cols + column_of(s) + i) =
+                    make_float4(sum[s][i], sum[s][i + 1], sum[s][i + 2], sum[s][i + 3]);
+        }
+    }
+}
+
+template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
+void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
+    int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
+    if (blocks > w.rows) blocks = w.rows;
+    const bool sums = Op::sums && dbias.data;
+    if (sums) {
+        const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
+        if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, w.cols);
+        if (blocks > most) blocks = most;
+        w.sums = (float *)exec->workspace;
+    }
+    gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
+    LAUNCH_CHECK("gelu_row_kernel");
+    if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
+}
+
+// Writes the codes and row scales of q. About as many threads as the usual widths have spans of 16; more blocks have
+// more rows on their way, fewer have the registers for sums.
+template <Format F, typename Op>
+void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor dbias, bool accumulate) {
+    const RowWalk w = {(char *)q.data, (float *)q.scale, NULL,          exec->state,
+                       (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
+    if (w.rows == 0 || w.cols == 0) return;
+    if (w.cols <= 192 * SPAN)
+        gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);
+    else if (w.cols <= 416 * SPAN)
+        gelu_rows_launch<F, 416, 1, Op::sums ? 2 : 3>(exec, operation, op, w, dbias, accumulate);
+    else if (w.cols <= 512 * SPAN)
+        gelu_rows_launch<F, 512, 1, 2>(exec, operation, op, w, dbias, accumulate);
+    else if (w.cols <= 1024 * SPAN)
+        gelu_rows_launch<F, 512, 2, 1>(exec, operation, op, w, dbias, accumulate);
+    else if (w.cols <= 2048 * SPAN)
+        gelu_rows_launch<F, 512, 4, 1>(exec, operation, op, w, dbias, accumulate);
+    else
+        fatal(EXIT_DEVICE,
+              "%s on the GPU: %d columns where at most %d are built with scales per token: use --scaling tensor",
+              operation, w.cols, 2048 * SPAN);
+}
+
+} // namespace
