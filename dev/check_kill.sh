@@ -41,7 +41,7 @@ for ((i = 1; i <= kills; i++)); do
     else # at some moment
         sleep "$((${DELAY:-3} + RANDOM % 3)).$((RANDOM % 10))"
     fi
-    kill -9 $process 2>/dev/null && echo "kill $i: $(ls "$folder/killed" 2>/dev/null | grep step | tr '\n' ' ')"
+    kill -9 $process 2>/dev/null && echo "kill $i: $(cd "$folder/killed" 2>/dev/null && echo step-*)"
     wait $process 2>/dev/null
     ! compgen -G "$folder/killed/.step-*.tmp" >/dev/null || in_save=$((in_save + 1))
 done
