@@ -115,7 +115,7 @@ note: .* renamed to .*"
 train several 3 --resume=7
 [ $? -eq 2 ] && ok "a checkpoint that is not there is an error as before" || bad "a checkpoint that is not there" "$(cat "$folder/said")"
 train fresh 2 --resume
-shows "nothing to resume: the default" $? 'coat:' ''
+shows "nothing to resume: the default" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
 # --- evaluation and samples follow the record; training from given weights does not
 loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' | tail -n 1; }
