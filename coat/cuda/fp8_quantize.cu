@@ -135,7 +135,7 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
 namespace {
 
 // Codes with a scale per row in one pass: a row is in the registers of WARPS warps, VECTORS vectors of 8 columns per
-// thread, of which only the last may be missing.
+// thread, of which with one warp only the last may be missing.
 constexpr int ROW_WIDTH = 8;
 constexpr int ROW_THREADS = 128;
 
@@ -156,7 +156,7 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
     const int64_t row = (int64_t)blockIdx.x * (ROW_THREADS / LANES) + threadIdx.x / LANES;
     if (row >= a.rows) return; // whole warps, or the whole block
     const bool last = column + (VECTORS - 1) * STEP < a.cols;
-    const auto has = [&](int k) { return k < VECTORS - 1 || last; };
+    const auto has = [&](int k) { return WARPS > 1 ? column + k * STEP < a.cols : k < VECTORS - 1 || last; };
     const bf16 *const from = a.x + row * a.x_stride + column;
     Bf16Words<V> x[VECTORS];
     float largest = 0.0f;
