@@ -84,14 +84,6 @@ __device__ static inline void tile_copy(const Problem &x, Pair *to, const CUtens
             copy_tile(to->first + (i * TILE + part) * PANEL, from, column + i * PANEL, row + part, sequence, full);
 }
 
-// The next unit to be computed, or a number beyond the last.
-__device__ static inline int unit_next(const Problem &x) {
-    int index;
-    do index = (int)atomicAdd(x.next_unit, 1u);
-    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
-    return index;
-}
-
 // Own pairs in two buffers, each for both warpgroups: a unit's own come while the one before it is computed.
 template <int HEAD> __device__ static inline void copy_units_two_buffers(const Problem &x, Shared *shared) {
     Ring<2> own = {};

@@ -69,6 +69,14 @@ __device__ static inline Unit unit_get(const Problem &x, int index) {
     return unit;
 }
 
+// The next unit to be computed, or a number beyond the last.
+__device__ static inline int unit_next(const Problem &x) {
+    int index;
+    do index = (int)atomicAdd(x.next_unit, 1u);
+    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
+    return index;
+}
+
 // --- shared memory ------------------------------------------------------------------------------------------------
 struct Pair {
     bf16 first[PAIR_VALUES], second[PAIR_VALUES]; // k and v, or q and do

@@ -106,9 +106,10 @@ template <int COUNT> __device__ static inline void registers_take() {
 // elements (16 w + g, 2t), (16 w + g, 2t + 1) and (16 w + g + 8, 2t), (16 w + g + 8, 2t + 1). The first operand in
 // registers, (64, 16) at a time, is two such blocks with its pairs packed: a sum packed is an operand.
 
-// How an operand lies in shared memory: its address, and the distance between units of the swizzle. The same whether
-// the product sums along rows or down columns, which the instruction says; the second distance in the descriptor, to
-// the next panel of 64 columns, is for products down columns of tiles wider than that.
+// How an operand lies in shared memory: its address, and the distance between units of the swizzle, 8 rows. The same
+// whether the product sums along rows or down columns, which the instruction says. Along rows it reads 16 columns of
+// one panel of 64; down columns all columns of 16 rows, element (row, column) in the unit row / 8 of the panel
+// column / 64: the second distance in the descriptor is that between panels, in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
