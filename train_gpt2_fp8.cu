@@ -151,8 +151,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     bool in_product = bias_in_fc_product(m);
     Tensor bias = param(m, FCB, l);
     Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
-    ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l),
-                               act(m, Y_PROJ, l), param(m, PROJB, l));
+    ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l), act(m, Y_PROJ, l),
+                               param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias);
     ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());

@@ -53,7 +53,8 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
-    ScalingKind scaling; // of what FP8 products read, where both are possible
+    ScalingKind scaling;   // of what FP8 products read, where both are possible
+    Format gradient_codes; // of the gradients that FP8 products of the blocks read: FMT_E5M2 or FMT_E4M3
     SavedKind saved;
     NormInputKind norm_input;
     int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)

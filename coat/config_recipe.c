@@ -112,7 +112,7 @@ int64_t recipe_fingerprint(const Recipe *r) {
                           r->recompute,    (int)r->grads,         r->group_size,
                           (int)r->moments, (int)r->second_moment, (int)r->second_moment_round,
                           (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward,
-                          (int)r->scaling};
+                          (int)r->scaling, (int)r->gradient_codes};
     uint64_t hash = 1469598103934665603u; // FNV-1a
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * 1099511628211u;
     for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;

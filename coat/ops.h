@@ -11,6 +11,11 @@
 // (r_out): nothing is rounded to BF16 on the way. A norm or gelu that is made from a saved tensor reads that tensor's
 // dequantised values; made again in backward it has the same bits.
 //
+// Codes SCALE_ROW (--scaling token) have the scale row_scale_from_maximum() of each row's maximum and are made in the
+// pass that makes the row; amax is neither read nor written then. Their product leaves the scales out, and its result
+// in BF16, also SCALE_ROW and with the same scale pointer, carries them to whoever reads it. Their transpose, for a sum
+// over the rows, has one scale of its own, the largest of the rows': code = cast(decode(row's code) * row's scale / it)
+//
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer, Vp padded
 // vocabulary. Activations are (M, columns). "plain" means FP32 or BF16 without scales. Arithmetic is FP32
 // (double in the gradient-check build). All sums run in an order that depends neither on the number of
@@ -123,20 +128,24 @@ typedef struct Ops {
 
     // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in.
     // r_out and norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group
-    // Scaling (maxima, reduction, cast: COAT section 1), its scale being written here.
+    // Scaling (maxima, reduction, cast: COAT section 1), its scale being written here; or E4M3 SCALE_ROW, in the same
+    // pass. y may be BF16 SCALE_ROW: its value is stored * scale.
     void (*residual_norm_forward)(Exec *, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
 
     // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
+    // x E4M3 SCALE_ROW: y is BF16 SCALE_ROW with x's scales and holds the product without them; no bias.
     void (*linear_forward)(Exec *, Tensor y, Tensor x, Weight w, Tensor bias);
 
     // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
     void (*attention_forward)(Exec *, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape);
 
     // q = QT(x): the input of a product in the product's format, with its scale. Same memory: nothing to do.
+    // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
     void (*quantize_forward)(Exec *, Tensor q, Tensor x);
 
     // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR.
-    // y and h may be the same memory; then with bias.data NULL h is already complete.
+    // y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW instead;
+    // and y BF16 SCALE_ROW where h is SCALE_GROUP.
     void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias);
 
     // The loss of a chunk of tokens and its gradient (R, Vp).
@@ -158,9 +167,12 @@ typedef struct Ops {
 
     // n again from what was saved, in the layout that the weight gradient reads (n_t). n_t and n the same
     // memory: n was saved. Otherwise from n's codes where n.data is given, else from norm.x with n's scale.
+    // n SCALE_ROW: n_t's scale is made here from n's, and n's codes are rescaled to it while they are transposed;
+    // without them norm(x) is quantised with it.
     void (*norm_rebuild)(Exec *, Tensor n_t, Tensor n, Norm norm);
 
     // g (M, C) = (add ? g : 0) + d norm / d x * dn; dweight, dbias (1, C) FP32. Writes g.amax where present.
+    // dn may be BF16 SCALE_ROW.
     void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                           bool accumulate);
 
@@ -169,17 +181,20 @@ typedef struct Ops {
     // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
     void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
-    // dx (M, in) = dy (M, out) * w. FP8: dy E5M2 and w.codes_t.
+    // dx (M, in) = dy (M, out) * w. FP8: dy E5M2 and w.codes_t. dy SCALE_ROW: dx as y of linear_forward.
     void (*linear_backward_data)(Exec *, Tensor dx, Tensor dy, Weight w);
-    // dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed.
+    // dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed, each with one scale.
     void (*linear_backward_weight)(Exec *, Tensor dw, Tensor dy, Tensor x, bool accumulate);
 
     // The transpose of quantize_forward's q, again from x with q's saved scale. q_t same memory as x: nothing.
+    // q SCALE_ROW: q_t's scale is made here from q's.
     void (*quantize_rebuild)(Exec *, Tensor q_t, Tensor q, Tensor x);
     // gelu(h) again, in the layout that the weight gradient reads. g_t and g the same memory: g was saved.
+    // g's codes and scales are as n's in norm_rebuild.
     void (*gelu_rebuild)(Exec *, Tensor g_t, Tensor g, Tensor h);
     // dh = dg * gelu'(stored h), with dbias (1, F) FP32 its column sums and its quantised copies, as in
-    // grad_quantize. Plain recipes: dh_q, dh_qt, dg are the same memory.
+    // grad_quantize. Plain recipes: dh_q, dh_qt, dg are the same memory. dh_q SCALE_ROW: dh_qt is made from its codes,
+    // with a scale of its own.
     void (*gelu_backward)(Exec *, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
 
     // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
@@ -205,7 +220,8 @@ typedef struct Ops {
 
     // --- log ---------------------------------------------------------------------------------------------
     // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
-    // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros).
+    // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros); of
+    // one that is SCALE_ROW the scales, of which the largest does (0 where it is the smallest there is).
     void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
 } Ops;
 

@@ -34,6 +34,8 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
             json_text_int(t, "recompute", r->recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
+    if (r->linear == LINEAR_FP8 && r->gradient_codes != FMT_E5M2)
+        json_text_string(t, "gradient-codes", format_name(r->gradient_codes));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
     if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", r->recompute);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-backward", r->fast_accumulation_backward);

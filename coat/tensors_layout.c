@@ -365,7 +365,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;
     case RULE_GRAD_Q:
     case RULE_GRAD_QT:
-        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT, FMT_E5M2);
+        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT, r->gradient_codes);
         scale_operand(t, id, by_row, coat);
         break;
     }

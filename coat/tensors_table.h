@@ -46,7 +46,7 @@ typedef enum {
     RULE_NORM_OUT_T, // the same three as the weight gradient reads them
     RULE_ACT_OUT_T,
     RULE_ATT_OUT_T,
-    RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 per tensor
+    RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
     RULE_GRAD_QT
 } Rule;
 

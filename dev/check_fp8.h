@@ -19,6 +19,7 @@ typedef struct {
     int group; // of the saved tensors; 0: saved as BF16
     bool fp8;  // products are FP8
     bool from_saved, rms;
+    int rows; // FP8 with scales per row: 1: of what products leave, 2: of operands too, where the plan has such
 } CheckShape;
 
 typedef struct {
@@ -35,13 +36,22 @@ static Norm check_norm_of(const NormTwin *t, int gpu) {
     return n;
 }
 
-// The operand of a product in the shape's recipe, and as backward's product reads it.
-static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code) {
-    return s.fp8 ? with_maxima(c, check_new(c, s.M, cols, code, 0, false, NULL)) : check_plain(c, s.M, cols, FMT_BF16);
+// The operand of a product in the shape's recipe, with a scale per row or one, and as backward's product reads it.
+static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
+    if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
+    const Twin t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
+    return rows ? t : with_maxima(c, t);
 }
 
 static Twin check_operand_t(Check *c, CheckShape s, int64_t cols, Twin operand) {
-    return s.fp8 ? check_new(c, s.M, cols, operand.cpu.format, 0, true, &operand) : check_plain(c, s.M, cols, FMT_BF16);
+    const bool own = operand.cpu.granularity == SCALE_ROW; // one scale of its own
+    return s.fp8 ? check_new(c, s.M, cols, operand.cpu.format, 0, true, own ? NULL : &operand)
+                 : check_plain(c, s.M, cols, FMT_BF16);
+}
+
+// What a product of operands leaves for an operation that can multiply by the rows' scales.
+static Twin check_product(Check *c, CheckShape s, bool rows, float deviation) {
+    return rows ? check_carried(c, s.M, s.C, 0, deviation) : check_random(c, s.M, s.C, 0, deviation);
 }
 
 static void check_operand_equal(Check *c, CheckShape s, Twin t, const char *what) {
@@ -59,8 +69,9 @@ static Tensor scale_only(Tensor t) {
 
 static void check_norm(Check *c, CheckShape s) {
     const Twin none = {};
-    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_random(c, s.M, s.C, 0, 1);
-    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_random(c, s.M, s.C, 0, 1);
+    const bool rows = s.rows == 2; // of n and of its gradient
+    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
+    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_product(c, s, rows, 1);
     const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
     NormTwin norm = {};
     norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
@@ -69,7 +80,7 @@ static void check_norm(Check *c, CheckShape s) {
     norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
     norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
     norm.from_saved = s.from_saved;
-    const Twin n = check_operand(c, s, s.C, FMT_E4M3), n_t = check_operand_t(c, s, s.C, n);
+    const Twin n = check_operand(c, s, s.C, FMT_E4M3, rows), n_t = check_operand_t(c, s, s.C, n);
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
     check_values(c, r, 0, "residual_norm_forward: r");
@@ -80,7 +91,7 @@ static void check_norm(Check *c, CheckShape s) {
     if (!s.rms) check_values(c, norm.mean, 1e-5, "residual_norm_forward: mean");
     check_values(c, norm.rstd, 1e-5, "residual_norm_forward: rstd");
     check_operand_equal(c, s, n, "residual_norm_forward: n");
-    if (s.fp8) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
+    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
     check_flag(c, 0, "residual_norm_forward");
 
     CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
@@ -117,16 +128,17 @@ static void check_norm(Check *c, CheckShape s) {
 
 static void check_gelu(Check *c, CheckShape s) {
     const Twin none = {};
-    const Twin y = check_random(c, s.M, s.C, 0, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
+    const bool rows = s.rows == 2, coat = s.group > 0;
+    const Twin y = check_product(c, s, rows && coat, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
     const Twin h = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : y;
-    const Twin g = check_operand(c, s, s.C, FMT_E4M3), g_t = check_operand_t(c, s, s.C, g);
+    const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
     CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias)));
     if (s.group) {
         check_scales(c, h, 0, "gelu_forward: h");
         check_code_bytes(c, h, 0, "gelu_forward: h");
     }
     check_operand_equal(c, s, g, "gelu_forward: g");
-    if (s.fp8) check_maxima(c, g, 1e-5, "gelu_forward: maxima of g");
+    if (g.cpu.amax) check_maxima(c, g, 1e-5, "gelu_forward: maxima of g");
     check_flag(c, 0, "gelu_forward");
     CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
     check_operand_equal(c, s, g_t, "gelu_rebuild from h");
@@ -136,7 +148,7 @@ static void check_gelu(Check *c, CheckShape s) {
     }
 
     const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
-    const Twin dh = s.fp8 ? check_operand(c, s, s.C, FMT_E5M2) : dg;
+    const Twin dh = s.fp8 ? check_operand(c, s, s.C, FMT_E5M2, rows && coat) : dg;
     const Twin dh_t = s.fp8 ? check_operand_t(c, s, s.C, dh) : dg;
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, gelu_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
@@ -160,18 +172,28 @@ static void check_gelu(Check *c, CheckShape s) {
     check_free(c);
 }
 
-// code: of the gradient.
-static void check_casts(Check *c, CheckShape s, Format code) {
+static void check_input_cast(Check *c, CheckShape s) {
     const Twin x = check_random(c, s.M, s.C, 0, 1);
-    const Twin q = check_operand(c, s, s.C, FMT_E4M3), q_t = check_operand_t(c, s, s.C, q);
+    const Twin q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
+    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // a row of zeros
+    check_upload(c, x);
     CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
     check_scales(c, q, 0, "quantize_forward");
     check_code_bytes(c, q, 0, "quantize_forward");
     CHECK_BOTH(c, quantize_rebuild, (e, SIDE(q_t), SIDE(q), SIDE(x)));
+    check_scales(c, q_t, 0, "quantize_rebuild");
     check_code_bytes(c, q_t, 0, "quantize_rebuild");
+    check_flag(c, 0, "quantize_forward");
+    ((uint16_t *)x.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
+    check_upload(c, x);
+    check_gpu(c)->ops->quantize_forward(check_gpu(c), q.gpu, x.gpu);
+    check_flag(c, 1, "quantize_forward");
+    check_free(c);
+}
 
+static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     Twin dy = check_random(c, s.M, s.C, 0, 1e-6f);
-    const Twin d = check_operand(c, s, s.C, code), d_t = check_operand_t(c, s, s.C, d);
+    const Twin d = check_operand(c, s, s.C, code, false), d_t = check_operand_t(c, s, s.C, d);
     const Twin dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
     for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
         if (pass == 2) {
@@ -273,22 +295,35 @@ static int check_fp8(Bench *bench) {
     c->cpu.state = c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
     const int64_t shapes[][2] = {{48, 64}, {272, 768}, {144, 1600}, {16, 2064}, {160, 4096}, {32, 6400}};
     const int groups[] = {16, 32, 128, 0};
+    const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
     for (const auto &shape : shapes) {
         for (int group : groups) {
-            for (int variant = 0; variant < 6; variant++) {
-                CheckShape s = {shape[0], shape[1], group, variant < 4, variant % 2 == 0, variant % 4 >= 2};
+            for (int variant = 0; variant < 14; variant++) { // four with each kind of scales, and two without FP8
+                CheckShape s = {shape[0],
+                                shape[1],
+                                group,
+                                variant < 12,
+                                variant % 2 == 0,
+                                variant % 4 >= 2,
+                                variant < 12 ? variant / 4 : 0};
                 if (!s.group && !s.fp8) continue; // the plain recipe
                 if (!s.group && s.from_saved) continue;
-                snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s", (long long)s.M, (long long)s.C,
-                         s.group, s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "");
-                if (s.C <= 4096) check_norm(c, s);
-                if (!s.rms && (s.from_saved || !s.group)) check_gelu(c, s);
+                snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)s.M, (long long)s.C,
+                         s.group, s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "",
+                         rows_name[s.rows]);
+                if (s.C <= 4096 && (s.rows < 2 || s.group)) check_norm(c, s); // without groups n has one scale
+                if (!s.rms && s.rows != 1 && (s.from_saved || !s.group)) check_gelu(c, s);
             }
         }
-        CheckShape s = {shape[0], shape[1], 0, true, false, false};
+        CheckShape s = {shape[0], shape[1], 0, true, false, false, 0};
+        for (s.rows = 0; s.rows <= 2; s.rows += 2) {
+            snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)s.M, (long long)s.C, rows_name[s.rows]);
+            check_input_cast(c, s);
+        }
+        s.rows = 0;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)s.M, (long long)s.C);
-        check_casts(c, s, FMT_E5M2);
-        check_casts(c, s, FMT_E4M3);
+        check_gradient_cast(c, s, FMT_E5M2);
+        check_gradient_cast(c, s, FMT_E4M3);
     }
     snprintf(c->shape, sizeof c->shape, "several tensors");
     check_weights(c);

@@ -41,7 +41,7 @@ for ((i = 1; i <= kills; i++)); do
     else # at some moment
         sleep "$((${DELAY:-3} + RANDOM % 3)).$((RANDOM % 10))"
     fi
-    kill -9 $process 2>/dev/null && echo "kill $i: $(ls "$folder/killed" 2>/dev/null | grep step | tr '\n' ' ')"
+    kill -9 $process 2>/dev/null && echo "kill $i: $(cd "$folder/killed" 2>/dev/null && echo step-*)"
     wait $process 2>/dev/null
     ! compgen -G "$folder/killed/.step-*.tmp" >/dev/null || in_save=$((in_save + 1))
 done
@@ -59,7 +59,8 @@ for every in 0 50 0 50 0 50; do
     "$program" "${run[@]}" --micro-batch 64 --batch-tokens 65536 --steps "$steps" --save-every $every --out "$folder/timed" --overwrite \
         >"$folder/timed.log" 2>&1 || { failed=1; tail -n 3 "$folder/timed.log"; }
     echo "$every $((($(date +%s%N) - begin) / 1000000))"
-done | tee "$folder/times" | awk '{ printf "--save-every %d: %d ms\n", $1, $2 }'
+done >"$folder/times"
+awk '{ printf "--save-every %d: %d ms\n", $1, $2 }' "$folder/times"
 # the fastest of each: what else the machine does comes on top of either
 awk -v steps="$steps" '!($1 in best) || $2 < best[$1] { best[$1] = $2 }
     END { printf "a step: %.2f ms without, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"

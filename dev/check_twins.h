@@ -10,6 +10,8 @@
 #define POISON 0xff      // of bytes: NaN in every format
 #define CODES_OFF 1e-3   // share of codes that may be off by one step
 #define SCALE_ERROR 1e-5 // relative error of a scale
+#define ROWS_OFF 1e-2    // share of rows whose scale may be the next power of two
+#define ROW_SCALES -1    // in the place of a group: a scale per row
 
 // One tensor in both memories.
 typedef struct {
@@ -44,6 +46,7 @@ static size_t check_data_bytes(Tensor t) {
 
 static size_t check_scale_bytes(Tensor t) {
     if (t.granularity == SCALE_GROUP) return (size_t)(t.rows * ((t.cols + t.group - 1) / t.group)) * sizeof(uint16_t);
+    if (t.granularity == SCALE_ROW) return (size_t)t.rows * sizeof(float);
     return t.granularity == SCALE_TENSOR ? 16 : 0;
 }
 
@@ -55,13 +58,15 @@ static void *check_memory(Check *c, size_t bytes, bool gpu, const void *source) 
     return memory;
 }
 
-// A poisoned tensor. group 0: plain, or codes with one scale; with `share` it has that tensor's scale.
+// A poisoned tensor. group 0: plain, or codes with one scale; ROW_SCALES: codes with one per row. With `share` it has
+// that tensor's scale.
 static Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
                       const Twin *share) {
     Twin t = {};
-    t.cpu.rows = rows, t.cpu.cols = cols, t.cpu.format = format, t.cpu.group = group, t.cpu.transposed = transposed;
+    t.cpu.rows = rows, t.cpu.cols = cols, t.cpu.format = format, t.cpu.transposed = transposed;
+    t.cpu.group = group == ROW_SCALES ? 0 : group;
     t.cpu.stride = transposed ? rows + 32 : cols;
-    if (format_is_fp8(format)) t.cpu.granularity = group ? SCALE_GROUP : SCALE_TENSOR;
+    if (format_is_fp8(format)) t.cpu.granularity = group == ROW_SCALES ? SCALE_ROW : group ? SCALE_GROUP : SCALE_TENSOR;
     t.gpu = t.cpu;
     t.cpu.data = check_memory(c, check_data_bytes(t.cpu), false, NULL);
     t.gpu.data = check_memory(c, check_data_bytes(t.cpu), true, t.cpu.data);
@@ -94,6 +99,19 @@ static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float
     return t;
 }
 
+// The same as a product of codes with scales per row leaves it, with a random power of two for each row.
+static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_random(c, rows, cols, mean, deviation);
+    const Twin scales = check_plain(c, rows, 1, FMT_FP32);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows; i++)
+        ((float *)scales.cpu.data)[i] = ldexpf(1, (int)(rng_hash(5, stream, (uint64_t)i) % 7) - 3);
+    check_upload(c, scales);
+    t.cpu.granularity = t.gpu.granularity = SCALE_ROW;
+    t.cpu.scale = scales.cpu.data, t.gpu.scale = scales.gpu.data;
+    return t;
+}
+
 static Twin with_maxima(Check *c, Twin t) {
     const Twin amax = check_plain(c, t.cpu.rows, 1, FMT_I32);
     t.cpu.amax = (uint32_t *)amax.cpu.data;
@@ -123,8 +141,8 @@ static int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Codes within one step of the twin's, in all but `off` of the places the same.
-static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
+// Codes within one step of the twin's, in all but `off` of the places the same. Rows with passed[row] are passed over.
+static void check_code_rows(Check *c, Twin t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
     const int64_t inner = t.cpu.transposed ? t.cpu.rows : t.cpu.cols,
@@ -134,6 +152,7 @@ static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
         for (int64_t j = 0; j < inner; j++) {
             const int64_t at = i * t.cpu.stride + j;
             const int steps = abs(code_order(have[at]) - code_order(want[at]));
+            if (passed && passed[t.cpu.transposed ? j : i]) continue;
             differ += steps > 0;
             far += steps > 1;
             if (steps > 0 && first < 0) first = at;
@@ -147,15 +166,24 @@ static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
     free(have);
 }
 
+static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
+    check_code_rows(c, t, off, NULL, what);
+}
+
+static double check_scale_at(Tensor t, const void *scales, size_t i) {
+    return t.granularity == SCALE_GROUP ? (double)bf16_decode(((const uint16_t *)scales)[i])
+                                        : (double)((const float *)scales)[i];
+}
+
 static void check_scales(Check *c, Twin t, double error, const char *what) {
-    const bool group = t.cpu.granularity == SCALE_GROUP;
-    const size_t bytes = check_scale_bytes(t.cpu), count = group ? bytes / 2 : 1;
+    const size_t bytes = check_scale_bytes(t.cpu), count = t.cpu.granularity == SCALE_GROUP ? bytes / sizeof(uint16_t)
+                                                           : t.cpu.granularity == SCALE_ROW ? bytes / sizeof(float)
+                                                                                            : 1;
     void *have = check_download(c, t.gpu.scale, bytes);
     size_t wrong = 0;
     double x = 0, y = 0;
     for (size_t i = 0; i < count; i++) {
-        const double a = group ? (double)bf16_decode(((uint16_t *)have)[i]) : (double)((float *)have)[0];
-        const double b = group ? (double)bf16_decode(((uint16_t *)t.cpu.scale)[i]) : (double)((float *)t.cpu.scale)[0];
+        const double a = check_scale_at(t.cpu, have, i), b = check_scale_at(t.cpu, t.cpu.scale, i);
         if (fabs(a - b) <= error * fabs(b)) continue; // false for NaN
         if (wrong++ == 0) x = a, y = b;
     }
@@ -165,7 +193,35 @@ static void check_scales(Check *c, Twin t, double error, const char *what) {
     free(have);
 }
 
+// Scales per row are powers of two: where an approximation carries a row's maximum across a boundary, it has the next
+// one, and other codes. So it may be in few rows; the codes of the others are compared.
+static void check_scaled_rows(Check *c, Twin t, const char *what) {
+    const int64_t rows = t.cpu.rows;
+    float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
+    const float *want = (const float *)t.cpu.scale;
+    bool *other = (bool *)xcalloc((size_t)rows, sizeof *other);
+    int64_t next = 0, wrong = 0, first = -1;
+    for (int64_t i = 0; i < rows; i++) {
+        other[i] = !(have[i] == want[i]); // true for NaN
+        const bool close = have[i] == 2 * want[i] || 2 * have[i] == want[i];
+        next += other[i];
+        wrong += other[i] && !close;
+        if (other[i] && first < 0) first = i;
+    }
+    char text[160];
+    snprintf(text, sizeof text, "%lld of %lld rows have another scale, %lld by more than a factor of 2; first %lld",
+             (long long)next, (long long)rows, (long long)wrong, (long long)first);
+    check_say(c, wrong == 0 && (double)next <= ROWS_OFF * (double)rows, what, text);
+    check_code_rows(c, t, CODES_OFF, other, what);
+    free(other);
+    free(have);
+}
+
 static void check_codes(Check *c, Twin t, const char *what) {
+    if (t.cpu.granularity == SCALE_ROW) {
+        check_scaled_rows(c, t, what);
+        return;
+    }
     check_scales(c, t, SCALE_ERROR, what);
     check_code_bytes(c, t, CODES_OFF, what);
 }

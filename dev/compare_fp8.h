@@ -1,4 +1,5 @@
-// FP8 operations that are of no block, on both backends: the head's. The blocks' are compared by dev/check_fp8.h.
+// FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for the log; the
+// blocks' other operations are compared by dev/check_fp8.h. And whole models of all recipes.
 // Included by test_gpt2.cu where both backends are built.
 #pragma once
 
@@ -120,18 +121,72 @@ static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format fo
     return p;
 }
 
-// The counts of both backends are equal: of one scale, of groups with a shorter last one, of moments with a tail.
+// Random powers of two, one per row.
+static Pair pair_row_scales(Backends *b, int64_t rows, uint64_t stream) {
+    float *host = (float *)xmalloc((size_t)rows * sizeof *host);
+    for (int64_t i = 0; i < rows; i++) host[i] = ldexpf(1.0f, (int)(rng_hash(78, stream, (uint64_t)i) % 31) - 20);
+    Pair p = pair_of_bytes(b, rows, 1, FMT_FP32, host);
+    free(host);
+    return p;
+}
+
+static Pair with_row_scales(Pair p, Pair scales) {
+    for (int s = 0; s < 2; s++) {
+        p.t[s].granularity = SCALE_ROW;
+        p.t[s].scale = scales.t[s].data;
+    }
+    return p;
+}
+
+// Passes if the scales have still the bits of the twin's.
+static void check_row_scales(Backends *b, Pair scales, const char *operation) {
+    double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
+    char name[160];
+    snprintf(name, sizeof name, "gpu against twin: %s leaves the rows' scales as they are", operation);
+    check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0, name);
+    free(cpu);
+    free(gpu);
+}
+
+// Products of codes with scales per row, whose results carry these scales along: what is in memory is compared.
+static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
+    Pair value = pair_random(b, out, in, FMT_BF16, 0.05f, 101);
+    Pair w = pair_codes(b, out, in, FMT_E4M3, NULL), w_t = pair_codes(b, out, in, FMT_E4M3, &w);
+    Pair x_scales = pair_row_scales(b, M, 102), dy_scales = pair_row_scales(b, M, 103);
+    Pair x = with_row_scales(pair_random_codes(b, M, in, FMT_E4M3, 104), x_scales);
+    Pair dy = with_row_scales(pair_random_codes(b, M, out, FMT_E5M2, 105), dy_scales);
+    Pair y = with_row_scales(pair_poisoned(b, M, out, FMT_BF16), x_scales);
+    Pair dx = with_row_scales(pair_poisoned(b, M, in, FMT_BF16), dy_scales);
+    ON_BOTH(b) {
+        Parameter p = weight_parameter(value, w, w_t, s);
+        CALL(b, weights_quantize, &p, 1);
+        CALL(b, linear_forward, y.t[s], x.t[s], p.weight, no_tensor());
+        CALL(b, linear_backward_data, dx.t[s], dy.t[s], p.weight);
+    }
+    pair_check(b, y, 1e-2, "linear forward with carried scales", "y");
+    pair_check(b, dx, 1e-2, "linear backward with carried scales", "dx");
+    check_row_scales(b, x_scales, "linear forward");
+    check_row_scales(b, dy_scales, "linear backward");
+    Pair plain[] = {value, x_scales, dy_scales, x, dy, y, dx}, codes[] = {w_t, w};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) pair_free(b, plain[i]);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
+}
+
+// The counts of both backends are equal: of one scale, of groups with a shorter last one, of moments with a tail, of
+// scales per row.
 static void compare_health(Backends *b) {
-    enum { COUNT = 6, ROWS = 37, COLS = 336 };
+    enum { COUNT = 8, BY_ROW = 6, ROWS = 37, COLS = 336 };
     Pair codes[COUNT], scales[COUNT], exponents[COUNT];
     Tensor tensors[2][COUNT];
     Health found[2][COUNT];
     for (int i = 0; i < COUNT; i++) {
         Format format = i % 2 ? FMT_E5M2 : FMT_E4M3;
-        Granularity kind = i < 2 ? SCALE_TENSOR : i < 4 ? SCALE_GROUP : SCALE_EXPAND;
+        Granularity kind = i < 2 ? SCALE_TENSOR : i < 4 ? SCALE_GROUP : i < BY_ROW ? SCALE_EXPAND : SCALE_ROW;
         int group = i == 2 ? 16 : 128;
         codes[i] = pair_random_codes(b, ROWS, i == 5 ? COLS - 3 : COLS, format, 70 + (uint64_t)i);
-        scales[i] = pair_random(b, ROWS, COLS, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 80 + (uint64_t)i);
+        scales[i] = i < BY_ROW
+                        ? pair_random(b, ROWS, COLS, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 80 + (uint64_t)i)
+                        : pair_row_scales(b, ROWS, 80 + (uint64_t)i);
         exponents[i] = pair_random_codes(b, ROWS, COLS, FMT_E4M3, 90 + (uint64_t)i);
         ON_BOTH(b) {
             Tensor t = codes[i].t[s];
@@ -147,11 +202,14 @@ static void compare_health(Backends *b) {
     check(memcmp(found[0], found[1], sizeof found[0]) == 0, "gpu against twin: health of codes");
     check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
           "health of codes finds something");
-    ON_BOTH(b) {
-        tensors[s][0].data = tensors[s][1].data = NULL;
-        CALL(b, health, tensors[s], 2, found[s]);
+    check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
+          "health of codes with scales per row finds something");
+    ON_BOTH(b) { // only their scales are left, in one table with some that are whole
+        tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
+        CALL(b, health, tensors[s], COUNT, found[s]);
     }
-    check(memcmp(found[0], found[1], 2 * sizeof(Health)) == 0, "gpu against twin: health of scales");
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0 && found[1][BY_ROW].amax > 0 && found[1][BY_ROW].zero == 0,
+          "gpu against twin: health of scales");
     for (int i = 0; i < COUNT; i++) {
         pair_free(b, codes[i]);
         pair_free(b, scales[i]);
@@ -168,9 +226,44 @@ static void compare_fp8(bool small_only) {
     backends_open(&b, c);
     compare_head(&b, 96, 192, 3001, 3072);
     compare_health(&b);
+    compare_carried(&b, 96, 192, 336);
     if (!small_only) {
+        compare_carried(&b, 1040, 768, 3072);
+        compare_carried(&b, 272, 6400, 1600);
         compare_head(&b, 144, 768, 50257, 50304);
         compare_head(&b, 80, 1600, 130000, 130048); // rows longer than shared memory
     }
     backends_close(&b);
+}
+
+// A model with FP8 products: with one scale per tensor, and per token.
+static void compare_both_scalings(const char *recipe, Config c) {
+    for (int token = 0; token < 2; token++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s --scaling %s", recipe, token ? "token" : "tensor");
+        c.recipe.scaling = token ? SCALING_TOKEN : SCALING_TENSOR;
+        compare_models(name, c, 0.0);
+    }
+}
+
+static void compare_all_models(bool small_only) {
+    Small s = {3, 4, 256, 1000, 4, 100, true, 0};
+    compare_models("bf16", small_config(s), 3e-2);
+    compare_both_scalings("coat", fp8_config(s, fp8_coat));
+    if (small_only) return;
+    compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear));
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,   SAVED_BF16, NORM_INPUT_SAVED, 0, 16,
+                            LINEAR_FP8,        SCALING_TENSOR};
+    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
+    compare_both_scalings("coat --head fp8", fp8_config(s, fp8_coat_head));
+    Config c = fp8_config(s, fp8_coat);
+    c.recipe.recompute = 0;
+    c.recipe.cache_transposed = false;
+    c.recipe.norm_input = NORM_INPUT_RESIDUAL;
+    compare_both_scalings("coat, all saved, transposes on demand, norms of the residual", c);
+    c = fp8_config(s, fp8_coat);
+    c.recipe.moments = MOMENTS_COAT;
+    compare_both_scalings("coat with coat moments", c);
+    s.bf16 = false;
+    compare_models("fp32", small_config(s), 1e-4);
 }

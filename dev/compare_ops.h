@@ -399,24 +399,3 @@ static void compare_models(const char *recipe, Config c, double limit) {
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
-
-static void compare_all_models(bool small_only) {
-    Small s = {3, 4, 256, 1000, 4, 100, true, 0};
-    compare_models("bf16", small_config(s), 3e-2);
-    compare_models("coat", fp8_config(s, fp8_coat), 0.0);
-    if (small_only) return;
-    compare_models("fp8-linear", fp8_config(s, fp8_linear), 0.0);
-    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8};
-    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
-    compare_models("coat --head fp8", fp8_config(s, fp8_coat_head), 0.0);
-    Config c = fp8_config(s, fp8_coat);
-    c.recipe.recompute = 0;
-    c.recipe.cache_transposed = false;
-    c.recipe.norm_input = NORM_INPUT_RESIDUAL;
-    compare_models("coat, all saved, transposes on demand, norms of the residual", c, 0.0);
-    c = fp8_config(s, fp8_coat);
-    c.recipe.moments = MOMENTS_COAT;
-    compare_models("coat with coat moments", c, 0.0);
-    s.bf16 = false;
-    compare_models("fp32", small_config(s), 1e-4);
-}

@@ -14,6 +14,14 @@ static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols
     return t;
 }
 
+// The same with a scale per row, and maxima that nothing may touch.
+static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = coded(f, format, rows, cols);
+    t.granularity = SCALE_ROW;
+    t.scale = poisoned(f, FMT_FP32, rows, 1).data;
+    return t;
+}
+
 // Its transpose, which shares its scale, in rows that are longer than it needs.
 static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     Tensor t = of;
@@ -21,6 +29,14 @@ static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     t.data = poisoned(f, of.format, of.cols, t.stride).data;
     t.transposed = true;
     t.amax = NULL;
+    return t;
+}
+
+// That of codes with a scale per row, with one scale of its own.
+static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
+    Tensor t = coded_transpose(f, of);
+    t.granularity = SCALE_TENSOR;
+    t.scale = poisoned(f, FMT_FP32, 1, 4).data;
     return t;
 }
 
@@ -40,10 +56,17 @@ static inline float group_scale(Tensor t, int64_t i, int64_t j) {
     return bf16_decode(((const uint16_t *)t.scale)[i * ((t.cols + t.group - 1) / t.group) + j / t.group]);
 }
 
+static inline float row_scale(Tensor t, int64_t i) {
+    return ((const float *)t.scale)[i];
+}
+
 // An element of a tensor in any format.
 static inline float element(Tensor t, int64_t i, int64_t j) {
-    if (!format_is_fp8(t.format)) return (float)value(t, i, j);
-    float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j) : *(const float *)t.scale;
+    if (t.granularity == SCALE_NONE) return (float)value(t, i, j);
+    float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j)
+                  : t.granularity == SCALE_ROW ? row_scale(t, i)
+                                               : *(const float *)t.scale;
+    if (!format_is_fp8(t.format)) return (float)value(t, i, j) * scale;
     return fp8_decode(t.format, code_at(t, i, j)) * scale;
 }
 
@@ -72,6 +95,33 @@ static inline void assert_quantised(Tensor q, Tensor x) {
     for (int64_t i = 0; i < x.rows; i++)
         for (int64_t j = 0; j < x.cols; j++)
             assert_int_equal(code_at(q, i, j), fp8_encode(q.format, element(x, i, j) * r));
+}
+
+// The same per row; of maxima nothing is written.
+static inline void assert_quantised_rows(Tensor q, Tensor x) {
+    for (int64_t i = 0; i < x.rows; i++) {
+        uint32_t largest = 0;
+        for (int64_t j = 0; j < x.cols; j++) {
+            uint32_t bits = magnitude_bits(element(x, i, j));
+            largest = bits > largest ? bits : largest;
+        }
+        float scale = SCALE_SMALLEST; // the smallest power of two with which the maximum has a code
+        while (bits_float(largest) / scale > format_max(q.format)) scale *= 2;
+        assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
+        assert_int_equal(q.amax[i], 0xffffffffu);
+        for (int64_t j = 0; j < x.cols; j++)
+            assert_int_equal(code_at(q, i, j), fp8_encode(q.format, element(x, i, j) / scale));
+    }
+}
+
+// Fails unless q_t has the largest of the scales of q's rows, and the codes of the values x with it.
+static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
+    float largest = 0;
+    for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
+    assert_int_equal(float_bits(*(const float *)q_t.scale), float_bits(largest));
+    for (int64_t i = 0; i < q.rows; i++)
+        for (int64_t j = 0; j < q.cols; j++)
+            assert_int_equal(code_at(q_t, i, j), fp8_encode(q.format, element(x, i, j) / largest));
 }
 
 // The same per group.
@@ -120,4 +170,57 @@ static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
     norm.eps = 1e-5f;
     norm.from_saved = from_saved;
     return norm;
+}
+
+// norm(x) element by element, with the statistics that were saved, which are checked against double precision.
+static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
+    Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
+    for (int64_t i = 0; i < x.rows; i++) {
+        double mean = 0, variance = 0;
+        for (int64_t j = 0; j < x.cols; j++) mean += (double)element(x, i, j) / (double)x.cols;
+        for (int64_t j = 0; j < x.cols; j++)
+            variance += ((double)element(x, i, j) - mean) * ((double)element(x, i, j) - mean) / (double)x.cols;
+        assert_value(norm.mean, i, 0, mean, 1);
+        assert_value(norm.rstd, i, 0, 1 / sqrt(variance + (double)norm.eps), 1);
+        float m = (float)value(norm.mean, i, 0), rstd = (float)value(norm.rstd, i, 0);
+        for (int64_t j = 0; j < x.cols; j++) {
+            float scaled = (element(x, i, j) - m) * rstd * element(norm.weight, 0, j);
+            set_value(n, i, j, (double)(scaled + element(norm.bias, 0, j)));
+        }
+    }
+    return n;
+}
+
+// gelu(h) and its gradient of any h, in FP32, by the plain operation on decoded values.
+static inline Tensor plain_gelu(Fixture *f, Tensor h) {
+    Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
+    f->exec.ops->gelu_forward(&f->exec, g, x, x, no_tensor());
+    return g;
+}
+
+static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
+    Tensor dh = decoded(f, dg);
+    f->exec.ops->gelu_backward(&f->exec, dh, dh, no_tensor(), dh, decoded(f, h), false);
+    return dh;
+}
+
+// Codes that stand for whole numbers up to 15, so that the sums are exact in any order.
+static inline Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
+    Tensor t = coded(f, format, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));
+    *(float *)t.scale = scale;
+    return t;
+}
+
+static inline void transpose_into(Tensor t, Tensor of) {
+    for (int64_t i = 0; i < of.rows; i++)
+        for (int64_t j = 0; j < of.cols; j++) ((uint8_t *)t.data)[j * t.stride + i] = code_at(of, i, j);
+}
+
+static inline float code_value(Tensor t, int64_t i, int64_t j) {
+    return fp8_decode(t.format, code_at(t, i, j));
+}
+
+static inline float stored_as(Tensor t, float x) {
+    return t.format == FMT_BF16 ? bf16_decode(bf16_encode(x)) : x;
 }

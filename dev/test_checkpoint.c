@@ -121,10 +121,46 @@ static void test_flags_without_effect(void **state) {
     c->keep = 1;
     c->recipe.group_size = 32;
     c->recipe.second_moment = FMT_E5M2;
+    c->recipe.scaling = c->recipe.scaling == SCALING_TENSOR ? SCALING_TOKEN : SCALING_TENSOR; // without FP8 products
     c->quiet = true;
     snprintf(c->out, sizeof c->out, "elsewhere");
     snprintf(b, sizeof b, "%s", save(run, "flags-b", &rs));
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(a, files[i]), in(b, files[i]));
+    run_close(run);
+}
+
+// Whether a checkpoint of this scaling has `text` in its state.
+static bool state_says(Run *run, const RunState *rs, ScalingKind scaling, int recompute, const char *name,
+                       const char *text) {
+    run->arena.config.recipe.scaling = scaling;
+    run->arena.config.recipe.recompute = recompute;
+    const char *folder = save(run, name, rs);
+    size_t size;
+    char *state = read_file(in(folder, "state.json"), &size);
+    char *terminated = (char *)xcalloc(1, size + 1);
+    memcpy(terminated, state, size);
+    bool found = strstr(terminated, text) != NULL;
+    free(terminated);
+    free(state);
+    return found;
+}
+
+// The scaling of FP8 products is recorded; recomputation with scales per token alone, where it changes bits.
+static void test_scaling_recorded(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 3);
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-a", "\"scaling\": \"tensor\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-b", "\"scaling\": \"token\""));
+    assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
+    run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));
+    run->arena.config.recipe.linear = LINEAR_BF16;
+    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-h", "\"scaling\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-i", "\"recompute\": 0"));
     run_close(run);
 }
 
@@ -170,6 +206,7 @@ static void test_changed_settings(void **state) {
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     Error err;
+    run->arena.config.recipe.scaling = SCALING_TENSOR;
     snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
     run->arena.config.lr = 1e-4f;
     run->arena.config.steps = 77;
@@ -178,6 +215,15 @@ static void test_changed_settings(void **state) {
     char *said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
     assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
+    free(said);
+    // the scales too
+    run->arena.config.lr = 3e-4f;
+    run->arena.config.recipe.scaling = SCALING_TOKEN;
+    kept = quiet_begin();
+    good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
+    said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_string_equal(said, "resume: --scaling was tensor and is now token\n");
     free(said);
     run_close(run);
 }
@@ -279,9 +325,10 @@ static void test_weights_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),   cmocka_unit_test(test_large_tensor),
-        cmocka_unit_test(test_layout),        cmocka_unit_test(test_flags_without_effect),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_changed_settings),
-        cmocka_unit_test(test_hostile_state), cmocka_unit_test(test_weights_only)};
+        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
+        cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
+        cmocka_unit_test(test_scaling_recorded), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_hostile_state),
+        cmocka_unit_test(test_weights_only)};
     return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
 }

@@ -144,6 +144,37 @@ static void test_recipes(void **state) {
     assert_string_equal(recipe_name(RECIPE_FP8_LINEAR), "fp8-linear");
 }
 
+static void test_scaling(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"bf16", "fp8-linear", "coat"};
+    char line[128];
+    for (size_t i = 0; i < 6; i++) { // on either side of the recipe
+        const char *recipe = recipes[i / 2];
+        snprintf(line, sizeof line, i % 2 ? "--plan --recipe %s --scaling token" : "--plan --scaling token --recipe %s",
+                 recipe);
+        accept_run(line, 1);
+        assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
+        snprintf(line, sizeof line,
+                 i % 2 ? "--plan --recipe %s --scaling tensor" : "--plan --scaling tensor --recipe %s", recipe);
+        accept_run(line, 1);
+        assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
+        assert_string_equal(recipe_name(config.recipe.kind), recipe);
+    }
+    accept("--plan --scaling token --scaling tensor"); // the last one wins
+    assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
+    accept_run("--train x --scaling token --ffn 1000", 1); // also where coat is fallen back from
+    assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    refuse("--train x --scaling row", EXIT_USER, "--scaling&row&token&tensor");
+    refuse("--train x --scaling", EXIT_USER, "--scaling");
+    accept("--train x --recipe coat --scaling token");
+    Recipe token = config.recipe;
+    accept("--train x --recipe coat --scaling tensor");
+    assert_true(recipe_fingerprint(&token) != recipe_fingerprint(&config.recipe));
+    token.scaling = SCALING_TENSOR; // it changes nothing else
+    assert_true(recipe_fingerprint(&token) == recipe_fingerprint(&config.recipe));
+}
+
 // What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
 static void test_fallback(void **state) {
     (void)state;
@@ -312,12 +343,10 @@ static void test_model_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_check),           cmocka_unit_test(test_not_built),
-        cmocka_unit_test(test_recipes),         cmocka_unit_test(test_named_models),
-        cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
-        cmocka_unit_test(test_fallback),        cmocka_unit_test(test_fallback_of_gpu),
-        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_contradictions),  cmocka_unit_test(test_check),
+        cmocka_unit_test(test_not_built),    cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_named_models), cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
+        cmocka_unit_test(test_fallback),     cmocka_unit_test(test_fallback_of_gpu), cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -53,6 +53,9 @@ static void test_recorded(void **state) {
     go_on("");
     assert_true(r->kind == RECIPE_COAT && r->group_size == 128 && r->norm_input == NORM_INPUT_RESIDUAL);
     assert_true(r->recompute == 0 && r->fast_accumulation_backward && r->moments_fp32[0] == '\0');
+    assert_int_equal(r->scaling, SCALING_TENSOR); // of records from before there was another
+    go_on("--scaling token");
+    assert_int_equal(r->scaling, SCALING_TOKEN);
     go_on("--resume=5");
     assert_int_equal(r->kind, RECIPE_BF16);
     go_on("--resume=7"); // there is none
@@ -64,6 +67,22 @@ static void test_recorded(void **state) {
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     accept("--train x"); // and without --out
     assert_false(config.recipe_recorded);
+}
+
+// The scaling that is recorded, whatever the default is; a flag is above it.
+static void test_scaling(void **state) {
+    (void)state;
+    const Recipe *r = &config.recipe;
+    record(5, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"scaling\":\"token\",\"recompute\":0}");
+    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"tensor\"}");
+    go_on("--resume=5");
+    assert_true(config.recipe_recorded && r->kind == RECIPE_COAT && r->scaling == SCALING_TOKEN && r->recompute == 0);
+    go_on("--resume=5 --scaling tensor");
+    assert_true(config.recipe_recorded && r->scaling == SCALING_TENSOR && r->recompute == 0);
+    go_on("--resume=6");
+    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TENSOR);
+    go_on("--resume=6 --scaling token");
+    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TOKEN);
 }
 
 // What is not the record of a recipe is passed over whole, for an older one.
@@ -82,6 +101,8 @@ static void test_strange(void **state) {
         "{" PLAIN "\"group-size\":-16}",
         "{" PLAIN "\"recompute\":1.5}",
         "{" PLAIN "\"fast-accumulation-backward\":\"true\"}",
+        "{" PLAIN "\"scaling\":\"row\"}",
+        "{" PLAIN "\"scaling\":1}",
         "{\"precision\":\"fp64\",\"linear\":\"bf16\"}",
         "{\"moments\":\"coat\"}",
     };
@@ -126,6 +147,7 @@ static void test_left(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_scaling, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
     };

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "coat/quantize.h"
 #include "coat/rng.h"
 
 static uint64_t stride = 251; // through the bit patterns of FP32: a prime, so that all fields vary
@@ -187,6 +188,45 @@ static void split_masters(void **state) {
     }
 }
 
+// The scale of a row: the smallest power of two with which its maximum has a code, and never one under 2^-126.
+static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
+    const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
+    const uint32_t bits = float_bits(row_scale_from_maximum(amax, f));
+    const double scale = (double)bits_float(bits);
+    bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255; // normal, positive, nothing behind
+    if (amax < 0x7f800000u)
+        good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
+    else // inf and NaN: that of the largest finite value
+        good = good && bits == float_bits(row_scale_from_maximum(0x7f7fffffu, f));
+    if (!good)
+        fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
+}
+
+static void row_scales(void **state) {
+    (void)state;
+    static const float edges[] = {0.0f,  0x1p-149f, 0x1p-127f,     0x1.fffffcp-127f, 0x1p-126f,       1.0f,
+                                  1.75f, 448.0f,    57344.0f,      0x1.cp-118f,      0x1.cp-111f,     0x1.cp-117f,
+                                  2.0f,  0x1p127f,  0x1.cp+127f,   0x1.fffffep+127f, 0x1.bffffep+8f,  0x1.c00002p+8f,
+                                  3.5f,  INFINITY,  0x1.fffffep0f, 0x1.c00002p+15f,  0x1.bffffep+15f, 0x1.cp-110f};
+    static const Format kinds[2] = {FMT_E4M3, FMT_E5M2};
+    for (int f = 0; f < 2; f++) {
+        for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
+            for (uint32_t around = 0; around < 3; around++) { // and the floats on both sides of it
+                uint32_t bits = float_bits(edges[i]) + around;
+                if (bits > 0) check_row_scale(&formats[f], kinds[f], bits - 1);
+            }
+        for (uint32_t b = 0; b < 32768; b++) check_row_scale(&formats[f], kinds[f], b << 16);
+        for (uint64_t u = 0; u < 1ULL << 31; u += stride) check_row_scale(&formats[f], kinds[f], (uint32_t)u);
+        check_row_scale(&formats[f], kinds[f], 0x7fffffffu);
+    }
+    assert_true(row_scale_from_maximum(float_bits(448.0f), FMT_E4M3) == 1.0f);
+    assert_true(row_scale_from_maximum(float_bits(448.0f) + 1, FMT_E4M3) == 2.0f);
+    assert_true(row_scale_from_maximum(float_bits(57344.0f), FMT_E5M2) == 1.0f);
+    assert_true(row_scale_from_maximum(float_bits(57344.0f) + 1, FMT_E5M2) == 2.0f);
+    assert_true(row_scale_from_maximum(0, FMT_E4M3) == SCALE_SMALLEST);
+    assert_true(row_scale_from_maximum(0, FMT_E5M2) == SCALE_SMALLEST);
+}
+
 static void names_and_sizes(void **state) {
     (void)state;
     assert_int_equal(format_bytes(FMT_FP32), sizeof(real));
@@ -208,6 +248,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(special_values),
         cmocka_unit_test(bf16_conversions),
         cmocka_unit_test(split_masters),
+        cmocka_unit_test(row_scales),
         cmocka_unit_test(names_and_sizes),
     };
     return cmocka_run_group_tests(tests, fill_tables, NULL);

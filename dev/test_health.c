@@ -65,6 +65,28 @@ static void one_scale(Fixture *f) {
     }
 }
 
+static void scale_per_row(Fixture *f) {
+    for (int i = 0; i < 2; i++) {
+        Tensor t = coded_rows(f, i ? FMT_E5M2 : FMT_E4M3, 37, 271);
+        Health h = {0};
+        float largest = 0;
+        random_codes(f, t);
+        memset(t.data, 0, 271); // a row of zeros
+        for (int64_t row = 0; row < t.rows; row++) {
+            float scale = row ? (float)exp2(floor(20 * draw(f))) : SCALE_SMALLEST;
+            ((float *)t.scale)[row] = scale;
+            largest = fmaxf(largest, scale);
+            count(&h, t, row * t.cols, (row + 1) * t.cols, scale, false);
+        }
+        assert_true(h.saturated > 100 && h.zero > 271);
+        assert_health(f, t, h);
+        t.data = NULL; // only the scales are left
+        assert_health(f, t, (Health){.amax = float_bits(largest * format_max(t.format))});
+        for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_SMALLEST;
+        assert_health(f, t, (Health){0});
+    }
+}
+
 static void scale_per_group(Fixture *f) {
     const int groups[3] = {16, 32, 128};
     for (int i = 0; i < 3; i++) {
@@ -108,6 +130,7 @@ static void moments(Fixture *f) {
 static void counts(void **state) {
     (void)state;
     run_everywhere(one_scale);
+    run_everywhere(scale_per_row);
     run_everywhere(scale_per_group);
     run_everywhere(moments);
 }
@@ -120,11 +143,12 @@ typedef struct {
     Config config;
 } Run;
 
-static void run_begin(Run *run, RecipeKind recipe, LinearKind head, int ranks) {
+static void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, LinearKind head, int ranks) {
     Error err;
     memset(run, 0, sizeof *run);
     config_defaults(&run->config);
     recipe_apply(&run->config.recipe, recipe);
+    run->config.recipe.scaling = scaling;
     run->config.recipe.head = head;
     run->config.shape.layers = 3;
     run->config.shape.heads = run->config.shape.kv_heads = 2;
@@ -170,13 +194,14 @@ static void assert_keys(const json_t *object, const char *tensor, int keys) {
     assert_int_equal(json_object_size(json_object_get(object, tensor)), keys);
 }
 
-static void object(void **state) {
-    (void)state;
+// The figures of a run's tensors, with either scaling.
+static void check_object(ScalingKind scaling) {
     Run run;
     char warning[256];
-    run_begin(&run, RECIPE_COAT, LINEAR_FP8, 1);
-    *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale = 2.0f;
-    *(float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale = 0.5f;
+    run_begin(&run, RECIPE_COAT, scaling, LINEAR_FP8, 1);
+    const int64_t last = scaling == SCALING_TOKEN ? 31 : 0; // of the rows' scales, the others being smaller
+    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2.0f;
+    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
     Tensor h = arena_tensor(&run.arena, H, VALUE, 1), m = arena_tensor(&run.arena, FCW, MOMENT_M, 2);
     for (int i = 0; i < 16; i++) ((uint8_t *)h.data)[i] = 0x7e;
     ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);
@@ -200,15 +225,21 @@ static void object(void **state) {
     json_decref(found);
     run_end(&run);
 
-    run_begin(&run, RECIPE_FP8_LINEAR, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_FP8_LINEAR, scaling, LINEAR_BF16, 1);
     found = object_of(&run, warning, sizeof warning);
     assert_keys(found, "n1", 3); // saved there
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, LINEAR_BF16, 1);
     assert_null(object_of(&run, warning, sizeof warning));
     run_end(&run);
+}
+
+static void object(void **state) {
+    (void)state;
+    check_object(SCALING_TENSOR);
+    check_object(SCALING_TOKEN);
 }
 
 // With ZeRO a process holds a part of each moment, and its figures are of that.
@@ -216,7 +247,7 @@ static void parts_of_moments(void **state) {
     (void)state;
     Run run;
     char warning[256];
-    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 2);
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 2);
     const TensorLayout *t = &run.arena.layout[QKVW][MOMENT_M];
     assert_int_equal(t->shard_elements, 96 * 32 / 2);
     for (int layer = 0; layer < 3; layer++) {
@@ -238,7 +269,7 @@ static void warnings(void **state) {
     (void)state;
     Run run;
     char warning[256];
-    run_begin(&run, RECIPE_COAT, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 1);
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
     memset(w.data, 0xfe, 100); // of 1024
     json_decref(object_of(&run, warning, sizeof warning));

@@ -46,25 +46,6 @@ static void rows_of_codes(void **state) {
 
 // --- norms ---------------------------------------------------------------------------------------------------------
 
-// norm(x) element by element, with the statistics that were saved, which are checked against double precision.
-static Tensor normalised(Fixture *f, Norm norm, Tensor x) {
-    Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
-    for (int64_t i = 0; i < x.rows; i++) {
-        double mean = 0, variance = 0;
-        for (int64_t j = 0; j < x.cols; j++) mean += (double)element(x, i, j) / (double)x.cols;
-        for (int64_t j = 0; j < x.cols; j++)
-            variance += ((double)element(x, i, j) - mean) * ((double)element(x, i, j) - mean) / (double)x.cols;
-        assert_value(norm.mean, i, 0, mean, 1);
-        assert_value(norm.rstd, i, 0, 1 / sqrt(variance + (double)norm.eps), 1);
-        float m = (float)value(norm.mean, i, 0), rstd = (float)value(norm.rstd, i, 0);
-        for (int64_t j = 0; j < x.cols; j++) {
-            float scaled = (element(x, i, j) - m) * rstd * element(norm.weight, 0, j);
-            set_value(n, i, j, (double)(scaled + element(norm.bias, 0, j)));
-        }
-    }
-    return n;
-}
-
 // What forward makes of r_in + y + bias, with n and x in these formats, and what is rebuilt from it.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
@@ -163,19 +144,6 @@ static void norms(void **state) {
 }
 
 // --- activation ----------------------------------------------------------------------------------------------------
-
-// gelu(h) and its gradient of any h, in FP32, by the plain operation on decoded values.
-static Tensor plain_gelu(Fixture *f, Tensor h) {
-    Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
-    f->exec.ops->gelu_forward(&f->exec, g, x, x, no_tensor());
-    return g;
-}
-
-static Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
-    Tensor dh = decoded(f, dg);
-    f->exec.ops->gelu_backward(&f->exec, dh, dh, no_tensor(), dh, decoded(f, h), false);
-    return dh;
-}
 
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) {
     const Ops *ops = f->exec.ops;

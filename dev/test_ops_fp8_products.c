@@ -67,27 +67,6 @@ static void one_scale(void **state) {
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-// Codes that stand for whole numbers up to 15, so that the sums are exact in any order.
-static Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
-    Tensor t = coded(f, format, rows, cols);
-    for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));
-    *(float *)t.scale = scale;
-    return t;
-}
-
-static void transpose_into(Tensor t, Tensor of) {
-    for (int64_t i = 0; i < of.rows; i++)
-        for (int64_t j = 0; j < of.cols; j++) ((uint8_t *)t.data)[j * t.stride + i] = code_at(of, i, j);
-}
-
-static float code_value(Tensor t, int64_t i, int64_t j) {
-    return fp8_decode(t.format, code_at(t, i, j));
-}
-
-static float stored_as(Tensor t, float x) {
-    return t.format == FMT_BF16 ? bf16_decode(bf16_encode(x)) : x;
-}
-
 static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     const Ops *ops = f->exec.ops;
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;

@@ -56,7 +56,9 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 [[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said" && ok "weights without a record too" || bad "weights without a record too" "$said" "$(cat "$folder/said")"
 
 # --- a run goes on with what its checkpoint records
-for recipe in "bf16" "fp8-linear" "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-backward" \
+for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
+    "coat --scaling tensor" "coat --scaling token --recompute 0" \
+    "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-backward" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
     rm -rf "$folder/whole" "$folder/cut"
@@ -68,6 +70,19 @@ for recipe in "bf16" "fp8-linear" "coat --head fp8 --group-size 32 --norm-input 
 done
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
 shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
+
+# --- the scales of what FP8 products read
+train per-token 3 --recipe coat --scaling token && train per-tensor 3 --recipe coat --scaling tensor
+cmp -s "$folder"/per-t{oken,ensor}/step-00000003/model.safetensors && bad "--scaling changes the training" || ok "--scaling changes the training"
+grep -q '"scaling": "token"' "$folder/per-token/step-00000003/state.json" && grep -q '"scaling": "tensor"' "$folder/per-tensor/step-00000003/state.json" && ok "--scaling is recorded" || bad "--scaling is recorded"
+cp -r "$folder/per-token" "$folder/rescaled"
+train rescaled 6 --resume --scaling tensor
+shows "resumed with another scaling" $? 'coat:' "resume: --scaling was token and is now tensor
+$resuming"
+train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
+same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
+plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
+[ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
 
 # --- another recipe is said
 train plain 3 --recipe bf16
@@ -100,7 +115,7 @@ note: .* renamed to .*"
 train several 3 --resume=7
 [ $? -eq 2 ] && ok "a checkpoint that is not there is an error as before" || bad "a checkpoint that is not there" "$(cat "$folder/said")"
 train fresh 2 --resume
-shows "nothing to resume: the default" $? 'coat:' ''
+shows "nothing to resume: the default" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
 # --- evaluation and samples follow the record; training from given weights does not
 loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' | tail -n 1; }

@@ -79,6 +79,7 @@ cat >"$folder/gpu/nvidia-smi" <<'END'
 case "$*" in
 *compute_cap*) echo 9.0 ;;
 *memory.total*) echo "Pretended GPU, 1000 MiB, 1.2.3" ;;
+*=index*) echo 0 ;;
 *) echo "Pretended GPU" ;;
 esac
 END
@@ -114,6 +115,12 @@ has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880
 has "a run that fails is not measured" "$page" '^\| 124M \| equal batch \| fp8-linear \| 64 \| – \|.*planned, not measured \|$'
 has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*planned, not measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
+
+said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
+check "on four GPUs at once" $? "$said"
+diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -v '^| \(date\|command\)' "$folder/four/reproduce.md") >"$folder/difference"
+[ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> The pieces ran at the same time, each on one of 4 GPUs' "$folder/difference"
+check "the page is the same" $? "$(cat "$folder/difference")"
 
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)

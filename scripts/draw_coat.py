@@ -76,8 +76,8 @@ def tag(x, y, label, colour):
 def draw_head():
     text(24, 32, "COAT in one block: what is computed, what is kept, in which format", 18, bold=True)
     x = 24
-    for label, colour in (("E4M3, a scale per group", GROUP), ("E4M3, a scale per tensor", TENSOR),
-                          ("E5M2, a scale per tensor", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
+    for label, colour in (("E4M3, a scale per group", GROUP), ("E4M3, a scale per tensor or token", TENSOR),
+                          ("E5M2, a scale per tensor or token", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
         box(x, 48, 18, 14, colour)
         text(x + 24, 60, label, 12.5)
         x += 24 + 6.6 * len(label) + 22

@@ -10,13 +10,15 @@
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   loss           BF16 against COAT on the same text
-#   all            all of it (default). expected: 25 minutes on an H200, 10 with QUICK=1; without a GPU: 1
+#   all            all of it (default). expected: 25 minutes on an H200, 10 with QUICK=1; without a GPU: 1.
+#                  On several GPUs pieces run at the same time, each on one of them: on four, half as long
 #
 # Settings come from the environment:
 #   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
 #   TOKENS=100000000       how much of it the models of `loss` and `table2` see
 #   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
+#   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
 #   BIN=. BUILD=build      where the programs are
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +35,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
-    --help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit ;;
+    --help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit ;;
     all) pieces+=(table2 table6 table7 figure4 loss) ;;
     table2 | table6 | table7 | figure4 | quant-error | loss) pieces+=("$1") ;;
     *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, all" ;;
@@ -49,8 +51,8 @@ case $tokens in '' | *[!0-9]*) stop "TOKENS: not a number: $tokens" ;; esac
 has_gpu() {
     nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 >= 8.9 } END { exit !good }'
 }
-gpu='' real_text='' speed_steps=20
-[ -z "$quick" ] || speed_steps=10
+gpu='' real_text='' speed_steps=${SPEED_STEPS:-20}
+[ -z "$quick" ] || speed_steps=${SPEED_STEPS:-10}
 if has_gpu; then gpu=yes; fi
 [ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
 planner=$bin/train_gpt2_fp8_cpu trainer=$planner
@@ -308,27 +310,24 @@ measured_speed() {
     [ -n "$dry_run" ] || tail -n 1 "$out/$log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }'
 }
 
-# GPT-2 at the batch that all recipes can take, and at the largest of each.
+# speeds MODEL NAME BATCH: at the batch that all recipes can take, and at the largest of each.
 speeds() {
-    local model name setting equal recipe limit flags batch figures planned
-    while read -r model name equal; do
-        for setting in equal_batch largest_in_80GB largest_in_141GB; do
-            limit=${setting#largest_in_}
-            for recipe in bf16 fp8-linear coat coat+head; do
-                # shellcheck disable=SC2207 # the flags are words
-                flags=(--model "$model" $(recipe_flags $recipe))
-                [ $recipe != fp8-linear ] || flags+=(--master fp32) # as measure.sh
-                batch=$equal figures=
-                [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(plan "${flags[@]}" --memory-limit "$limit")")
-                [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
-                if [ $setting = equal_batch ] || [ -z "$quick" ]; then figures=$(measured_speed "$model" $recipe "$batch"); fi
-                planned=$(plan "${flags[@]}" --micro-batch "$batch")
-                [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
-                echo "$name $setting $recipe $batch $figures"
-            done
+    local of=$1 name=$2 equal=$3 setting recipe limit flags batch figures planned
+    for setting in equal_batch largest_in_80GB largest_in_141GB; do
+        limit=${setting#largest_in_}
+        for recipe in bf16 fp8-linear coat coat+head; do
+            # shellcheck disable=SC2207 # the flags are words
+            flags=(--model "$of" $(recipe_flags $recipe))
+            [ $recipe != fp8-linear ] || flags+=(--master fp32) # as measure.sh
+            batch=$equal figures=
+            [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(plan "${flags[@]}" --memory-limit "$limit")")
+            [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
+            if [ $setting = equal_batch ] || [ -z "$quick" ]; then figures=$(measured_speed "$of" $recipe "$batch"); fi
+            planned=$(plan "${flags[@]}" --micro-batch "$batch")
+            [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
+            echo "$name $setting $recipe $batch $figures"
         done
-    done <<<"gpt2 124M 64
-gpt2-xl 1558M 16"
+    done
 }
 
 piece_table7() {
@@ -341,7 +340,14 @@ piece_table7() {
     fi
     say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
-    speeds >"$work/speed.txt"
+    if [ ${#gpus[@]} -ge 4 ] && [ -z "$dry_run" ]; then
+        CUDA_VISIBLE_DEVICES=${gpus[3]} speeds gpt2 124M 64 >"$work/speed-124M.txt" &
+        speeds gpt2-xl 1558M 16 >"$work/speed-1558M.txt"
+        wait $!
+        cat "$work/speed-124M.txt" "$work/speed-1558M.txt" >"$work/speed.txt"
+    else
+        { speeds gpt2 124M 64 && speeds gpt2-xl 1558M 16; } >"$work/speed.txt"
+    fi
     [ -n "$dry_run" ] || table speed "$work/speed.txt"
 }
 
@@ -372,8 +378,49 @@ else
     : >"$page"
 fi
 write_head
-for piece in "${pieces[@]}"; do
-    "piece_$piece" || failed=yes
-done
+
+# The pieces one after the other; those that train share what they have trained.
+run_pieces() { # PIECE...: each to a page of its own
+    local piece
+    for piece in "$@"; do
+        [ -n "$dry_run" ] || page=$out/.$piece.md
+        "piece_$piece" || failed=yes
+    done
+    [ -z "$failed" ]
+}
+
+gpus=()
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+elif [ -n "$gpu" ]; then
+    mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
+fi
+if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then
+    say "The pieces ran at the same time, each on one of ${#gpus[@]} GPUs."
+    training=() layer=() tables=()
+    for piece in "${pieces[@]}"; do
+        case $piece in
+        table2 | quant-error | loss) training+=("$piece") ;;
+        table7) tables+=("$piece") ;;
+        *) layer+=("$piece") ;;
+        esac
+    done
+    [ ${#gpus[@]} -gt 2 ] || { tables+=("${layer[@]}") layer=(); }
+    CUDA_VISIBLE_DEVICES=${gpus[0]} run_pieces "${training[@]}" &
+    jobs=$!
+    CUDA_VISIBLE_DEVICES=${gpus[2]:-${gpus[1]}} run_pieces "${layer[@]}" &
+    jobs="$jobs $!"
+    CUDA_VISIBLE_DEVICES=${gpus[1]} run_pieces "${tables[@]}" || failed=yes
+    for job in $jobs; do wait "$job" || failed=yes; done
+else
+    run_pieces "${pieces[@]}" || true
+fi
+if [ -z "$dry_run" ]; then
+    for piece in "${pieces[@]}"; do
+        cat "$out/.$piece.md" >>"$out/reproduce.md"
+        rm -f "$out/.$piece.md"
+    done
+    page=$out/reproduce.md
+fi
 [ -n "$dry_run" ] || echo "written: $page"
 [ -z "$failed" ]

@@ -1,9 +1,10 @@
 // The activation function between FP8 products (COAT sections 3 and 4): h is kept in E4M3 with a scale per group,
-// gelu is always that of the kept h, and its codes have one scale, by Group Scaling. gelu and its derivative are
-// made again for every pass instead of being stored.
+// gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group Scaling,
+// gelu and its derivative are made again for every pass instead of being stored.
 //
 // Bytes per element of device memory, h per group of 16: gelu_forward 2 read, 1.125 written; 1.125 read, 1 written.
-// gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written.
+// gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: gelu_forward 2 read,
+// 1.125 + 1 written; gelu_backward 3.125 read, 1 written; 1 read, 1 written.
 #include "fp8_gelu_rows.h"
 #include "fp8_gelu_tiles.h"
 

@@ -1,9 +1,10 @@
 // Scales from maxima, and the casts of what products read: the attention's output, gradients and weights (COAT
 // sections 1 and 4).
 //
-// Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written; quantize_rebuild 2 and 1; grad_quantize
-// 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no maxima; weights_quantize 2 and 1 + 1 (1
-// without cached transposes), with 2 more read where the optimizer has not just left the maxima.
+// Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
+// quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no
+// maxima; weights_quantize 2 and 1 + 1 (1 without cached transposes), with 2 more read where the optimizer has not just
+// left the maxima.
 #include "fp8_walk.h"
 
 namespace {

@@ -1,0 +1,332 @@
+// Tests of the CPU backend's operations with a scale per row: codes that are made in one pass, the product that leaves
+// their scales out, whoever reads what it left, and the transposes, which have one scale. Bit for bit, against what
+// coat/formats.h and the definition of the scale give.
+#include "fp8_fixture.h"
+
+// What a product leaves: values in BF16 with a power of two for each row. A fifth of the rows have the smallest scale.
+static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
+    Tensor t = random_tensor(f, FMT_BF16, rows, cols, 1);
+    t.granularity = SCALE_ROW;
+    t.scale = poisoned(f, FMT_FP32, rows, 1).data;
+    for (int64_t i = 0; i < rows; i++)
+        ((float *)t.scale)[i] = draw(f) < -0.6 ? SCALE_SMALLEST : (float)exp2(floor(log2(size) + 4 * draw(f)));
+    return t;
+}
+
+// The codes of the values that q's codes stand for.
+static void assert_rescaled(Fixture *f, Tensor q_t, Tensor q) {
+    assert_scale_over_rows(q_t, q, decoded(f, q));
+}
+
+static Tensor without_codes(Tensor t) {
+    t.data = NULL;
+    return t;
+}
+
+static void assert_column_sums(Tensor sums, Tensor x) {
+    for (int64_t j = 0; j < x.cols; j++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < x.rows; i++) {
+            sum += value(x, i, j);
+            size += fabs(value(x, i, j));
+        }
+        assert_value(sums, 0, j, sum, size);
+    }
+}
+
+// --- conversions -------------------------------------------------------------------------------------------------------
+
+static void check_quantize(Fixture *f, Tensor x) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    for (int i = 0; i < 2; i++) {
+        Tensor q = coded_rows(f, i ? FMT_E5M2 : FMT_E4M3, x.rows, x.cols), q_t = coded_rows_transpose(f, q);
+        ops->quantize_forward(&f->exec, q, x);
+        assert_quantised_rows(q, x);
+        ops->quantize_rebuild(&f->exec, q_t, q, x);
+        assert_scale_over_rows(q_t, q, x);
+        memset(q_t.data, 0xff, (size_t)(q_t.cols * q_t.stride));
+        ops->quantize_rebuild(&f->exec, q_t, without_codes(q), x);
+        assert_scale_over_rows(q_t, q, x);
+        Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
+        memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
+        ops->quantize_forward(&f->exec, part, of); // a part of the rows has the scales that the whole gives it
+        assert_quantised_rows(q, x);
+    }
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void tensors_of_all_sizes(Fixture *f) {
+    Tensor x = uneven_tensor(f, 3 * 33, 100, 1), single = uneven_tensor(f, 1, 1, 1e-20);
+    for (int64_t j = 0; j < x.cols; j++) { // rows of zeros, first, last and between
+        set_value(x, 0, j, 0);
+        set_value(x, 17, j, -0.0);
+        set_value(x, 98, j, 0);
+    }
+    check_quantize(f, x);
+    check_quantize(f, single);
+    check_quantize(f, uneven_tensor(f, 17, 1, 1e4));
+}
+
+static void tensors_at_the_limits(Fixture *f) {
+    check_quantize(f, random_tensor(f, f->format, 17, 48, 0));
+    Tensor huge = random_tensor(f, f->format, 65, 160, 1), edge = random_tensor(f, f->format, 5, 31, 100);
+    set_value(huge, 64, 159, -3e38);
+    set_value(edge, 0, 30, 448); // the largest code with scale 1
+    set_value(edge, 1, 0, -450);
+    set_value(edge, 2, 3, 57344);
+    set_value(edge, 3, 4, 57600);
+    check_quantize(f, huge);
+    check_quantize(f, edge);
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // under the smallest scale
+}
+
+static void conversions(void **state) {
+    (void)state;
+    run_everywhere(tensors_of_all_sizes);
+    run_everywhere(tensors_at_the_limits);
+}
+
+// --- norms -------------------------------------------------------------------------------------------------------------
+
+// r_in + y + bias, its norm, and what backward makes of both; x, the norm's saved input, per group or the sum itself.
+static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool from_saved) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor r_in = random_tensor(f, f->format, M, C, 3), y = carried(f, M, C, 1), r = poisoned(f, f->format, M, C);
+    Tensor bias = random_tensor(f, f->format, 1, C, 1), x = group ? grouped(f, M, C, group) : r;
+    Tensor n = coded_rows(f, FMT_E4M3, M, C), n_t = coded_rows_transpose(f, n);
+    Norm norm = make_norm(f, x, from_saved);
+    ops->residual_norm_forward(&f->exec, n, norm, r, r_in, y, bias);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < C; j++)
+            assert_true(element(r, i, j) == stored_as(r, element(r_in, i, j) + element(y, i, j) + element(bias, 0, j)));
+    if (group) assert_quantised_groups(x, r);
+    assert_quantised_rows(n, normalised(f, norm, from_saved ? x : r));
+
+    // from what was saved, and from the codes
+    ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
+    assert_scale_over_rows(n_t, n,
+                           normalised(f, (Norm){x, norm.mean, norm.rstd, norm.weight, norm.bias, norm.eps, 0}, x));
+    memset(n_t.data, 0xff, (size_t)(C * n_t.stride));
+    *(float *)n_t.scale = NAN;
+    ops->norm_rebuild(&f->exec, n_t, n, norm);
+    assert_rescaled(f, n_t, n);
+
+    // the gradient reads what a product has left as the values that it stands for
+    Tensor dn = carried(f, M, C, 1e-4), g = random_tensor(f, f->format, M, C, 1e-4), h = copy_of(f, g);
+    Tensor sums[4];
+    for (int i = 0; i < 4; i++) sums[i] = poisoned(f, FMT_FP32, 1, C);
+    ops->norm_backward(&f->exec, g, sums[0], sums[1], dn, norm, true, false);
+    ops->norm_backward(&f->exec, h, sums[2], sums[3], decoded(f, dn), norm, true, false);
+    assert_true(same_bits(g, h) && same_bits(sums[0], sums[2]) && same_bits(sums[1], sums[3]));
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void norm_shapes(Fixture *f) {
+    check_norm(f, 33, 48, 16, true);
+    check_norm(f, 7, 160, 0, true);
+}
+
+static void norm_shapes_odd(Fixture *f) {
+    check_norm(f, 3 * 17, 100, 16, true);
+    check_norm(f, 1, 48, 32, true);
+}
+
+// A norm of zeros with no bias gives zeros.
+static void norm_of_zeros(Fixture *f) {
+    Tensor r = random_tensor(f, f->format, 3, 48, 1), n = coded_rows(f, FMT_E4M3, 3, 48);
+    for (int64_t j = 0; j < 48; j++) set_value(r, 1, j, 0);
+    Norm norm = make_norm(f, r, true);
+    norm.bias = norm.mean = no_tensor();
+    f->exec.ops->residual_norm_forward(&f->exec, n, norm, r, r, no_tensor(), no_tensor());
+    assert_true(row_scale(n, 1) == SCALE_SMALLEST && row_scale(n, 0) > SCALE_SMALLEST);
+    for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
+}
+
+static void norms(void **state) {
+    (void)state;
+    run_everywhere(norm_shapes);
+    run_everywhere(norm_shapes_odd);
+    run_everywhere(norm_of_zeros);
+}
+
+// --- activation --------------------------------------------------------------------------------------------------------
+
+// group 0: h is y, plain, as where the activations are saved in BF16.
+static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor y = group ? carried(f, M, F, 2) : random_tensor(f, f->format, M, F, 6);
+    Tensor bias = group ? random_tensor(f, f->format, 1, F, 1) : no_tensor(), h = group ? grouped(f, M, F, group) : y;
+    Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g);
+    ops->gelu_forward(&f->exec, g, h, y, bias);
+    if (group) {
+        Tensor sum = poisoned(f, FMT_FP32, M, F);
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
+        assert_quantised_groups(h, sum);
+    }
+    Tensor expected = plain_gelu(f, h);
+    assert_quantised_rows(g, expected);
+    ops->gelu_rebuild(&f->exec, g_t, without_codes(g), h);
+    assert_scale_over_rows(g_t, g, expected);
+    memset(g_t.data, 0xff, (size_t)(F * g_t.stride));
+    *(float *)g_t.scale = NAN;
+    ops->gelu_rebuild(&f->exec, g_t, g, h);
+    assert_rescaled(f, g_t, g);
+
+    Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
+    for (int64_t j = 0; j < F; j++) set_value(dg, M - 1, j, 0);
+    Tensor dh = plain_gelu_gradient(f, dg, h);
+    Tensor dh_q = coded_rows(f, FMT_E5M2, M, F), dh_qt = coded_rows_transpose(f, dh_q);
+    ops->gelu_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+    assert_quantised_rows(dh_q, dh);
+    assert_rescaled(f, dh_qt, dh_q);
+    assert_column_sums(dbias, dh);
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void gelu_shapes(Fixture *f) {
+    check_gelu(f, 3 * 33, 100, 16);
+    check_gelu(f, 17, 160, 128);
+}
+
+static void gelu_shapes_plain(Fixture *f) {
+    check_gelu(f, 71, 48, 0);
+    check_gelu(f, 1, 160, 32);
+}
+
+static void activations(void **state) {
+    (void)state;
+    run_everywhere(gelu_shapes);
+    run_everywhere(gelu_shapes_plain);
+}
+
+// --- products ----------------------------------------------------------------------------------------------------------
+
+// Whole numbers with a power of two for each row.
+static Tensor whole_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
+    Tensor t = whole_codes(f, format, rows, cols, 1);
+    t.granularity = SCALE_ROW;
+    t.scale = poisoned(f, FMT_FP32, rows, 1).data;
+    for (int64_t i = 0; i < rows; i++) ((float *)t.scale)[i] = (float)exp2(floor(20 * draw(f)));
+    return t;
+}
+
+// What a product of such codes leaves: BF16, with the scales of its rows.
+static Tensor product_of(Fixture *f, Tensor x, int64_t cols) {
+    Tensor t = poisoned(f, FMT_BF16, x.rows, cols);
+    t.granularity = SCALE_ROW;
+    t.scale = x.scale;
+    return t;
+}
+
+// y and dx hold the products without the rows' scales, so that with them they are the products, rounded once.
+static void check_products(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
+    ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
+    const float scale = 0.00123f;
+    Tensor x = whole_rows(f, FMT_E4M3, M, in), dy = whole_rows(f, FMT_E5M2, M, out);
+    Tensor y = product_of(f, x, out), dx = product_of(f, dy, in);
+    Weight w = {.value = poisoned(f, f->format, out, in), .codes = whole_codes(f, FMT_E4M3, out, in, scale)};
+    w.codes_t = coded_transpose(f, w.codes);
+    if (cached) transpose_into(w.codes_t, w.codes);
+    f->exec.ops->linear_forward(&f->exec, y, x, w, no_tensor());
+    f->exec.ops->linear_backward_data(&f->exec, dx, dy, w);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < out; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < in; k++) sum += code_value(x, i, k) * code_value(w.codes, j, k);
+            assert_true((float)value(y, i, j) == stored_as(y, sum * scale));
+            assert_true(element(y, i, j) == stored_as(y, sum * (row_scale(x, i) * scale)));
+        }
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < in; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < out; k++) sum += code_value(dy, i, k) * code_value(w.codes, k, j);
+            assert_true((float)value(dx, i, j) == stored_as(dx, sum * scale));
+            assert_true(element(dx, i, j) == stored_as(dx, sum * (row_scale(dy, i) * scale)));
+        }
+}
+
+static void products_with_cache(Fixture *f) {
+    check_products(f, 3 * 17, 48, 160, true);
+}
+
+static void products_on_demand(Fixture *f) {
+    check_products(f, 131, 150, 100, false);
+}
+
+static void products(void **state) {
+    (void)state;
+    run_everywhere(products_with_cache);
+    run_everywhere(products_on_demand);
+}
+
+// --- what is not finite ------------------------------------------------------------------------------------------------
+
+static void expect_flag(Fixture *f) {
+    assert_int_equal(f->exec.state->nonfinite, 1);
+    f->exec.state->nonfinite = 0;
+}
+
+// One value that is not finite, in the last row, raises the flag; the other rows' scales and codes do not know of it.
+static void check_flags(Fixture *f, double bad) {
+    const Ops *ops = f->exec.ops;
+    const int64_t M = 17, C = 100;
+    StepState state;
+    watch(f, &state);
+    Tensor good = random_tensor(f, f->format, M, C, 1), x = copy_of(f, good), dbias = poisoned(f, FMT_FP32, 1, C);
+    Tensor q = coded_rows(f, FMT_E4M3, M, C), d = coded_rows(f, FMT_E5M2, M, C), d_t = coded_rows_transpose(f, d);
+    Tensor h = grouped(f, M, C, 16), r = poisoned(f, f->format, M, C);
+    set_value(x, M - 1, C - 1, bad);
+    ops->quantize_forward(&f->exec, q, x);
+    expect_flag(f);
+    assert_true(row_scale(q, M - 1) == 0x1p120f);
+    assert_quantised_rows(tensor_rows(q, 0, M - 1), tensor_rows(x, 0, M - 1));
+    ops->gelu_forward(&f->exec, q, x, x, no_tensor());
+    expect_flag(f);
+    assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1)));
+    ops->gelu_forward(&f->exec, q, h, good, no_tensor());
+    assert_int_equal(state.nonfinite, 0);
+    ops->gelu_backward(&f->exec, d, d_t, dbias, x, h, false);
+    expect_flag(f);
+    Norm norm = make_norm(f, r, true);
+    ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
+    assert_int_equal(state.nonfinite, 0);
+    set_value(norm.weight, 0, C - 1, bad);
+    ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
+    expect_flag(f);
+    // what a product has left
+    Tensor y = carried(f, M, C, 1);
+    set_value(y, 3, 5, bad);
+    ops->gelu_forward(&f->exec, q, h, y, no_tensor());
+    expect_flag(f);
+    norm = make_norm(f, h, true);
+    ops->residual_norm_forward(&f->exec, q, norm, r, good, y, no_tensor());
+    expect_flag(f);
+}
+
+static void flags_of_infinity(Fixture *f) {
+    check_flags(f, INFINITY);
+}
+
+static void flags_of_nan(Fixture *f) {
+    check_flags(f, NAN);
+}
+
+static void not_finite(void **state) {
+    (void)state;
+    run_everywhere(flags_of_infinity);
+    run_everywhere(flags_of_nan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(conversions), cmocka_unit_test(norms),
+                                       cmocka_unit_test(activations), cmocka_unit_test(products),
+                                       cmocka_unit_test(not_finite)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
