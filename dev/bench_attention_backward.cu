@@ -2,11 +2,11 @@
 // show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
 // share of what a large BF16 product reaches in the same run.
 //
-//   bench_attention_backward [--quick]
+//   bench_attention_backward [--quick] [--check]
 //
-// Where a gradient is wrong its first wrong element is printed, and a map of the error of the first wrong head, relative
+// --quick leaves out the variants of the schedule, --check all times. Where a gradient is wrong its first wrong element is printed, and a map of the error of the first wrong head, relative
 // to the size of the gradient: rows of 64 tokens (a warpgroup's part) by groups of 8 columns, and the 64 rows of the
-// first wrong part.
+// first wrong part; of the first few gradients, that one run's output may be read.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention.h"
 #include "coat/cuda/attention_backward.h"
@@ -14,12 +14,14 @@
 #define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
 #define ROW_TOLERANCE 0.10 // of an element, relative to the mean square of its row
 #define PART 64
-#define POISON 0xff // bytes that are NaN in BF16
+#define MAXIMUM_ROWS 16 // tokens of a sequence for which the kernel leaves one maximum
+#define POISON 0xff     // bytes that are NaN in BF16
 
-// One problem. qkv and its gradient packed (M, 3 * heads * 64) with `slack` unused columns; the rest (M, heads * 64).
+// One problem. qkv and its gradient packed (M, 3 * heads * head_dim); o and its gradient (M, heads * head_dim); lse
+// (B * heads, T) and the gradient's maxima (M), FP32.
 typedef struct {
     AttentionShape shape;
-    Tensor qkv, o, lse, d_o, dqkv;
+    Tensor qkv, o, lse, d_o, dqkv, maxima;
 } Attention;
 
 static Tensor part(AttentionShape s, Tensor packed, int which) {
@@ -32,7 +34,8 @@ static void run_ours(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
                                    a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2), s))
-        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d on this GPU", s.B, s.T, s.heads);
+        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d of %d on this GPU", s.B, s.T, s.heads,
+              s.head_dim);
 }
 
 static void run_cudnn(Bench *bench, void *context) {
@@ -166,8 +169,30 @@ static bool compare(const Pair *p, int which) {
     int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
     printf("    first: sequence %d head %d token %d column %d: found %g (bits %04x), expected %g\n", first[0], first[1],
            first[2], first[3], (double)bf16_decode(p->found[i]), p->found[i], (double)p->expected[i]);
-    print_map(p, which, first[0], first[1], first[2], deviation);
+    static int maps = 6; // to be printed
+    if (maps-- > 0) print_map(p, which, first[0], first[1], first[2], deviation);
     return false;
+}
+
+// The maximum of 16 tokens lies in the place of the first of them, and zeros in the others'.
+static bool compare_maxima(const Pair *p, const float *maxima) {
+    const int width = 3 * p->shape.heads * p->shape.head_dim;
+    for (int b = 0; b < p->shape.B; b++) {
+        double largest = 0;
+        for (int t = p->shape.T - 1; t >= 0; t--) {
+            const int64_t row = (int64_t)b * p->shape.T + t;
+            for (int column = 0; column < width; column++)
+                largest = fmax(largest, fabs((double)bf16_decode(p->found[row * p->stride + column])));
+            const bool first = t % MAXIMUM_ROWS == 0;
+            if ((double)maxima[row] != (first ? largest : 0)) {
+                printf("  WRONG maxima: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
+                       first ? largest : 0);
+                return false;
+            }
+            if (first) largest = 0;
+        }
+    }
+    return true;
 }
 
 static Attention open_shape(Bench *bench, AttentionShape s) {
@@ -179,25 +204,32 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     a.o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.d_o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
+    a.maxima = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    a.dqkv.amax = (uint32_t *)a.maxima.data;
     return a;
 }
 
 static void close_shape(Bench *bench, Attention *a) {
-    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv};
+    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv, a->maxima};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// The gradient as our kernel leaves it over poison.
-static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, size_t bytes) {
+// The gradient and its maxima as our kernel leaves them over poison.
+static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *maxima) {
     Exec *exec = &bench->exec;
-    CUDA_CHECK(cudaMemsetAsync(a->dqkv.data, POISON, bytes, cuda_backend(exec)->stream), "poisoning the gradient");
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    const size_t bytes = (size_t)tensor_elements(a->dqkv) * sizeof *found;
+    const size_t maxima_bytes = (size_t)a->maxima.rows * sizeof *maxima;
+    CUDA_CHECK(cudaMemsetAsync(a->dqkv.data, POISON, bytes, stream), "poisoning the gradient");
+    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the maxima");
     run_ours(bench, a);
     exec->ops->download(exec, found, a->dqkv.data, bytes);
+    exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
 }
 
 static bool check_shape(Bench *bench, AttentionShape s) {
     enum { REPEATS = 5 };
-    printf("check B %d T %d heads %d\n", s.B, s.T, s.heads);
+    printf("check B %d T %d heads %d of %d\n", s.B, s.T, s.heads, s.head_dim);
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -206,13 +238,15 @@ static bool check_shape(Bench *bench, AttentionShape s) {
     size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);
     float *expected = (float *)xmalloc(elements * sizeof(float));
     uint16_t *found = (uint16_t *)xmalloc(bytes), *again = (uint16_t *)xmalloc(bytes);
+    float *maxima = (float *)xmalloc((size_t)a.maxima.rows * sizeof *maxima);
     exec->ops->download(exec, expected, expected_tensor.data, elements * sizeof(float));
-    run_poisoned(bench, &a, found, bytes);
+    run_poisoned(bench, &a, found, maxima);
     Pair pair = {s, found, expected, a.dqkv.stride};
     bool right = true;
     for (int which = 0; which < 3; which++) right = compare(&pair, which) && right;
+    right = compare_maxima(&pair, maxima) && right;
     for (int i = 0; i < REPEATS; i++) {
-        run_poisoned(bench, &a, again, bytes);
+        run_poisoned(bench, &a, again, maxima);
         if (memcmp(found, again, bytes) == 0) continue;
         size_t first = 0, differ = 0;
         for (size_t j = elements; j-- > 0;)
@@ -225,6 +259,7 @@ static bool check_shape(Bench *bench, AttentionShape s) {
     free(expected);
     free(found);
     free(again);
+    free(maxima);
     bench_release(bench, expected_tensor);
     close_shape(bench, &a);
     return right;
@@ -247,9 +282,10 @@ static void time_variants(Bench *bench, Attention *a, double limit) {
         const char *name;
         AttentionBackwardTuning tuning;
     } variants[] = {
-        {"only row sums", {false, 16, 0}},   {"only keys", {false, 16, 1}},     {"only queries", {false, 16, 2}},
-        {"turns, keys", {true, 16, 1}},      {"turns, queries", {true, 16, 2}}, {"turns", {true, 16, 3}},
-        {"4 heads together", {false, 4, 3}}, {"64 heads", {false, 64, 3}},      {"all heads", {false, 1 << 16, 3}},
+        {"only row sums", {false, 0, 0}},    {"only keys", {false, 0, 1}},       {"only queries", {false, 0, 2}},
+        {"turns, keys", {true, 0, 1}},       {"turns, queries", {true, 0, 2}},   {"turns", {true, 0, 3}},
+        {"4 heads together", {false, 4, 3}}, {"8 heads", {false, 8, 3}},         {"16 heads", {false, 16, 3}},
+        {"64 heads", {false, 64, 3}},        {"all heads", {false, 1 << 16, 3}},
     };
     const AttentionBackwardTuning usual = attention_backward_tuning;
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
@@ -279,29 +315,45 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     close_shape(bench, &a);
 }
 
+// One tile and a part of one; whole tiles; a ragged end, in either half of a tile; many units per block of threads.
+// The wrong results in all.
+static int check_shapes(Bench *bench, int head_dim) {
+    const AttentionShape checks[] = {
+        {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
+        {3, 100, 5, 5, head_dim},    {1, 1000, 1, 1, head_dim},   {3, 1000, 12, 12, head_dim},
+        {5, 1024, 12, 12, head_dim}, {3, 1024, 25, 25, head_dim}, {1, 2048, 6, 6, head_dim},
+        {2, 4097, 3, 3, head_dim},   {7, 33, 3, 3, head_dim},     {1, 1090, 31, 31, head_dim},
+    };
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) wrong += !check_shape(bench, checks[i]);
+    printf("the warpgroups taking turns:\n");
+    attention_backward_tuning.alternate = true;
+    for (size_t i = 4; i < 8; i++) wrong += !check_shape(bench, checks[i]);
+    attention_backward_tuning.alternate = false;
+    return wrong;
+}
+
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
+    bool check_only = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            check_only = true;
         else
-            fatal(EXIT_USER, "usage: bench_attention_backward [--quick], not %s", argv[i]);
+            fatal(EXIT_USER, "usage: bench_attention_backward [--quick] [--check], not %s", argv[i]);
     }
-    // One tile and a part of one; whole tiles; a ragged end; many units per block of threads.
-    const AttentionShape checks[] = {
-        {1, 64, 1, 1, 64},     {1, 128, 1, 1, 64},    {1, 256, 2, 2, 64},    {3, 100, 5, 5, 64},  {1, 1000, 1, 1, 64},
-        {3, 1000, 12, 12, 64}, {5, 1024, 12, 12, 64}, {3, 1024, 25, 25, 64}, {1, 2048, 6, 6, 64}, {2, 4097, 3, 3, 64},
-    };
     const struct {
         const char *name;
         AttentionShape shape;
     } times[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64}},
-        {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
-        {"GPT-2 350M", {32, 1024, 16, 16, 64}},
-        {"longer", {16, 4096, 12, 12, 64}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64}},    {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
+        {"GPT-2 350M", {32, 1024, 16, 16, 64}},    {"longer", {16, 4096, 12, 12, 64}},
+        {"2048 channels", {4, 2048, 16, 16, 128}}, {"2048 channels, longer", {4, 4096, 16, 16, 128}},
+        {"4096 channels", {4, 2048, 32, 32, 128}}, {"4096 channels, longer", {4, 4096, 32, 32, 128}},
     };
-    const size_t check_count = sizeof checks / sizeof checks[0], time_count = sizeof times / sizeof times[0];
+    const size_t time_count = sizeof times / sizeof times[0];
     ModelShape *model = &bench.config.shape;
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
     model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
@@ -312,14 +364,9 @@ int main(int argc, char **argv) {
         if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
-    int wrong = 0;
-    for (size_t i = 0; i < check_count; i++) wrong += !check_shape(&bench, checks[i]);
-    printf("the warpgroups taking turns:\n");
-    attention_backward_tuning.alternate = true;
-    for (size_t i = 4; i < 8; i++) wrong += !check_shape(&bench, checks[i]);
-    attention_backward_tuning.alternate = false;
-    const double limit = bench_product_ceiling(&bench, false);
-    for (size_t i = 0; i < time_count; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
+    const int wrong = check_shapes(&bench, 64) + check_shapes(&bench, 128);
+    const double limit = check_only ? 0.0 : bench_product_ceiling(&bench, false);
+    for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
     return wrong ? EXIT_USER : EXIT_DONE;

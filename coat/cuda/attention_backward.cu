@@ -1,9 +1,9 @@
-// The backward of causal attention on Hopper, BF16, heads 64 wide. With s = q k^T / sqrt(64), p = exp(s - lse),
-// dp = do v^T and delta = rowsum(do * o):
+// The backward of causal attention on Hopper, BF16, heads d = 64 or 128 wide. With s = q k^T / sqrt(d),
+// p = exp(s - lse), dp = do v^T and delta = rowsum(do * o):
 //
-//   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(64)   dq = ds k / sqrt(64)
+//   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
-// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 128 rows:
+// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 128 or 64 rows:
 //   keys     own k, v; q, do, lse, delta stream by: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  own q, do, lse, delta; k, v stream by: s, dp, then dq += ds k
 // Computing s and dp in both costs two of seven products, and buys that every sum stays in the registers of one
@@ -25,12 +25,14 @@ struct Rows {
     int heads, T, blocks;
 };
 
-constexpr int ROW_THREADS = HEAD / 8, ROWS_PER_BLOCK = 256 / ROW_THREADS;
+template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
+template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// Eight threads per row of a head. Rows beyond T get lse = inf, so that their probabilities are 0.
-__global__ static void statistics_kernel(Rows x) {
+// A thread for eight columns of a row of a head. Rows beyond T get lse = inf, so that their probabilities are 0.
+template <int HEAD> __global__ static void statistics_kernel(Rows x) {
+    constexpr int threads = ROW_THREADS<HEAD>, rows = PAIR_ROWS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
-    int row = (int)(blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / ROW_THREADS), part = (int)threadIdx.x % ROW_THREADS;
+    int row = (int)(blockIdx.x * ROWS_PER_BLOCK<HEAD> + threadIdx.x / threads), part = (int)threadIdx.x % threads;
     int t = row / x.heads, head = row % x.heads, b = (int)blockIdx.y;
     float delta = 0.0f;
     if (t < x.T) {
@@ -41,37 +43,49 @@ __global__ static void statistics_kernel(Rows x) {
         for (int i = 0; i < 8; i++) delta = fmaf(__bfloat162float(o.value[i]), __bfloat162float(d_o.value[i]), delta);
     }
 #pragma unroll
-    for (int offset = ROW_THREADS / 2; offset > 0; offset /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, offset);
+    for (int offset = threads / 2; offset > 0; offset /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, offset);
     if (part != 0 || t >= x.blocks * TILE) return;
     if (x.amax && head == 0 && t < x.T) x.amax[(int64_t)b * x.T + t] = 0;
     int64_t sequence_head = (int64_t)b * x.heads + head;
-    float *to = x.statistics + (sequence_head * x.blocks + t / TILE) * 2 * TILE + t % TILE;
+    float *to = x.statistics + (sequence_head * x.blocks * TILE + t / rows * rows) * 2 + t % rows;
     to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
-    to[TILE] = delta;
+    to[rows] = delta;
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-__device__ static inline void pair_copy(const Problem &x, Pair *to, float *statistics, bool queries, int head,
-                                        int block, uint64_t *full) {
+// Rows row .. row + PAIR_ROWS of k and v, or of q and do with their statistics.
+template <int HEAD>
+__device__ static inline void pair_copy(const Problem &x, Pair *to, float *statistics, bool queries, int head, int row,
+                                        uint64_t *full) {
+    constexpr int rows = PAIR_ROWS<HEAD>;
     int column = head % x.sequence_heads * HEAD, sequence = head / x.sequence_heads;
-    barrier_arrive_expect(full, (uint32_t)(sizeof(Pair) + (queries ? 2 * TILE * sizeof(float) : 0)));
-    copy_tile(to->first, queries ? &x.q : &x.k, column, block * TILE, sequence, full);
-    copy_tile(to->second, queries ? &x.d_o : &x.v, column, block * TILE, sequence, full);
+    barrier_arrive_expect(full, (uint32_t)(sizeof(Pair) + (queries ? 2 * rows * sizeof(float) : 0)));
+#pragma unroll
+    for (int i = 0; i < HEAD / PANEL; i++) {
+        copy_tile(to->first + i * rows * PANEL, queries ? &x.q : &x.k, column + i * PANEL, row, sequence, full);
+        copy_tile(to->second + i * rows * PANEL, queries ? &x.d_o : &x.v, column + i * PANEL, row, sequence, full);
+    }
     if (queries) {
-        const float *from = x.statistics + ((int64_t)head * x.blocks + block) * 2 * TILE;
-        copy_bytes(statistics, from, 2 * TILE * sizeof(float), full);
+        const float *from = x.statistics + ((int64_t)head * x.blocks * TILE + row) * 2;
+        copy_bytes(statistics, from, 2 * rows * sizeof(float), full);
     }
 }
 
-// The next unit to be computed, or a number beyond the last.
-__device__ static inline int unit_next(const Problem &x) {
-    int index;
-    do index = (int)atomicAdd(x.next_unit, 1u);
-    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
-    return index;
+// Rows row .. row + TILE of one tensor, as one tile.
+template <int HEAD>
+__device__ static inline void tile_copy(const Problem &x, Pair *to, const CUtensorMap *from, int head, int row,
+                                        uint64_t *full) {
+    int column = head % x.sequence_heads * HEAD, sequence = head / x.sequence_heads;
+    barrier_arrive_expect(full, (uint32_t)sizeof(Pair));
+#pragma unroll
+    for (int i = 0; i < HEAD / PANEL; i++)
+#pragma unroll
+        for (int part = 0; part < TILE; part += PAIR_ROWS<HEAD>)
+            copy_tile(to->first + (i * TILE + part) * PANEL, from, column + i * PANEL, row + part, sequence, full);
 }
 
-__device__ static inline void copy_units(const Problem &x, Shared *shared) {
+// Own pairs in two buffers, each for both warpgroups: a unit's own come while the one before it is computed.
+template <int HEAD> __device__ static inline void copy_units_two_buffers(const Problem &x, Shared *shared) {
     Ring<2> own = {};
     Ring<STAGES> stage = {};
     int count = unit_count(x), index = unit_next(x);
@@ -83,15 +97,59 @@ __device__ static inline void copy_units(const Problem &x, Shared *shared) {
             return;
         }
         Unit unit = unit_get(x, index);
-        pair_copy(x, &shared->own[own.index], shared->own_statistics[own.index], !unit.keys, unit.head, unit.block,
-                  &shared->own_full[own.index]);
+        pair_copy<HEAD>(x, &shared->own[own.index], shared->own_statistics[own.index], !unit.keys, unit.head,
+                        unit.block * TILE, &shared->own_full[own.index]);
         index = unit_next(x);
         for (int j = 0; j < unit.tiles; j++, ring_next(stage)) {
             barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
-            pair_copy(x, &shared->streamed[stage.index], shared->streamed_statistics[stage.index], unit.keys, unit.head,
-                      unit.keys ? unit.block + j : unit.block - j, &shared->streamed_full[stage.index]);
+            pair_copy<HEAD>(x, &shared->streamed[stage.index], shared->streamed_statistics[stage.index], unit.keys,
+                            unit.head, (unit.keys ? unit.block + j : unit.block - j) * TILE,
+                            &shared->streamed_full[stage.index]);
         }
     }
+}
+
+// A warpgroup's own pair of a unit, or with index -1 that there is none, once its one buffer is free.
+template <int HEAD>
+__device__ static inline void own_copy(const Problem &x, Shared *shared, int side, uint32_t phase, int index) {
+    barrier_wait(&shared->own_empty[side], phase ^ 1);
+    shared->unit[side] = index;
+    if (index < 0) {
+        barrier_arrive(&shared->own_full[side]);
+        return;
+    }
+    Unit unit = unit_get(x, index);
+    pair_copy<HEAD>(x, &shared->own[side], shared->own_statistics[side], !unit.keys, unit.head,
+                    unit.block * TILE + side * HALF, &shared->own_full[side]);
+}
+
+// Own pairs in one buffer for each warpgroup, free when its last scores of a unit are computed: what a unit streams
+// first is on its way by then. That may be the first block, two slots, and no more: of the unit before, the block
+// that used these slots is free before the own pairs are, while its last block's slots are free only after them.
+// The warpgroup that sees less of the diagonal block of a unit is done with it first.
+template <int HEAD> __device__ static inline void copy_units_one_buffer(const Problem &x, Shared *shared) {
+    static_assert(STAGES == 4, "two blocks");
+    uint32_t own_phase = 0;
+    int first_side = 0;
+    Ring<STAGES> stage = {};
+    for (int count = unit_count(x), index = unit_next(x); index < count; index = unit_next(x), own_phase ^= 1) {
+        Unit unit = unit_get(x, index);
+        for (int slot = 0; slot < 2 * unit.tiles; slot++, ring_next(stage)) {
+            uint64_t *full = &shared->streamed_full[stage.index];
+            Pair *to = &shared->streamed[stage.index];
+            barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
+            if (unit.keys)
+                pair_copy<HEAD>(x, to, shared->streamed_statistics[stage.index], true, unit.head,
+                                unit.block * TILE + slot * HALF, full);
+            else
+                tile_copy<HEAD>(x, to, slot % 2 ? &x.v : &x.k, unit.head, (unit.block - slot / 2) * TILE, full);
+            if (slot != 1) continue;
+#pragma unroll 1 // with two copies of it this thread spills registers
+            for (int i = 0; i < 2; i++) own_copy<HEAD>(x, shared, first_side ^ i, own_phase, index);
+        }
+        first_side = unit.keys;
+    }
+    for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
 }
 
 // The instructions exist on Hopper alone; elsewhere the kernel is empty and never launched.
@@ -101,6 +159,7 @@ constexpr bool HOPPER_CODE = true;
 constexpr bool HOPPER_CODE = false;
 #endif
 
+template <int HEAD>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ unsigned char memory[];
     if constexpr (HOPPER_CODE) {
@@ -108,7 +167,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         if (threadIdx.x == 0) {
             for (int i = 0; i < 2; i++) {
                 barrier_init(&shared->own_full[i], 1);
-                barrier_init(&shared->own_empty[i], COMPUTING * 4);
+                barrier_init(&shared->own_empty[i], OWN_BUFFERS<HEAD> == 2 ? COMPUTING * 4 : 4);
             }
             for (int i = 0; i < STAGES; i++) {
                 barrier_init(&shared->streamed_full[i], 1);
@@ -120,10 +179,14 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128) copy_units(x, shared);
+            if (threadIdx.x != COMPUTING * 128) return;
+            if constexpr (OWN_BUFFERS<HEAD> == 2)
+                copy_units_two_buffers<HEAD>(x, shared);
+            else
+                copy_units_one_buffer<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
-            compute_units(x, shared, warpgroup);
+            compute_units<HEAD>(x, shared, warpgroup);
         }
     }
 }
@@ -145,22 +208,41 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// A view as the copy engine reads it; rows beyond T read as zeros.
-static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape) {
+// A view as the copy engine reads it, a panel of a pair's rows at a time; rows beyond T read as zeros.
+template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
     cuuint64_t size[] = {(cuuint64_t)shape.heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
     cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
-    cuuint32_t box[] = {HEAD, TILE, 1}, step[] = {1, 1, 1};
+    cuuint32_t box[] = {PANEL, PAIR_ROWS<HEAD>, 1}, step[] = {1, 1, 1};
     return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-extern "C" AttentionBackwardTuning attention_backward_tuning = {false, 16, 3};
+extern "C" AttentionBackwardTuning attention_backward_tuning = {false, 0, 3};
 
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
+}
+
+// So many that the L2 cache holds their q, k, v and do, and enough to fill the device with units.
+static int heads_together(AttentionShape shape) {
+    const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
+    return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
+}
+
+template <int HEAD> static void launch(const CudaBackend *backend, const Rows &rows, const Problem &x, int B) {
+    dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * rows.heads, ROWS_PER_BLOCK<HEAD>), (unsigned)B);
+    statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
+    LAUNCH_CHECK("attention_backward, statistics");
+    if (x.tuning.units == 0) return;
+    CUDA_CHECK(
+        cudaFuncSetAttribute(backward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
+        "giving attention's backward its shared memory");
+    int units = 2 * x.heads * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
+    backward_kernel<HEAD><<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
+    LAUNCH_CHECK("attention_backward");
 }
 
 extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
@@ -172,9 +254,8 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     for (const Tensor &view : views)
         if (!view_fits(view)) return false;
     Problem x = {};
-    if (!tile_map(&x.q, q, shape) || !tile_map(&x.k, k, shape) || !tile_map(&x.v, v, shape) ||
-        !tile_map(&x.d_o, d_o, shape))
-        return false;
+    const auto map = shape.head_dim == 64 ? tile_map<64> : tile_map<128>;
+    if (!map(&x.q, q, shape) || !map(&x.k, k, shape) || !map(&x.v, v, shape) || !map(&x.d_o, d_o, shape)) return false;
     Rows rows = {};
     rows.o = (const bf16 *)o.data, rows.d_o = (const bf16 *)d_o.data, rows.lse = (const float *)lse.data;
     rows.o_stride = o.stride, rows.d_o_stride = d_o.stride;
@@ -186,16 +267,9 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
     x.dq_stride = dq.stride, x.dk_stride = dk.stride, x.dv_stride = dv.stride;
     x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;
-    x.scale = 1.0f / sqrtf((float)HEAD);
+    x.scale = 1.0f / sqrtf((float)shape.head_dim);
     x.tuning = attention_backward_tuning;
-    dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * shape.heads, ROWS_PER_BLOCK), (unsigned)shape.B);
-    statistics_kernel<<<grid, 256, 0, backend->stream>>>(rows);
-    LAUNCH_CHECK("attention_backward, statistics");
-    if (x.tuning.units == 0) return true;
-    CUDA_CHECK(cudaFuncSetAttribute(backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
-               "giving attention's backward its shared memory");
-    int units = 2 * x.heads * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
-    backward_kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
-    LAUNCH_CHECK("attention_backward");
+    if (x.tuning.heads_together == 0) x.tuning.heads_together = heads_together(shape);
+    (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, rows, x, shape.B);
     return true;
 }

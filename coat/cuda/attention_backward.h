@@ -1,5 +1,5 @@
-// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 wide. Plain C without CUDA, so
-// that a machine without it can plan the workspace. Other shapes, operands and GPUs are cuDNN's (attention.h).
+// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 or 128 wide. Plain C without
+// CUDA, so that a machine without it can plan the workspace. Other shapes, operands and GPUs are cuDNN's (attention.h).
 #pragma once
 #include "ops.h"
 
@@ -11,7 +11,7 @@ extern "C" {
 
 // Whether the kernel takes a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_backward_supported(AttentionShape shape, int capability) {
-    return capability == 90 && shape.head_dim == 64 && shape.kv_heads == shape.heads;
+    return capability == 90 && (shape.head_dim == 64 || shape.head_dim == 128) && shape.kv_heads == shape.heads;
 }
 
 static inline size_t attention_backward_blocks(AttentionShape shape) {
@@ -34,7 +34,7 @@ bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tens
 // `units` a part of them is not computed.
 typedef struct {
     bool alternate;     // the two computing warpgroups take turns at the tensor cores
-    int heads_together; // whose units of work are handed out together
+    int heads_together; // whose units of work are handed out together; 0: as many as suit the shape
     int units;          // 1 those of the keys (dk, dv), 2 those of the queries (dq), 3 both, 0 only the row sums
 } AttentionBackwardTuning;
 extern AttentionBackwardTuning attention_backward_tuning;

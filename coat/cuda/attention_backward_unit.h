@@ -1,78 +1,7 @@
-// The units of work of attention's backward on Hopper and how a warpgroup computes one; attention_backward.cu says what
-// they are for, and includes this alone.
+// How a warpgroup computes a unit of work of attention's backward on Hopper; attention_backward.cu says what the units
+// are for, and includes this alone.
 #pragma once
-#include "attention_backward.h"
-#include "cuda_internal.h"
-#include "hopper.h"
-
-typedef __nv_bfloat16 bf16;
-
-constexpr int HEAD = 64;                      // columns of a head
-constexpr int TILE = ATTENTION_BACKWARD_TILE; // rows of a tile
-constexpr int HALF = TILE / 2;                // rows of a warpgroup
-constexpr int STAGES = 4;                     // pairs of tiles in the ring
-constexpr int COMPUTING = 2;                  // warpgroups
-constexpr int THREADS = (COMPUTING + 1) * 128;
-constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
-constexpr float LOG2_E = 1.4426950408889634f;
-
-struct Problem {
-    CUtensorMap q, k, v, d_o; // (B, T, heads * HEAD), read in tiles of (1, TILE, HEAD)
-    const float *statistics;  // (B * heads, blocks, 2, TILE): lse in units of log 2, and delta
-    unsigned *next_unit;
-    bf16 *dq, *dk, *dv;
-    uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
-    int64_t dq_stride, dk_stride, dv_stride;
-    int heads, sequence_heads, T, blocks; // heads of all sequences, of one
-    float scale;                          // of the scores
-    AttentionBackwardTuning tuning;
-};
-
-// --- units of work ------------------------------------------------------------------------------------------------
-struct Unit {
-    bool keys;
-    int head, block, tiles; // the own block; how many tiles stream by, the diagonal one first
-};
-
-__device__ static inline int unit_count(const Problem &x) {
-    return 2 * x.heads * x.blocks;
-}
-
-__device__ static inline Unit unit_get(const Problem &x, int index) {
-    int together = 2 * x.tuning.heads_together * x.blocks, first = index / together * x.tuning.heads_together;
-    int heads = min(x.tuning.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
-    Unit unit;
-    unit.keys = within % (2 * heads) < heads;
-    unit.head = first + within % heads;
-    unit.block = unit.keys ? rank : x.blocks - 1 - rank;
-    unit.tiles = x.blocks - rank;
-    return unit;
-}
-
-// --- shared memory ------------------------------------------------------------------------------------------------
-struct Pair {
-    bf16 first[TILE * HEAD], second[TILE * HEAD]; // k and v, or q and do
-};
-
-struct Shared {
-    Pair own[2], streamed[STAGES];
-    float own_statistics[2][2 * TILE], streamed_statistics[STAGES][2 * TILE]; // beside q and do
-    uint64_t own_full[2], own_empty[2], streamed_full[STAGES], streamed_empty[STAGES];
-    int unit[2]; // of the own tiles; -1: no more
-};
-static_assert(sizeof(Pair) % 1024 == 0, "tiles begin at units of the swizzle");
-constexpr size_t SHARED_BYTES = sizeof(Shared) + 1024;
-
-// A position in a ring of buffers: a barrier's phase changes with every round.
-template <int SIZE> struct Ring {
-    int index;
-    uint32_t phase;
-};
-
-template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
-    ring.index = ring.index + 1 == SIZE ? 0 : ring.index + 1;
-    ring.phase ^= ring.index == 0;
-}
+#include "attention_backward_work.h"
 
 // --- computing ----------------------------------------------------------------------------------------------------
 // A thread of a computing warpgroup, and its place in the fragments of hopper.h.
@@ -85,13 +14,17 @@ struct Place {
     float lse[2], delta[2]; // of the own rows, if they are queries
 };
 
-struct Sums {
+template <int HEAD> struct Sums {
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // dk and dv, or dq and nothing
 };
 
-struct Weights {
-    uint32_t p[HALF * TILE / 256], ds[HALF * TILE / 256]; // BF16 pairs: the first operand of the next products
-};
+// Of the own rows and ROWS streamed ones, in BF16 pairs: the first operand of the next products.
+template <int ROWS> struct Weights { uint32_t p[HALF * ROWS / 256], ds[HALF * ROWS / 256]; };
+
+// The first own row of a warpgroup within the buffer that it reads.
+template <int HEAD> __device__ static inline int own_row(const Place &place) {
+    return OWN_BUFFERS<HEAD> == 2 ? place.half * HALF : 0;
+}
 
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
@@ -107,20 +40,26 @@ __device__ static inline void turn_pass(const Place &place) {
     if (place.alternate) named_barrier_tell(1 + (place.half ^ 1), COMPUTING * 128);
 }
 
-// d = own rows times the rows of a streamed tile.
-template <int COLUMNS>
+// d = own rows times the rows of a streamed tile, 16 columns of the head at a time, four times in each panel.
+template <int HEAD, bool KEYS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, const bf16 *tile) {
+    constexpr int own_panel = PANEL_BYTES < PAIR_ROWS < HEAD >>>> 4, panel = PANEL_BYTES < TILE_ROWS < HEAD,
+                  KEYS >>>> 4;
     uint64_t other = wgmma_operand(tile);
 #pragma unroll
     for (int k = 0; k < HEAD / 16; k++)
-        wgmma_rows(d, own + k * WGMMA_NEXT_COLUMNS, other + k * WGMMA_NEXT_COLUMNS, k > 0);
+        wgmma_rows(d, own + k / 4 * own_panel + k % 4 * WGMMA_NEXT_COLUMNS,
+                   other + k / 4 * panel + k % 4 * WGMMA_NEXT_COLUMNS, k > 0);
     wgmma_commit();
 }
 
-// The sums of COLUMNS rows of a streamed pair.
-template <bool KEYS, int COLUMNS>
-__device__ static inline void add_products(Sums &sums, const Weights &weights, const Pair &pair, int from) {
-    uint64_t first = wgmma_operand(pair.first + from * HEAD), second = wgmma_operand(pair.second + from * HEAD);
+// The sums of COLUMNS rows of a streamed pair of tiles, from a slot on.
+template <int HEAD, bool KEYS, int COLUMNS>
+__device__ static inline void add_products(Sums<HEAD> &sums, const Weights<TILE_ROWS<HEAD, KEYS>> &weights,
+                                           const Shared *shared, int slot, int from) {
+    constexpr int panel = PANEL_BYTES<TILE_ROWS<HEAD, KEYS>>;
+    uint64_t first = wgmma_operand(streamed_first<HEAD, KEYS>(shared, slot) + from * PANEL, panel);
+    uint64_t second = wgmma_operand(streamed_second<HEAD, KEYS>(shared, slot) + from * PANEL, panel);
     if constexpr (KEYS) {
 #pragma unroll
         for (int k = 0; k < COLUMNS / 16; k++)
@@ -132,7 +71,8 @@ __device__ static inline void add_products(Sums &sums, const Weights &weights, c
 }
 
 // What add_products reads and continues is complete.
-template <bool KEYS> __device__ static inline void products_hold(Sums &sums, Weights &weights) {
+template <bool KEYS, int HEAD, int ROWS>
+__device__ static inline void products_hold(Sums<HEAD> &sums, Weights<ROWS> &weights) {
     wgmma_hold(sums.first);
     wgmma_hold(weights.ds);
     if constexpr (KEYS) {
@@ -141,7 +81,7 @@ template <bool KEYS> __device__ static inline void products_hold(Sums &sums, Wei
     }
 }
 
-// Scores that no query may see become -inf; `from` is the first streamed row.
+// Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
 #pragma unroll
@@ -166,8 +106,8 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
     wgmma_hold(s);
 }
 
-template <bool KEYS, int COUNT>
-__device__ static inline void weights_from(Weights &weights, const float (&p)[COUNT], const float (&dp)[COUNT],
+template <bool KEYS, int ROWS, int COUNT>
+__device__ static inline void weights_from(Weights<ROWS> &weights, const float (&p)[COUNT], const float (&dp)[COUNT],
                                            const Place &place, const float *delta) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 4) {
@@ -186,48 +126,66 @@ __device__ static inline void weights_from(Weights &weights, const float (&p)[CO
     }
 }
 
-// One streamed tile, rows `from` to from + COLUMNS of it, up to its weights. With PREVIOUS the sums of the tile before
-// it come first, and its buffer is free then.
-template <bool KEYS, int COLUMNS, bool PREVIOUS>
-__device__ static inline void tile_run(Shared *shared, const Place &place, Sums &sums, Weights &weights,
-                                       Ring<STAGES> stage, int previous, int from, bool diagonal, float scale) {
-    const Pair &pair = shared->streamed[stage.index];
-    const float *lse = shared->streamed_statistics[stage.index] + from, *delta = lse + TILE;
+// One streamed tile, rows `from` to from + COLUMNS of it, up to its weights; its first row is the own block's row
+// `origin` where it is a diagonal one. With PREVIOUS the sums of the tile before it come first, and its slot is free
+// then.
+template <int HEAD, bool KEYS, int COLUMNS, bool PREVIOUS>
+__device__ static inline void tile_run(Shared *shared, const Place &place, Sums<HEAD> &sums,
+                                       Weights<TILE_ROWS<HEAD, KEYS>> &weights, Ring<STAGES> stage, int previous,
+                                       int from, bool diagonal, int origin, float scale) {
+    constexpr bool two_slots = TILE_SLOTS<HEAD, KEYS> == 2;
+    const float *lse = shared->streamed_statistics[stage.index] + from, *delta = lse + PAIR_ROWS<HEAD>;
     float s[COLUMNS / 2], dp[COLUMNS / 2];
     barrier_wait(&shared->streamed_full[stage.index], stage.phase);
     turn_wait(place);
     if constexpr (PREVIOUS) products_hold<KEYS>(sums, weights);
     wgmma_fence();
-    if constexpr (PREVIOUS) add_products<KEYS, TILE>(sums, weights, shared->streamed[previous], 0);
-    multiply_rows<COLUMNS>(s, place.own[0], pair.first + from * HEAD);
+    if constexpr (PREVIOUS) add_products<HEAD, KEYS, COLUMNS>(sums, weights, shared, previous, 0);
+    multiply_rows<HEAD, KEYS, COLUMNS>(s, place.own[0], streamed_first<HEAD, KEYS>(shared, stage.index) + from * PANEL);
     if constexpr (PREVIOUS) {
         wgmma_wait<1>();
         release(place, &shared->streamed_empty[previous]);
-        wgmma_fence();
     }
-    multiply_rows<COLUMNS>(dp, place.own[1], pair.second + from * HEAD);
+    if constexpr (two_slots) barrier_wait(&shared->streamed_full[stage.index + 1], stage.phase);
+    if constexpr (PREVIOUS || two_slots) wgmma_fence();
+    multiply_rows<HEAD, KEYS, COLUMNS>(dp, place.own[1],
+                                       streamed_second<HEAD, KEYS>(shared, stage.index) + from * PANEL);
     turn_pass(place);
     wgmma_wait<1>();
     wgmma_hold(s);
-    if (!PREVIOUS && diagonal) mask<KEYS, COLUMNS>(s, place, from);
+    if (!PREVIOUS && diagonal) mask<KEYS, COLUMNS>(s, place, origin);
     probabilities<KEYS>(s, place, lse, scale);
     // Complete already. The compiler moves the exponentials beyond the next wait, where nothing runs beside them, but
     // not across a loop.
     if constexpr (PREVIOUS) barrier_wait(&shared->streamed_full[stage.index], stage.phase);
     wgmma_wait<0>();
     wgmma_hold(dp);
+    if constexpr (two_slots) release(place, &shared->streamed_empty[stage.index + 1]);
     weights_from<KEYS>(weights, s, dp, place, delta);
 }
 
 // The sums of the tile that tile_run left behind.
-template <bool KEYS, int COLUMNS>
-__device__ static inline void tile_finish(Shared *shared, const Place &place, Sums &sums, Weights &weights, int stage,
-                                          int from) {
+template <int HEAD, bool KEYS, int COLUMNS>
+__device__ static inline void tile_finish(Shared *shared, const Place &place, Sums<HEAD> &sums,
+                                          Weights<TILE_ROWS<HEAD, KEYS>> &weights, int slot, int from) {
     products_hold<KEYS>(sums, weights);
     wgmma_fence();
-    add_products<KEYS, COLUMNS>(sums, weights, shared->streamed[stage], from);
+    add_products<HEAD, KEYS, COLUMNS>(sums, weights, shared, slot, from);
     wgmma_wait<0>();
-    release(place, &shared->streamed_empty[stage]);
+    release(place, &shared->streamed_empty[slot]);
+}
+
+// A tile that is out of the warpgroup's sight.
+__device__ static inline void tile_skip(Shared *shared, const Place &place, Ring<STAGES> stage) {
+    barrier_wait(&shared->streamed_full[stage.index], stage.phase);
+    turn_wait(place);
+    turn_pass(place);
+    release(place, &shared->streamed_empty[stage.index]);
+}
+
+template <int SLOTS> __device__ static inline void tile_next(Ring<STAGES> &stage) {
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) ring_next(stage);
 }
 
 __device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
@@ -238,7 +196,8 @@ __device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
 // A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads
 // swap their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
 // the maxima of a pair's first and second magnitudes, as bits.
-__device__ static inline uint32_t sum_store(float (&sum)[32], float scale, bf16 *to, int64_t stride, int rows,
+template <int COUNT>
+__device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             const Place &place, uint32_t largest) {
     wgmma_hold(sum);
     int quarter = place.pair / 2;
@@ -246,7 +205,7 @@ __device__ static inline uint32_t sum_store(float (&sum)[32], float scale, bf16 
     for (int lower = 0; lower < 2; lower++) {
         int row = place.row - place.half * HALF + lower * 8;
 #pragma unroll
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < COUNT / 16; side++) {
             uint32_t word[4], swapped[4], mine[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -273,43 +232,55 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-template <bool KEYS>
+template <int HEAD, bool KEYS>
 __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &place, Unit unit, int own,
                                        Ring<STAGES> &stage) {
     const Pair &pair = shared->own[own];
     const float *statistics = shared->own_statistics[own];
-    place.own[0] = wgmma_operand(pair.first + place.half * HALF * HEAD);
-    place.own[1] = wgmma_operand(pair.second + place.half * HALF * HEAD);
+    place.own[0] = wgmma_operand(pair.first + own_row<HEAD>(place) * PANEL);
+    place.own[1] = wgmma_operand(pair.second + own_row<HEAD>(place) * PANEL);
     if constexpr (!KEYS)
         for (int i = 0; i < 2; i++) {
-            place.lse[i] = statistics[place.row + i * 8];
-            place.delta[i] = statistics[TILE + place.row + i * 8];
+            int row = place.row - place.half * HALF + own_row<HEAD>(place) + i * 8;
+            place.lse[i] = statistics[row];
+            place.delta[i] = statistics[PAIR_ROWS<HEAD> + row];
         }
-    // Half of the diagonal tile is out of sight for one of the warpgroups: the first queries for the last keys, the
-    // last keys for the first queries.
+    // Half of the diagonal block is out of sight for one of the warpgroups: the first queries for the last keys, the
+    // last keys for the first queries. It is half a tile, or a whole one.
+    constexpr int ROWS = TILE_ROWS<HEAD, KEYS>, SLOTS = TILE_SLOTS<HEAD, KEYS>;
     constexpr int half_seen = KEYS ? 1 : 0, half_from = KEYS ? HALF : 0;
+    constexpr bool skips = ROWS == HALF, own_early = OWN_BUFFERS<HEAD> == 1;
     float scale = x.scale * LOG2_E;
-    Sums sums = {};
-    Weights weights;
-    int j = 0;
+    Sums<HEAD> sums = {};
+    Weights<ROWS> weights;
+    int j = 0, tiles = unit.tiles * (TILE / ROWS);
     if (place.half == half_seen) {
-        tile_run<KEYS, HALF, false>(shared, place, sums, weights, stage, 0, half_from, true, scale);
-        tile_finish<KEYS, HALF>(shared, place, sums, weights, stage.index, half_from);
-        ring_next(stage);
+        if constexpr (skips) {
+            tile_skip(shared, place, stage);
+        } else {
+            tile_run<HEAD, KEYS, HALF, false>(shared, place, sums, weights, stage, 0, half_from, true, half_from,
+                                              scale);
+            tile_finish<HEAD, KEYS, HALF>(shared, place, sums, weights, stage.index, half_from);
+        }
+        tile_next<SLOTS>(stage);
         j = 1;
     }
-    if (j < unit.tiles) {
-        tile_run<KEYS, TILE, false>(shared, place, sums, weights, stage, 0, 0, j == 0, scale);
+    if (j < tiles) {
+        tile_run<HEAD, KEYS, ROWS, false>(shared, place, sums, weights, stage, 0, 0, skips || j == 0,
+                                          skips ? place.half * HALF : 0, scale);
         int previous = stage.index;
-        ring_next(stage);
-        for (j++; j < unit.tiles; j++) {
-            tile_run<KEYS, TILE, true>(shared, place, sums, weights, stage, previous, 0, false, scale);
+        tile_next<SLOTS>(stage);
+        for (j++; j < tiles; j++) {
+            tile_run<HEAD, KEYS, ROWS, true>(shared, place, sums, weights, stage, previous, 0, false, 0, scale);
             previous = stage.index;
-            ring_next(stage);
+            tile_next<SLOTS>(stage);
         }
-        tile_finish<KEYS, TILE>(shared, place, sums, weights, previous, 0);
+        if constexpr (own_early) release(place, &shared->own_empty[own]);
+        tile_finish<HEAD, KEYS, ROWS>(shared, place, sums, weights, previous, 0);
+    } else if constexpr (own_early) {
+        release(place, &shared->own_empty[own]);
     }
-    release(place, &shared->own_empty[own]);
+    if constexpr (!own_early) release(place, &shared->own_empty[own]);
     int t = unit.block * TILE + place.half * HALF;
     int64_t token = (int64_t)(unit.head / x.sequence_heads) * x.T + t, column = unit.head % x.sequence_heads * HEAD;
     uint32_t largest = 0;
@@ -324,7 +295,7 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
     if (x.amax && t + warp_row < x.T) maximum_store(x, token + warp_row, largest);
 }
 
-__device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {
+template <int HEAD> __device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {
     int warp = (int)threadIdx.x / 32 % 4, lane = (int)threadIdx.x % 32;
     Place place = {};
     place.half = warpgroup;
@@ -333,17 +304,18 @@ __device__ static inline void compute_units(const Problem &x, Shared *shared, in
     place.signals = lane == 0;
     place.alternate = x.tuning.alternate;
     if (warpgroup == 1) turn_pass(place);
-    Ring<2> own = {};
+    Ring<OWN_BUFFERS<HEAD>> own = {};
     Ring<STAGES> stage = {};
     for (;; ring_next(own)) {
-        barrier_wait(&shared->own_full[own.index], own.phase);
-        int index = lane == 0 ? shared->unit[own.index] : 0; // the thread that will release it
+        int buffer = OWN_BUFFERS<HEAD> == 2 ? own.index : place.half;
+        barrier_wait(&shared->own_full[buffer], own.phase);
+        int index = lane == 0 ? shared->unit[buffer] : 0; // the thread that will release it
         index = warp_uniform(index);
         if (index < 0) return;
         Unit unit = unit_get(x, index);
         if (unit.keys)
-            unit_run<true>(x, shared, place, unit, own.index, stage);
+            unit_run<HEAD, true>(x, shared, place, unit, buffer, stage);
         else
-            unit_run<false>(x, shared, place, unit, own.index, stage);
+            unit_run<HEAD, false>(x, shared, place, unit, buffer, stage);
     }
 }

@@ -5,7 +5,7 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 is cuDNN's, but for the backward with heads of 64 on Hopper, where a kernel of our own takes
+// Attention in BF16 is cuDNN's, but for the backward with heads of 64 or 128 on Hopper, where a kernel of our own takes
 // half the time; in FP32, for exact comparisons, there are slow kernels of our own.
 static void attention_forward_op(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);

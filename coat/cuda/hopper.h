@@ -106,12 +106,13 @@ template <int COUNT> __device__ static inline void registers_take() {
 // elements (16 w + g, 2t), (16 w + g, 2t + 1) and (16 w + g + 8, 2t), (16 w + g + 8, 2t + 1). The first operand in
 // registers, (64, 16) at a time, is two such blocks with its pairs packed: a sum packed is an operand.
 
-// How an operand lies in shared memory: its address, and the distance between units of the swizzle. The same whether
-// the product sums along rows or down columns, which the instruction says; the second distance in the descriptor is
-// for wider tiles than these.
-__device__ static inline uint64_t wgmma_operand(const void *tile) {
-    const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4;
-    return swizzle_128 | distance << 32 | distance << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
+// How an operand lies in shared memory: its address, and the distance between units of the swizzle, 8 rows. The same
+// whether the product sums along rows or down columns, which the instruction says. Along rows it reads 16 columns of
+// one panel of 64; down columns all columns of 16 rows, element (row, column) in the unit row / 8 of the panel
+// column / 64: the second distance in the descriptor is that between panels, in bytes.
+__device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
+    const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
+    return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
 }
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
@@ -191,5 +192,26 @@ __device__ static inline void wgmma_columns(float (&d)[32], const uint32_t *a, u
                    "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
                    "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
                    "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// d (64, 128) += a (64, 16) b, a in registers, b (16, 128) in shared memory, row by row in two panels of 64 columns.
+__device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, uint64_t b) {
+    asm volatile("{ .reg .pred accumulate; setp.eq.b32 accumulate, 0, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+                 " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+                 " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"
+                 "{%64, %65, %66, %67}, %68, accumulate, 1, 1, 1; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+                   "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+                   "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+                   "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+                   "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
