@@ -9,7 +9,7 @@
 # when the study is started again, with more rates or seeds or after it was stopped; one that was stopped goes on from
 # its last checkpoint. A run has diverged if the trainer says so (exit code 4) or if it ended above the loss of its first
 # step; that is a result. Any other failure is told, the others go on, and the study ends with 1.
-# expected, without token files, on two cores: 54 runs of a minute, and five minutes for the sharpness.
+# expected, without token files, on two cores: 54 runs of a minute, and six minutes for the sharpness.
 #
 # Settings come from the environment:
 #   RECIPES="bf16 fp8-linear coat"     a recipe may have flags behind it: coat,scaling=tensor,head=fp8
@@ -161,7 +161,8 @@ work_on() { # NUMBER FUNCTION ITEM...
     local function=$2 item bad='' number=0
     worker=$1
     [ ${#gpus[@]} -lt 2 ] || export CUDA_VISIBLE_DEVICES=${gpus[$1 % ${#gpus[@]}]}
-    trap 'stopped=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM HUP
+    trap '' INT HUP # the study hands them on as TERM, once
+    trap 'stopped=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM
     for item in "${@:3}"; do
         number=$((number + 1))
         if [ -n "$stopped" ] || ! mkdir "$work/$function-$number" 2>/dev/null; then continue; fi # another's
@@ -274,7 +275,9 @@ write_page() {
         echo
         awk -v want=summary -f scripts/stability_tables.awk "$out/losses.txt" "$out/sharpness.txt"
         echo
-        echo "Sensitivity: how far the loss lies above its best on average over the rates; a run that diverged counts as the loss at the start. Curvature: (L(+ε) − 2 L(0) + L(−ε)) / ε², ε = $(awk "BEGIN { print 2 / ($points - 1) }"), mean ± standard deviation over $directions random directions, the same for all recipes but for each filter's norm, which is that of the weights', from the run at the best rate with seed ${seeds[0]}."
+        echo "Sensitivity: how far the loss lies above its best on average over the rates; a run that diverged counts as the loss at the start."
+        [ "$directions" -eq 0 ] ||
+            echo "Curvature: (L(+ε) − 2 L(0) + L(−ε)) / ε², ε = $(awk "BEGIN { print 2 / ($points - 1) }"), of the run at the best rate with seed ${seeds[0]}: mean ± standard deviation over $directions random directions, the same for all recipes but for the norm of each filter, which is that of its weights."
     } >"$out/stability.md"
     if python3 -c 'import matplotlib' 2>/dev/null; then
         run "$out/plot.log" python3 scripts/plot_stability.py "$out" || { failure "the pictures" $? "$out/plot.log" || return; }
