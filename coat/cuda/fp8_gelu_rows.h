@@ -5,9 +5,12 @@
 
 namespace {
 
+constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
+
 // A block stays and takes every gridDim.x-th row; a thread keeps its SPANS spans of 16 columns, THREADS spans apart. Its
 // part of the next row is on its way while this one is worked on; one barrier per row, for its maximum. `Op`:
-//   parameters: whether there are parameters of the columns, kept in shared memory; parameter(column) -> PairWords
+//   parameters: whether there are parameters of the columns, kept in shared memory where KEPT_BYTES hold them;
+//   parameter(column) -> PairWords
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
 //   sums: whether the columns are summed
@@ -26,8 +29,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
                                                                    const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP;
     static_assert(WARPS <= WARP, "a warp reads the maxima of all");
+    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(PairWords) <= KEPT_BYTES;
     __shared__ uint32_t maxima[2][WARPS];
-    __shared__ PairWords parameters[Op::parameters ? SPANS : 1][Op::parameters ? THREADS : 1]; // a thread's own
+    __shared__ PairWords parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -36,7 +40,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 #pragma unroll
         for (int s = 0; s < SPANS; s++) loaded[s] = op.load(row, min(column_of(s), w.cols - SPAN));
     };
-    if constexpr (Op::parameters) {
+    if constexpr (KEPT) {
 #pragma unroll
         for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
     }
@@ -56,8 +60,12 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
-            op.values(row, column_of(s), inside, now[s], factor,
-                      parameters[Op::parameters ? s : 0][Op::parameters ? threadIdx.x : 0], value[s], &own);
+            PairWords parameter = {};
+            if constexpr (KEPT)
+                parameter = parameters[s][threadIdx.x];
+            else if constexpr (Op::parameters)
+                parameter = op.parameter(min(column_of(s), w.cols - SPAN));
+            op.values(row, column_of(s), inside, now[s], factor, parameter, value[s], &own);
             if constexpr (Op::sums) {
 #pragma unroll
                 for (int i = 0; i < SPAN; i++) sum[s][i] += value[s][i];
@@ -69,7 +77,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
         if (lane == 0) maxima[turn][warp] = bits;
         __syncthreads(); // the other half of maxima is free since the barrier before
         bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
-        const float reciprocal = scale_reciprocal(row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state));
+        const float reciprocal = row_scale_reciprocal(row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state));
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             Pack<uint32_t, SPAN / 4> codes;
@@ -92,17 +100,24 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     }
 }
 
+inline RowWalk row_walk(Exec *exec, Tensor q) {
+    return {(char *)q.data, (float *)q.scale, NULL, exec->state, (int)q.rows, (int)q.cols, (int)q.stride, LOAD_ORDER};
+}
+
+// Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
+inline float *row_walk_sums(Exec *exec, const char *operation, int cols, int64_t *blocks) {
+    const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)cols * sizeof(float)));
+    if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, cols);
+    if (*blocks > most) *blocks = most;
+    return (float *)exec->workspace;
+}
+
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
 void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) {
-        const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
-        if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, w.cols);
-        if (blocks > most) blocks = most;
-        w.sums = (float *)exec->workspace;
-    }
+    if (sums) w.sums = row_walk_sums(exec, operation, w.cols, &blocks);
     gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
     LAUNCH_CHECK("gelu_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
@@ -112,8 +127,7 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
 // more rows on their way, fewer have the registers for sums.
 template <Format F, typename Op>
 void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor dbias, bool accumulate) {
-    const RowWalk w = {(char *)q.data, (float *)q.scale, NULL,          exec->state,
-                       (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
+    const RowWalk w = row_walk(exec, q);
     if (w.rows == 0 || w.cols == 0) return;
     if (w.cols <= 192 * SPAN)
         gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);

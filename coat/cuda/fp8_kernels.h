@@ -273,6 +273,11 @@ __device__ static inline float row_scale(uint32_t bits, float *address, bool fir
     return scale;
 }
 
+// 1 / scale of a row: of a power of two, without a division.
+__device__ static inline float row_scale_reciprocal(float scale) {
+    return __uint_as_float(0x7f000000u - __float_as_uint(scale));
+}
+
 // --- descriptors --------------------------------------------------------------------------------------------
 static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
