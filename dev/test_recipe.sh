@@ -57,6 +57,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
+    "fp8-linear --scaling token --recompute 0 --gradient-codes e4m3" \
     "coat --scaling tensor" "coat --scaling token --recompute 0" \
     "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-backward" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
