@@ -313,7 +313,7 @@ static int check_fp8(Bench *bench) {
                 snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)s.M, (long long)s.C,
                          s.group, s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "",
                          rows_name[s.rows]);
-                if (s.C <= 4096 && (s.rows < 2 || s.group)) check_norm(c, s); // without groups n has one scale
+                if (s.C <= 8192 && (s.rows < 2 || s.group)) check_norm(c, s); // without groups n has one scale
                 if (!s.rms && s.rows != 1 && (s.from_saved || !s.group)) check_gelu(c, s);
             }
         }
