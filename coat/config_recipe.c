@@ -40,10 +40,11 @@ static bool take_setting(Config *config, const char *key, const json_t *value) {
 static bool take_settings(Config *config, const json_t *settings) {
     if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
     Recipe before = config->recipe;
-    recipe_apply(&config->recipe, setting_is(settings, "saved", "coat")   ? RECIPE_COAT
-                                  : setting_is(settings, "linear", "fp8") ? RECIPE_FP8_LINEAR
-                                                                          : RECIPE_BF16);
-    config->recipe.scaling = SCALING_TENSOR; // of those that do not say it
+    const bool fp8 = setting_is(settings, "linear", "fp8");
+    recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
+                                  : fp8                                 ? RECIPE_FP8_LINEAR
+                                                                        : RECIPE_BF16);
+    if (fp8) config->recipe.scaling = SCALING_TENSOR; // of those that do not say it
     bool good = true;
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))

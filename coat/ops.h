@@ -172,7 +172,7 @@ typedef struct Ops {
     void (*norm_rebuild)(Exec *, Tensor n_t, Tensor n, Norm norm);
 
     // g (M, C) = (add ? g : 0) + d norm / d x * dn; dweight, dbias (1, C) FP32. Writes g.amax where present.
-    // dn may be BF16 SCALE_ROW.
+    // dn may be BF16 SCALE_ROW where norm.x is SCALE_GROUP.
     void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                           bool accumulate);
 
@@ -221,7 +221,8 @@ typedef struct Ops {
     // --- log ---------------------------------------------------------------------------------------------
     // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
     // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros); of
-    // one that is SCALE_ROW the scales, of which the largest does (0 where it is the smallest there is).
+    // one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large (0 where it is the
+    // smallest there is).
     void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
 } Ops;
 

@@ -23,6 +23,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_string(t, "moments", moments_names[r->moments]);
         return;
     }
+    const int recompute = r->recompute < 1 ? 0 : 1; // 2 has the bits of 1
     json_text_string(t, "linear", linear_names[r->linear]);
     json_text_string(t, "head", linear_names[r->head]);
     json_text_string(t, "saved", saved_names[r->saved]);
@@ -31,13 +32,12 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
         // rebuilt norms differ from the first ones in this mode alone
         if (r->norm_input == NORM_INPUT_RESIDUAL && (r->linear == LINEAR_BF16 || r->scaling == SCALING_TENSOR))
-            json_text_int(t, "recompute", r->recompute);
+            json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
-    if (r->linear == LINEAR_FP8 && r->gradient_codes != FMT_E5M2)
-        json_text_string(t, "gradient-codes", format_name(r->gradient_codes));
+    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes", format_name(r->gradient_codes));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
-    if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", r->recompute);
+    if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", recompute);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-backward", r->fast_accumulation_backward);
     json_text_string(t, "grads", format_name(r->grads));
     json_text_string(t, "moments", moments_names[r->moments]);
@@ -171,8 +171,17 @@ static void value_text(const json_t *value, char *text, size_t size) {
     text_printable(text);
 }
 
-static bool compare_settings(const json_t *theirs, const Config *config, const Exec *exec, const char *path,
-                             Error *err) {
+// Fills in what checkpoints of before the flag do not say: there was no choice.
+static void fill_settings(json_t *settings) {
+    static const char *const unsaid[][2] = {{"scaling", "tensor"}, {"gradient-codes", "e5m2"}};
+    const char *linear = json_string_value(json_object_get(settings, "linear"));
+    if (!linear || strcmp(linear, "fp8") != 0) return;
+    for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
+        if (!json_object_get(settings, unsaid[i][0]))
+            json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));
+}
+
+static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
@@ -181,6 +190,7 @@ static bool compare_settings(const json_t *theirs, const Config *config, const E
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
     if (!now) return false;
+    fill_settings(theirs);
     json_t *ours = json_object_get(now, "settings");
     bool good = true;
     for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {
@@ -215,7 +225,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&
-                compare_settings(settings, config, exec, path, err);
+                compare_settings(json_object_get(o, "settings"), config, exec, path, err);
     const json_t *guard = json_object_get(o, "guard");
     if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
         good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&

@@ -268,7 +268,7 @@ int main(int argc, char **argv) {
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench.config.recipe.cache_transposed = true;
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = 8192, shape->ffn = 16384;
+    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = 8192, shape->ffn = 20480;
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

@@ -6,6 +6,7 @@
 
 #include "coat/json.h"
 #include "coat/manifest.h"
+#include "coat/run_state.h"
 #include "coat/safetensors.h"
 #include "coat/weights.h"
 
@@ -155,12 +156,15 @@ static void test_scaling_recorded(void **state) {
     assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 2, "scaling-j", "\"recompute\": 1")); // has the same bits
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes\": \"e5m2\""));
     run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
     assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));
     run->arena.config.recipe.linear = LINEAR_BF16;
     assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-h", "\"scaling\""));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-i", "\"recompute\": 0"));
+    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-l", "\"gradient-codes\""));
     run_close(run);
 }
 
@@ -289,6 +293,43 @@ static void test_hostile_state(void **state) {
     run_close(run);
 }
 
+// What is said of a checkpoint's settings where the run's have changed.
+static void expect_said(Run *run, const char *folder, const char *expected) {
+    Error err;
+    RunState rs;
+    int kept = quiet_begin();
+    bool good = run_state_read(in(folder, "state.json"), &rs, &run->arena.config, &run->exec, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+// Codes of gradients are named as they change; and those and scales of runs from before there was a choice.
+static void test_older_settings(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    Recipe *recipe = &run->arena.config.recipe;
+    char folder[TEST_PATH];
+    recipe->gradient_codes = FMT_E4M3;
+    snprintf(folder, sizeof folder, "%s", save(run, "codes", &rs));
+    expect_said(run, folder, "");
+    recipe->gradient_codes = FMT_E5M2;
+    expect_said(run, folder, "resume: --gradient-codes was e4m3 and is now e5m2\n");
+    recipe->scaling = SCALING_TENSOR;
+    snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
+    replace_text(in(folder, "state.json"), "\"scaling\"", "\"unknown\"");
+    replace_text(in(folder, "state.json"), "\"gradient-codes\"", "\"unknown-too\"");
+    expect_said(run, folder, "");
+    recipe->scaling = SCALING_TOKEN;
+    expect_said(run, folder, "resume: --scaling was tensor and is now token\n");
+    recipe->scaling = SCALING_TENSOR;
+    recipe->gradient_codes = FMT_E4M3;
+    expect_said(run, folder, "resume: --gradient-codes was e5m2 and is now e4m3\n");
+    run_close(run);
+}
+
 // Weights alone: values as saved, masters that follow them, everything else zero.
 static void test_weights_only(void **state) {
     (void)state;
@@ -328,7 +369,7 @@ int main(void) {
         cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
         cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
         cmocka_unit_test(test_scaling_recorded), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_hostile_state),
-        cmocka_unit_test(test_weights_only)};
+        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
+        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only)};
     return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
 }

@@ -83,6 +83,13 @@ static void test_scaling(void **state) {
     assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TENSOR);
     go_on("--resume=6 --scaling token");
     assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TOKEN);
+    // of one that does not say it FP8 products have one scale per tensor; one that has none takes the default with them
+    record(7, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\"}");
+    record(8, "{" PLAIN "\"moments\":\"bf16\"}");
+    go_on("--resume=7");
+    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR && r->gradient_codes == FMT_E5M2);
+    go_on("--resume=8 --linear fp8");
+    assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
 }
 
 // What is not the record of a recipe is passed over whole, for an older one.

@@ -236,6 +236,8 @@ void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tens
                         bool accumulate) {
     const char *operation = "norm_backward";
     const Tensor all[] = {dn, norm.x, norm.weight};
+    if (dn.granularity != SCALE_NONE)
+        fatal(EXIT_DEVICE, "%s on the GPU: scales of dn's rows are built for a grouped x", operation);
     bool wide = tensor_wide(g);
     for (const Tensor &t : all) {
         require_format(operation, "a tensor", t, g.format);
