@@ -43,7 +43,8 @@ static void test_contradictions(void **state) {
     refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
     accept("--eval-only --val x --out o --resume");
     refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
-    refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER");
+    refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER&or --train");
+    refuse("--out o --prompt=", EXIT_USER, "--prompt: the text is empty");
     accept("--prompt hello --out o --resume");
     accept("--prompt hello --train x");
     refuse("--train x --memory-limit 80GB", EXIT_USER, "--memory-limit&--plan");
