@@ -104,6 +104,10 @@ if [ -w /dev/full ]; then
     [ $? -eq 2 ] && grep -q "standard output" "$folder/said" && ok "a full disk behind standard output" || bad "a full disk behind standard output"
 fi
 
+# what is said of memory that is not there is of use with the recipe
+refuses "memory in bf16" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len, --recompute, --saved coat;" --micro-batch 1000000 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in coat" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len;" --micro-batch 1000000 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
+
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
 "$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
@@ -156,6 +160,8 @@ for quiet in "" --quiet; do # a folder without a checkpoint
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq $((${#quiet} == 0)) ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
 done
+said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
+[[ $said == "step 20  val loss "* ]] && ok "an evaluation says nothing of settings that only training reads" || bad "an evaluation says nothing of settings that only training reads" "$said"
 refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
 refuses "a checkpoint of another shape" 2 "its model has channels 32 and this run" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 
