@@ -182,7 +182,8 @@ static bool compare_settings(const json_t *theirs, const Config *config, const E
     json_text_free(&t);
     if (!now) return false;
     json_t *ours = json_object_get(now, "settings");
-    bool good = true, trains = config->train[0] && !config->eval_only; // else most of them do nothing
+    bool good = true;
+    bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
     for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {
         const char *key = json_object_iter_key(at);
         json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
