@@ -900,6 +900,13 @@ static bool start_or_resume(Run *run, Error *err) {
     return true;
 }
 
+// The step that an evaluation is of; weights given by --model are as old as their folder's name says.
+static int64_t evaluated_step(const Run *run) {
+    const Config *c = &run->model.config;
+    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_step(c->model) : -1;
+    return named > 0 ? named : run->done.step;
+}
+
 static void report(Run *run) {
     Model *m = &run->model;
     const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
@@ -949,14 +956,14 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         if (!together(run, evaluate(m, run->val, batches, &loss, err), err)) return false;
         if (m->exec.rank == 0)
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
-                   (long long)run->done.step, loss);
+                   (long long)evaluated_step(run), loss);
     }
     if (c->eval_only && run->hellaswag) {
         int examples = hellaswag_examples(run->hellaswag);
         double share = (double)evaluate_hellaswag(m, run->hellaswag) / examples;
         if (m->exec.rank == 0)
             printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
-                   (long long)run->done.step, share, examples);
+                   (long long)evaluated_step(run), share, examples);
     }
     if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
     // until here nothing in --out has been touched: who ends the run now finds the old one as it was

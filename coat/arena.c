@@ -288,10 +288,13 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
 }
 
 // What a user can change about the largest category.
-static const char *category_advice(Category c) {
+static const char *category_advice(const Config *config, Category c) {
+    bool coat = config->recipe.saved == SAVED_COAT && config->recipe.recompute > 0; // nothing smaller is kept
     switch (c) {
     case CATEGORY_SAVED:
-    case CATEGORY_SCRATCH: return "--micro-batch, --seq-len, --recompute, --saved coat";
+    case CATEGORY_SCRATCH:
+        if (coat) return "--micro-batch, --seq-len";
+        return "--micro-batch, --seq-len, --recompute, --saved coat";
     case CATEGORY_LOGITS: return "--logits-chunk";
     case CATEGORY_MOMENTS: return "--moments coat, --zero 1";
     case CATEGORY_MASTER: return "--master split16, --zero 1";
@@ -316,7 +319,7 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
         err, EXIT_DEVICE,
         "memory: the run needs %.2f GB (%s); most of it is %s, %.2f GB, which these shrink: %s; see --plan",
         (double)arena->total_bytes / 1e9, why.text, category_name((Category)largest),
-        (double)arena->category_bytes[largest] / 1e9, category_advice((Category)largest));
+        (double)arena->category_bytes[largest] / 1e9, category_advice(&arena->config, (Category)largest));
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------

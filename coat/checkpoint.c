@@ -48,7 +48,11 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
 }
 
 int64_t checkpoint_step(const char *folder) {
-    return step_of(path_base(folder));
+    char path[PATH_BUFFER];
+    int length = snprintf(path, sizeof path, "%s", folder);
+    if (length < 0 || (size_t)length >= sizeof path) return -1;
+    while (length > 0 && path[length - 1] == '/') path[--length] = 0;
+    return step_of(path_base(path));
 }
 
 static int compare_descending(const void *a, const void *b) {
@@ -251,7 +255,12 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
     char name[NAME_BUFFER];
     step_name(name, "", step, "");
     if (!path_join(folder, size, out, name, err)) return false;
-    if (path_is_folder(folder)) return check_folder(folder, true, err);
+    if (path_is_folder(folder)) {
+        Error why;
+        return check_folder(folder, true, &why) ||
+               error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
+                         why.text);
+    }
     int64_t *steps;
     int count = checkpoint_steps(out, &steps, err);
     if (count > 0)

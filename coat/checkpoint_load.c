@@ -15,16 +15,17 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
 
-// The model of the files must be the run's, whichever flags it was given by.
+// The model of the files must be the run's, whichever flags it was given by. What follows from other fields comes after
+// them, so that the error names what was asked for.
 static bool compare_shapes(const char *path, const ModelShape *files, const ModelShape *run, Error *err) {
     const struct {
         const char *name;
         int there, here;
     } fields[] = {{"layers", files->layers, run->layers},
+                  {"channels", files->channels, run->channels},
                   {"heads", files->heads, run->heads},
                   {"kv-heads", files->kv_heads, run->kv_heads},
                   {"head-dim", files->head_dim, run->head_dim},
-                  {"channels", files->channels, run->channels},
                   {"ffn", files->ffn, run->ffn},
                   {"vocab", files->vocab, run->vocab},
                   {"positions", files->positions, run->positions},

@@ -5,6 +5,7 @@
 
 #include "config_recipe.h"
 #include "flags.h"
+#include "tensors.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
     // The same in every recipe.
@@ -236,6 +237,13 @@ static bool finish_shape(const Parse *p, Error *err) {
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
+    size_t length;
+    const char *unmatched = given(p, "moments-fp32") ? moments_unmatched(r->moments_fp32, &length) : NULL;
+    if (unmatched)
+        return error_set(err, EXIT_USER,
+                         "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, "
+                         "or a beginning as fc*, with commas and no spaces between",
+                         (int)length, unmatched);
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
@@ -280,14 +288,16 @@ static bool check_given(const Parse *p, Error *err) {
         return error_set(err, EXIT_USER,
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (c->train[0] && !c->eval_only) return true;
+    if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
+        return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
     if (!c->prompt[0] && !c->eval_only)
         return error_set(
             err, EXIT_USER,
             "--train is missing: give token files (--train 'data/*.bin'), or --plan; --help lists all flags");
     if (!c->model_from_files && !c->resume)
-        return error_set(err, EXIT_USER,
-                         "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume, or --train",
-                         c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model");
+        return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume%s",
+                         c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model",
+                         c->eval_only ? "" : ", or --train");
     return true;
 }
 

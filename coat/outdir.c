@@ -38,15 +38,15 @@ bool out_prepare(const Config *config, Lock *lock, Error *err) {
     if (config->resume || config->overwrite) return true;
     DIR *dir = opendir(config->out);
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
-    bool ok = true;
-    for (struct dirent *e; ok && (e = readdir(dir));)
-        if (is_run_file(e->d_name))
-            ok = error_set(err, EXIT_DATA,
-                           "--out %s: holds a run already (%s); continue it with --resume, replace it with "
-                           "--overwrite, or choose another folder",
-                           config->out, e->d_name);
+    char found[256] = ""; // the last by name, whatever the order of the folder: the newest checkpoint if there is one
+    for (struct dirent *e; (e = readdir(dir));)
+        if (is_run_file(e->d_name) && strcmp(e->d_name, found) > 0) snprintf(found, sizeof found, "%s", e->d_name);
     closedir(dir);
-    return ok;
+    if (!found[0]) return true;
+    return error_set(err, EXIT_DATA,
+                     "--out %s: holds a run already (%s); continue it with --resume, replace it with --overwrite, or "
+                     "choose another folder",
+                     config->out, found);
 }
 
 bool out_clear(const Config *config, Error *err) {

@@ -193,6 +193,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     fill_settings(theirs);
     json_t *ours = json_object_get(now, "settings");
     bool good = true;
+    bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
     for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {
         const char *key = json_object_iter_key(at);
         json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
@@ -205,7 +206,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
                              "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
                              "weights with --model",
                              path, key, before, after);
-        else if (strcmp(key, "steps") != 0 && exec->rank == 0)
+        else if (trains && strcmp(key, "steps") != 0 && exec->rank == 0)
             fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
     }
     json_decref(now);

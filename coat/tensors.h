@@ -97,6 +97,9 @@ typedef struct {
 // the states as `config->zero` says.
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
+// The first of the patterns of --moments-fp32, of *length characters, that is no parameter's; NULL: there is none.
+const char *moments_unmatched(const char *patterns, size_t *length);
+
 // Number of parameters (padding rows of the vocabulary not counted).
 int64_t model_parameters(const ModelShape *shape);
 

@@ -80,6 +80,24 @@ static TensorLayout layout_of(const TableRow *row, const Config *c, Category cat
     return t;
 }
 
+// Whether a pattern is the name, or its beginning with a * behind.
+static bool name_matches(const char *pattern, size_t length, const char *name) {
+    const char *star = (const char *)memchr(pattern, '*', length);
+    size_t prefix = star ? (size_t)(star - pattern) : length;
+    return strncmp(pattern, name, prefix) == 0 && (star || name[prefix] == '\0');
+}
+
+const char *moments_unmatched(const char *patterns, size_t *length) {
+    for (const char *p = patterns; *p; p += *length + (p[*length] == ',')) {
+        bool found = false;
+        *length = strcspn(p, ",");
+        for (int id = 0; id < TENSOR_COUNT && !found; id++)
+            found = tensor_table[id].row.hf_name && name_matches(p, *length, tensor_table[id].row.name);
+        if (!found) return p;
+    }
+    return NULL;
+}
+
 // Moments of one parameter: 8-bit for the two-dimensional ones (positions, norms and biases are small and keep
 // FP32), unless exempted by name.
 static bool moments_exempt(const Recipe *r, const TableRow *row, TensorId id) {
@@ -87,9 +105,7 @@ static bool moments_exempt(const Recipe *r, const TableRow *row, TensorId id) {
     if (!row->row.decay || id == WPE) return true;
     for (const char *p = r->moments_fp32; *p;) {
         size_t length = strcspn(p, ",");
-        const char *star = (const char *)memchr(p, '*', length);
-        size_t prefix = star ? (size_t)(star - p) : length;
-        if (strncmp(p, row->row.name, prefix) == 0 && (star || row->row.name[prefix] == '\0')) return true;
+        if (name_matches(p, length, row->row.name)) return true;
         p += length + (p[length] == ',');
     }
     return false;

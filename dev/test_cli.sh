@@ -89,6 +89,8 @@ fi
 before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
 refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
 [ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
+mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
+refuses "and its newest checkpoint is named" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
 "$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
 
 before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
@@ -101,6 +103,10 @@ if [ -w /dev/full ]; then
     "$program" --plan >/dev/full 2>"$folder/said"
     [ $? -eq 2 ] && grep -q "standard output" "$folder/said" && ok "a full disk behind standard output" || bad "a full disk behind standard output"
 fi
+
+# what is said of memory that is not there is of use with the recipe
+refuses "memory in bf16" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len, --recompute, --saved coat;" --micro-batch 1000000 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in coat" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len;" --micro-batch 1000000 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
 
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
@@ -121,7 +127,7 @@ diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/nu
 # --- damaged checkpoints
 damage() { # NAME PATTERN: `resume=20` of a damaged copy is refused, plain `resume` takes the one before
     local name=$1 pattern=$2
-    refuses "$name: asked for by number" 2 "$pattern" "${long[@]}" --out "$folder/d" --resume=20
+    refuses "$name: asked for by number" 2 "$pattern.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
     if "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
         diff -r "$folder/straight/step-00000020" "$folder/d/step-00000020" >/dev/null; then
         ok "$name: skipped with a line, and made again from the one before"
@@ -154,8 +160,10 @@ for quiet in "" --quiet; do # a folder without a checkpoint
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq $((${#quiet} == 0)) ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
 done
+said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
+[[ $said == "step 20  val loss "* ]] && ok "an evaluation says nothing of settings that only training reads" || bad "an evaluation says nothing of settings that only training reads" "$said"
 refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
-refuses "a checkpoint of another shape" 2 "head-dim|channels" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "a checkpoint of another shape" 2 "its model has channels 32 and this run" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 
 # --- the FP8 tensors in the log
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null

@@ -43,10 +43,16 @@ static void test_contradictions(void **state) {
     refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
     accept("--eval-only --val x --out o --resume");
     refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
-    refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER");
+    refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER&or --train");
+    refuse("--out o --prompt=", EXIT_USER, "--prompt: the text is empty");
     accept("--prompt hello --out o --resume");
     accept("--prompt hello --train x");
     refuse("--train x --memory-limit 80GB", EXIT_USER, "--memory-limit&--plan");
+    refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn: no parameter&qkvw");
+    refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc: no parameter&fc*");
+    refuse("--train x --moments-fp32 *w,,wte", EXIT_USER, "--moments-fp32 : no parameter");
+    accept("--train x --moments-fp32 wte,fc*");
+    accept("--train x --moments-fp32 *");
     refuse("--train x --gpus 8", EXIT_USER, "--gpus&--plan");
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,

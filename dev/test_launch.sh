@@ -62,6 +62,19 @@ has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--toke
 said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot share is refused" "$said" || has "a batch that three GPUs cannot share is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
 said=$(GPUS=many "$script" --dry-run 2>&1) && bad "a number of GPUs that is none is refused" || ok "a number of GPUs that is none is refused"
 
+said=$(GPUS=16 "$script" --dry-run 2>&1) && bad "the largest micro-batch that fits is named" "$said" || has "the largest micro-batch that fits is named" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
+said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is said" "$said" || has "a program that is not built is said" "$said" "$folder/none is not there: make builds it"
+said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who uses it" "$said" || has "launch.sh alone says who uses it" "$said" "run one of them"
+
+# --help says what a script is for, and runs nothing
+for script in scripts/*.sh scripts/*.sbatch; do
+    case $script in scripts/launch.sh | scripts/check_gpu.sh) continue ;; esac
+    said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
+done
+has "that of the run_gpt2 scripts lists the settings too" "$(scripts/run_gpt2_124M.sh --help)" "RESTARTS=0"
+script=scripts/run_gpt2_124M.sh
+
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
 PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ] && ok "it runs once" || bad "it runs once"
@@ -77,4 +90,6 @@ has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --ki
 line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' MICRO_BATCH=16 bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
 has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
 has "and all GPUs share the states" "$line" "--zero 1"
+has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
+said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M"
 exit $failures

@@ -47,8 +47,8 @@ shows "a batch that FP8 cannot take" $? 'bf16:' 'note: --recipe bf16: .*--micro-
 ]*'
 train refused 2 --channels 40 --recipe coat
 [ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ] && ok "asked for by name, it is an error" || bad "asked for by name, it is an error" "$(cat "$folder/said")"
-said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002" 2>&1)
-[[ $said == '{"step":0,"val_loss":'* ]] && ok "such a model is evaluated as it was trained, with no note" || bad "such a model is evaluated" "$said"
+said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002/" 2>&1)
+[[ $said == '{"step":2,"val_loss":'* ]] && ok "such a model is evaluated as it was trained, with no note" || bad "such a model is evaluated" "$said"
 said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --prompt 'static ' --sample-tokens 5 --quiet 2>&1)
 [[ $said == 'static '* ]] && ok "and sampled from" || bad "and sampled from" "$said"
 mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"

@@ -86,7 +86,11 @@ $(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it makes the checksum
 $(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matrix products are several times slower)
 $(call report,MPI,$(FOUND_MPI),no runs over several processes on CPUs)
 $(call report,cmocka,$(FOUND_CMOCKA),no unit tests)
+ifeq ($(call wanted,CUDA),)
+$(info left out nvcc, as CUDA=0 says: no GPU program; train_gpt2_fp8_cpu runs everywhere)
+else
 $(call report,nvcc,$(FOUND_NVCC),no GPU program; train_gpt2_fp8_cpu runs everywhere)
+endif
 ifneq ($(FOUND_NVCC),)
 $(call report,cuDNN,$(FOUND_CUDNN),no GPU program (it does the attention))
 $(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh fetches its headers (or say CUDNN_FRONTEND=folder))

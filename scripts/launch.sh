@@ -14,6 +14,8 @@
 #   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5)
 #   PROGRAM=./train_gpt2_fp8
 set -euo pipefail
+[ -n "${name:-}" ] || { echo "launch.sh: scripts/run_gpt2_124M.sh and its like use it; run one of them" >&2; exit 1; }
+case ${1:-} in -h | --help) sed -s -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" "$(dirname "$0")/launch.sh"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 
 gpus=${GPUS:-1} dry_run=
@@ -38,7 +40,10 @@ train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out} micro_
 recipe=${RECIPE:-coat}
 pass=$((micro_batch * 1024 * gpus))
 if [ $((batch_tokens % pass)) -ne 0 ]; then
-    echo "$name: $batch_tokens tokens per step are no multiple of $micro_batch x 1024 tokens on $gpus GPUs; choose another MICRO_BATCH or GPUS" >&2
+    for ((fits = micro_batch; fits > 0 && batch_tokens % (fits * 1024 * gpus); fits--)); do :; done
+    advice="choose another MICRO_BATCH or GPUS"
+    [ "$fits" -eq 0 ] || advice="MICRO_BATCH=$fits fits"
+    echo "$name: $batch_tokens tokens per step are no multiple of $micro_batch x 1024 tokens on $gpus GPUs; $advice" >&2
     exit 1
 fi
 
@@ -62,6 +67,10 @@ if [ -n "$dry_run" ]; then
     printf '%q ' "${command[@]}" | sed 's/ $//'
     echo
     exit 0
+fi
+if [ "${LAUNCHER:-mpirun}" != srun ] && ! command -v "${PROGRAM:-./train_gpt2_fp8}" >/dev/null; then
+    echo "${PROGRAM:-./train_gpt2_fp8} is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2
+    exit 1
 fi
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0

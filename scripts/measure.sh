@@ -11,6 +11,7 @@
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
 # GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 train=$1
 shift

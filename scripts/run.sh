@@ -5,6 +5,7 @@
 #
 #   STEPS=50 OUT=runs/short scripts/run.sh     settings come from the environment
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that started this; its settings also come by name
 

@@ -8,6 +8,7 @@
 # On Debian and Ubuntu as root it installs packages; elsewhere it prints the commands and ends with 1. Where
 # nvcc is, it also fetches the headers of the cuDNN frontend (a Python package, of which only the headers are kept).
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 
 level=${1:-}

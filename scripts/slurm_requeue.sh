@@ -16,6 +16,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^#SBATCH/{/^#SBATCH/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 cd "${SLURM_SUBMIT_DIR:-.}"
 out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
 

@@ -12,6 +12,7 @@
 # A suite that ends with an error but reports no failure has crashed: one failure. One that succeeds and reports
 # nothing is one test; exit status 77 without a report is one skipped test.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that started this; its settings also come by name
 

@@ -8,6 +8,7 @@
 # Needs python3 with tiktoken or tokenizers for the tokens. One H200 takes under 3 minutes; expect a validation loss
 # of about 1.25 where the folder holds PyTorch and its companions (170 M tokens; the loss depends on them).
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 vocabulary=$1 recipe=${2:-bf16}
 root=$(cd "$(dirname "$0")/.." && pwd)
