@@ -303,6 +303,19 @@ static const char *category_advice(const Config *config, Category c) {
     }
 }
 
+// "; --micro-batch 12 would fit", as far as the device tells.
+static void say_what_fits(const Arena *arena, Exec *exec, char *text, size_t size) {
+    const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
+    text[0] = '\0';
+    if (left <= 0) return;
+    const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    int fits = arena_largest_micro_batch(&arena->config, arena->ranks, device, (size_t)left);
+    if (fits == 0)
+        snprintf(text, size, "; not even --micro-batch 1 would fit");
+    else if (fits < arena->config.micro_batch)
+        snprintf(text, size, "; --micro-batch %d would fit", fits);
+}
+
 bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     Error why;
     arena->rank = exec->rank;
@@ -315,10 +328,12 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     int largest = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++)
         if (arena->category_bytes[c] > arena->category_bytes[largest]) largest = c;
+    char fits[64];
+    say_what_fits(arena, exec, fits, sizeof fits);
     return error_set(
         err, EXIT_DEVICE,
-        "memory: the run needs %.2f GB (%s); most of it is %s, %.2f GB, which these shrink: %s; see --plan",
-        (double)arena->total_bytes / 1e9, why.text, category_name((Category)largest),
+        "memory: the run needs %.2f GB (%s)%s; most of it is %s, %.2f GB, which these shrink: %s; see --plan",
+        (double)arena->total_bytes / 1e9, why.text, fits, category_name((Category)largest),
         (double)arena->category_bytes[largest] / 1e9, category_advice(&arena->config, (Category)largest));
 }
 

@@ -100,6 +100,8 @@ typedef struct Ops {
     // The run's only allocation (256-byte aligned, contents undefined); NULL with err when it does not fit.
     void *(*allocate)(Exec *, size_t bytes, Error *err);
     void (*release)(Exec *, void *memory);
+    // Bytes that it could have, about; 0 = unknown, as in a table without it.
+    int64_t (*memory_free)(Exec *);
     // Host memory that downloads reach fastest; NULL where there is none to be had. A table without the two: malloc().
     void *(*host_allocate)(Exec *, size_t bytes);
     void (*host_release)(Exec *, void *memory);

@@ -49,6 +49,7 @@ refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
+refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --micro-batch 1000000
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -196,4 +197,8 @@ refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d
 for recipe in bf16 fp8-linear coat; do
     "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
 done
+
+# --- the list of flags
+difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown)) && ok "docs/flags.md has every flag as it is" ||
+    bad "docs/flags.md has every flag as it is: make it again as its head says" "$difference"
 exit $failures

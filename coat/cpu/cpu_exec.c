@@ -63,6 +63,11 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
+int64_t cpu_memory_free(Exec *exec) {
+    (void)exec;
+    return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+}
+
 void cpu_release(Exec *exec, void *memory) {
     (void)exec;
     free(memory);

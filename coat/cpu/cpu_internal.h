@@ -124,6 +124,7 @@ bool cpu_open(Exec *exec, const Config *config, Error *err);
 void cpu_close(Exec *exec);
 void *cpu_allocate(Exec *exec, size_t bytes, Error *err);
 void cpu_release(Exec *exec, void *memory);
+int64_t cpu_memory_free(Exec *exec);
 void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes);
 void cpu_zero(Exec *exec, void *device, size_t bytes);
 void cpu_synchronize(Exec *exec);

@@ -8,6 +8,7 @@ const Ops *cpu_ops(void) {
         .close = cpu_close,
         .allocate = cpu_allocate,
         .release = cpu_release,
+        .memory_free = cpu_memory_free,
         .upload = cpu_copy,
         .download = cpu_copy,
         .zero = cpu_zero,

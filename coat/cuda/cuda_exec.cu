@@ -174,6 +174,12 @@ void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     return NULL;
 }
 
+int64_t cuda_memory_free(Exec *exec) {
+    (void)exec;
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
+}
+
 void cuda_release(Exec *exec, void *memory) {
     cuda_synchronize(exec);
     CUDA_CHECK(cudaFree(memory), "releasing memory");

@@ -154,6 +154,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err);
 void cuda_close(Exec *exec);
 void *cuda_allocate(Exec *exec, size_t bytes, Error *err);
 void cuda_release(Exec *exec, void *memory);
+int64_t cuda_memory_free(Exec *exec);
 void *cuda_host_allocate(Exec *exec, size_t bytes);
 void cuda_host_release(Exec *exec, void *memory);
 void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes);

@@ -84,6 +84,7 @@ extern "C" const Ops *cuda_ops(void) {
         .close = cuda_close,
         .allocate = cuda_allocate,
         .release = cuda_release,
+        .memory_free = cuda_memory_free,
         .host_allocate = cuda_host_allocate,
         .host_release = cuda_host_release,
         .upload = cuda_upload,
