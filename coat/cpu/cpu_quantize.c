@@ -77,22 +77,6 @@ void scale_over_rows(Tensor q_t, Tensor q) {
     *(float *)q_t.scale = largest;
 }
 
-static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x);
-
-void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
-    if (q.granularity == SCALE_ROW) {
-        quantize_stored(exec, (Tensor){0}, q_t, q);
-        return;
-    }
-    int64_t blocks = (q.rows + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
-#pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static)
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t begin = b * CPU_CODE_ROWS;
-        transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, (const uint8_t *)q.data + begin * q.stride, q.stride,
-                        smaller(CPU_CODE_ROWS, q.rows - begin), q.cols);
-    }
-}
-
 // --- tensors that are stored plainly -------------------------------------------------------------------------
 
 static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
@@ -100,8 +84,9 @@ static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, Row
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// The maximum of x; those of the rows go to amax, where present.
-static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax) {
+// The maximum of x; those of the rows go to amax, where present, and to by_row, where present, the codes of x with a
+// scale per row.
+static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
@@ -112,7 +97,9 @@ static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax) {
         real *buffer = scratch_take(&slot, x.cols);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < x.rows; row++) {
-            uint32_t bits = cpu->kernels->maximum_bits(row_load(cpu, x, row, 0, x.cols, buffer), x.cols);
+            const real *values = row_load(cpu, x, row, 0, x.cols, buffer);
+            uint32_t bits =
+                by_row.data ? store_scaled_row(cpu, by_row, row, values) : cpu->kernels->maximum_bits(values, x.cols);
             if (amax) amax[row] = bits;
             largest = larger_bits(largest, bits);
         }
@@ -126,21 +113,18 @@ static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
 }
 
-// The codes of x with a scale per row. Returns the maximum of x.
-static uint32_t scale_stored_rows(Exec *exec, Tensor q, Tensor x) {
-    const Cpu *cpu = cpu_of(exec);
-    Scratch scratch = scratch_begin(exec);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
-    uint32_t largest = 0;
-#pragma omp parallel num_threads(threads) reduction(max : largest)
-    {
-        Scratch slot = scratch_slot(&scratch);
-        real *buffer = scratch_take(&slot, x.cols);
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < x.rows; row++)
-            largest = larger_bits(largest, store_scaled_row(cpu, q, row, row_load(cpu, x, row, 0, x.cols, buffer)));
+void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
+    if (q.granularity == SCALE_ROW) {
+        quantize_stored(exec, (Tensor){0}, q_t, q);
+        return;
     }
-    return largest;
+    int64_t blocks = (q.rows + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
+#pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t begin = b * CPU_CODE_ROWS;
+        transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, (const uint8_t *)q.data + begin * q.stride, q.stride,
+                        smaller(CPU_CODE_ROWS, q.rows - begin), q.cols);
+    }
 }
 
 // Copies x to q in q's plain format, row by row.
@@ -168,10 +152,10 @@ void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
         copy_plain(exec, "quantize_forward", q, x);
     } else if (q.data && q.granularity == SCALE_ROW) {
         require_plain("quantize_forward", x);
-        note_maximum(exec, scale_stored_rows(exec, q, x));
+        note_maximum(exec, stored_maximum(exec, x, NULL, q));
     } else if (q.data) {
         require_plain("quantize_forward", x);
-        write_scale(exec, q, stored_maximum(exec, x, q.amax));
+        write_scale(exec, q, stored_maximum(exec, x, q.amax, (Tensor){0}));
         quantize_stored(exec, q, (Tensor){0}, x);
     }
 }
@@ -209,7 +193,7 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
 
 // The maximum of a gradient: from those of its rows where its producer left them.
 static uint32_t gradient_maximum(Exec *exec, Tensor dy, uint32_t *amax) {
-    if (!dy.amax) return stored_maximum(exec, dy, amax);
+    if (!dy.amax) return stored_maximum(exec, dy, amax, (Tensor){0});
     uint32_t largest = 0;
     for (int64_t row = 0; row < dy.rows; row++) largest = larger_bits(largest, dy.amax[row]);
     return largest;
@@ -236,7 +220,7 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
         if (!w.codes.data) continue;
         uint32_t maximum = w.codes.amax        ? *w.codes.amax
                            : left && w.maximum ? *w.maximum
-                                               : stored_maximum(exec, w.value, NULL);
+                                               : stored_maximum(exec, w.value, NULL, (Tensor){0});
         write_scale(exec, w.codes, maximum);
         quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
     }
@@ -245,6 +229,6 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
 void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
-        if (w.codes.data) *w.codes.amax = stored_maximum(exec, w.value, NULL);
+        if (w.codes.data) *w.codes.amax = stored_maximum(exec, w.value, NULL, (Tensor){0});
     }
 }
