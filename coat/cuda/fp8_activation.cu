@@ -149,7 +149,7 @@ template <bool BIAS> void hidden_rows(Exec *exec, const char *operation, Tensor 
                                  (char *)h.scale,         exec->state,
                                  (int)h.stride,           (int)(2 * ceil_div(h.cols, h.group)),
                                  group_bits_of(h)};
-    gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, false);
+    gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
 
 // What a source of fp8_gelu.h makes, as rows.
@@ -233,11 +233,11 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
         typedef GeluGradientOf<decltype(spans), true> Source;
         const RowsOf<true, Source> op = {Source{plain_spans<true>(dg), spans}};
         if (dh.format == FMT_E5M2)
-            gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dbias, accumulate);
+            gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dh_t, dbias, accumulate);
         else
-            gelu_rows_run<FMT_E4M3>(exec, operation, op, dh, dbias, accumulate);
+            gelu_rows_run<FMT_E4M3>(exec, operation, op, dh, dh_t, dbias, accumulate);
     });
-    fp8_transpose_codes(exec, dh_t, dh);
+    fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
 void require_gelu(const char *operation, Tensor g, Tensor h) {
@@ -280,7 +280,7 @@ void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
         if (by_row) {
             typedef GeluOf<PlainSpans<false>> Source;
             gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{plain_spans<false>(h)}}, g, Tensor{},
-                                    false);
+                                    Tensor{}, false);
         }
         if (cast) gelu_maxima<1, 4>(exec, g, h, maxima);
     }

@@ -12,8 +12,11 @@ namespace {
 
 // --- gelu ---------------------------------------------------------------------------------------------------
 // gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) without
-// the cancellation that the sum suffers for negative u. The hardware makes powers of two: the logarithm's factor is
-// in the constants.
+// the cancellation that the sum suffers for negative u; gelu'(x) = gate + 2 x u'(x) gate (1 - gate). The hardware makes
+// powers of two: the logarithm's factor is in the constants.
+//
+// x = t * scale, t the value of a code: the exponent is a polynomial of t too, with the scale in its factors, so that x
+// itself need not be made.
 constexpr float GELU_LINEAR = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
 constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
 constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
@@ -25,27 +28,36 @@ __device__ inline float power_of_two(float x) {
     return y;
 }
 
-__device__ inline float gelu_gate(float x) {
-    return fast_reciprocal(1.0f + power_of_two(x * fmaf(GELU_CUBIC, x * x, GELU_LINEAR)));
-}
+// A larger scale than this one changes no gate, as the smallest code is 2^-9, but would overflow.
+constexpr float GATE_SCALE_LARGEST = 1073741824.0f;
+
+struct GeluScaled {
+    float linear, cubic;       // of the exponent
+    float slope, slope_square; // 2 u'(x) x = t (slope + slope_square t^2)
+
+    __device__ explicit GeluScaled(float scale) {
+        scale = fminf(scale, GATE_SCALE_LARGEST);
+        const float cube = scale * scale * scale;
+        linear = GELU_LINEAR * scale, cubic = GELU_CUBIC * cube;
+        slope = SLOPE * scale, slope_square = SLOPE_SQUARE * cube;
+    }
+    __device__ float power(float t) const { return power_of_two(t * fmaf(cubic, t * t, linear)); }
+    // d * gelu'(x)
+    __device__ float gradient(float t, float d) const {
+        const float gate = fast_reciprocal(1.0f + power(t));
+        return d * gate * fmaf(fmaf(slope_square, t * t, slope), fmaf(-gate, t, t), 1.0f);
+    }
+};
 
 __device__ inline void gelu_span(float x[SPAN]) {
+    const GeluScaled gelu(1.0f);
 #pragma unroll
-    for (int i = 0; i < SPAN; i++) x[i] *= gelu_gate(x[i]);
-}
-
-// d *= gelu'(x) = gate + 2 x u'(x) gate (1 - gate)
-__device__ inline void gelu_gradient_span(const float x[SPAN], float d[SPAN]) {
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) {
-        const float gate = gelu_gate(x[i]), slope = x[i] * fmaf(SLOPE_SQUARE, x[i] * x[i], SLOPE);
-        d[i] = d[i] * gate * fmaf(slope, 1.0f - gate, 1.0f);
-    }
+    for (int i = 0; i < SPAN; i++) x[i] *= fast_reciprocal(1.0f + gelu.power(x[i]));
 }
 
 // --- codes --------------------------------------------------------------------------------------------------
-// 16 values from E4M3 codes, as decode() makes them, from whole registers.
-__device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, float out[SPAN]) {
+// 16 values from E4M3 codes, without their scale, from whole registers.
+__device__ inline void decode_words(const uint32_t code[SPAN / 4], float out[SPAN]) {
 #if __CUDA_ARCH__ >= 890
 #pragma unroll
     for (int i = 0; i < SPAN / 4; i++) {
@@ -58,13 +70,20 @@ __device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, 
         memcpy(pairs, halves, sizeof pairs);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            out[4 * i + 2 * k] = __low2float(pairs[k]) * scale;
-            out[4 * i + 2 * k + 1] = __high2float(pairs[k]) * scale;
+            out[4 * i + 2 * k] = __low2float(pairs[k]);
+            out[4 * i + 2 * k + 1] = __high2float(pairs[k]);
         }
     }
 #else
-    decode<SPAN>(code, scale, out);
+    decode_unscaled<SPAN>(code, out);
 #endif
+}
+
+// The same with it, as decode() makes them.
+__device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, float out[SPAN]) {
+    decode_words(code, out);
+#pragma unroll
+    for (int i = 0; i < SPAN; i++) out[i] *= scale;
 }
 
 // --- the order of loads -------------------------------------------------------------------------------------
@@ -79,8 +98,9 @@ struct LoadOrder {
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
 // --- what is stored -----------------------------------------------------------------------------------------
-// A tensor that a pass reads, 16 columns at a time. LAST: nothing reads it soon again. Loads are kept as whole words
-// until they are used: moved as pairs of BF16, each would cost an instruction. word(): some word of what came.
+// A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon again.
+// Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction. word():
+// some word of what came.
 typedef Pack<uint32_t, SPAN / 2> PairWords;
 
 __device__ inline void unpack_pairs(const PairWords &pairs, float out[SPAN]) {
@@ -102,6 +122,8 @@ template <bool LAST> struct PlainSpans {
     }
     __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
     __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
+    __device__ static float scale(const Loaded &) { return 1.0f; }
 };
 
 template <bool LAST> struct GroupSpans {
@@ -124,6 +146,8 @@ template <bool LAST> struct GroupSpans {
     __device__ static void values(const Loaded &loaded, float out[SPAN]) {
         decode_words(loaded.codes.value, bf16_decode(loaded.scale), out);
     }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { decode_words(loaded.codes.value, out); }
+    __device__ static float scale(const Loaded &loaded) { return bf16_decode(loaded.scale); }
 };
 
 template <bool LAST> PlainSpans<LAST> plain_spans(Tensor t) {
@@ -139,6 +163,8 @@ template <bool LAST, typename F> void for_spans(Tensor t, F f) {
         f(plain_spans<LAST>(t));
 }
 
+constexpr float RATIO_SMALLEST = 1e-30f;
+
 template <typename S> struct GeluOf {
     typedef typename S::Loaded Loaded;
     S h;
@@ -148,6 +174,16 @@ template <typename S> struct GeluOf {
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
         S::values(loaded, out);
         gelu_span(out);
+    }
+    // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. Beyond
+    // the bounds of the ratio the code is 0 or the largest anyhow; within them nothing overflows.
+    __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
+        const float scale = S::scale(loaded);
+        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
+        const GeluScaled gelu(scale);
+        S::unscaled(loaded, out);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) out[i] *= fast_reciprocal(fmaf(gelu.power(out[i]), ratio, ratio));
     }
 };
 
@@ -162,10 +198,17 @@ template <typename S, bool LAST> struct GeluGradientOf {
     __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
     __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.value[SPAN / 2 - 1] ^ S::word(loaded.h); }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
-        float x[SPAN];
-        S::values(loaded.h, x);
+        float t[SPAN];
+        S::unscaled(loaded.h, t);
         unpack_pairs(loaded.dg, out);
-        gelu_gradient_span(x, out);
+        const GeluScaled gelu(S::scale(loaded.h));
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i]);
+    }
+    __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
+        values(loaded, out);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) out[i] *= reciprocal;
     }
 };
 
@@ -203,12 +246,18 @@ struct WalkAt {
 __device__ uint32_t walk_maximum;
 __device__ unsigned walk_blocks;
 
+// By one thread of each block: true in the last, with the maximum of all.
+__device__ inline bool last_block(uint32_t *maximum) {
+    atomicMax(&walk_maximum, *maximum);
+    __threadfence();
+    if (atomicInc(&walk_blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
+    __threadfence();
+    *maximum = atomicExch(&walk_maximum, 0u);
+    return true;
+}
+
 __device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
-    atomicMax(&walk_maximum, maximum);
-    __threadfence();
-    if (atomicInc(&walk_blocks, gridDim.x - 1) + 1 < gridDim.x) return;
-    __threadfence();
-    maximum = atomicExch(&walk_maximum, 0u);
+    if (!last_block(&maximum)) return;
     *w.scale = scale_from_maximum(maximum, w.largest);
     if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
 }
@@ -337,13 +386,13 @@ template <Format F, typename Source> struct CastOf {
     __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
     __device__ float apply(int row, int column, bool inside, const Loaded &loaded, const float *reciprocal) const {
         float value[SPAN];
-        source.values(loaded, value);
+        source.multiplied(loaded, *reciprocal, value);
         char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
         if constexpr (F == FMT_BF16) {
             if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));
         } else {
             Pack<uint32_t, SPAN / 4> codes;
-            encode<F, SPAN>(value, *reciprocal, codes.value);
+            encode<F, SPAN>(value, 1.0f, codes.value);
             if (inside) store((uint32_t *)to, codes);
         }
         return 0.0f;

@@ -13,12 +13,13 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 //   parameter(column) -> PairWords
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
-//   sums: whether the columns are summed
+//   sums: of a gradient: the columns may be summed, and the largest of the scales kept for the transpose
 //   finish(): when the block has no more rows
 struct RowWalk {
     char *codes;
     float *scales;
-    float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
+    float *over_rows; // the largest of the scales; NULL: not wanted
+    float *sums;      // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
     StepState *state;
     int rows, cols, row_bytes;
     LoadOrder order;
@@ -45,10 +46,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
         for (int s = 0; s < SPANS; s++) parameters[s][threadIdx.x] = op.parameter(min(column_of(s), w.cols - SPAN));
     }
     typename Op::Loaded next[SPANS];
-    float next_factor, own = 0.0f;
+    float next_factor, own = 0.0f, largest_scale = SCALE_SMALLEST;
     float sum[Op::sums ? SPANS : 1][SPAN] = {};
     fetch((int)blockIdx.x, next, &next_factor);
     int turn = 0;
+#pragma unroll 2
     for (int row = (int)blockIdx.x; row < w.rows; row += (int)gridDim.x, turn ^= 1) {
         typename Op::Loaded now[SPANS];
         const float factor = next_factor;
@@ -77,7 +79,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
         if (lane == 0) maxima[turn][warp] = bits;
         __syncthreads(); // the other half of maxima is free since the barrier before
         bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
-        const float reciprocal = row_scale_reciprocal(row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state));
+        const float scale = row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state);
+        const float reciprocal = row_scale_reciprocal(scale);
+        if constexpr (Op::sums) largest_scale = fmaxf(largest_scale, scale);
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             Pack<uint32_t, SPAN / 4> codes;
@@ -88,6 +92,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     }
     op.finish(own);
     if constexpr (Op::sums) {
+        uint32_t over_rows = __float_as_uint(largest_scale);
+        if (w.over_rows && threadIdx.x == 0 && last_block(&over_rows)) *w.over_rows = __uint_as_float(over_rows);
         if (!w.sums) return;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
@@ -101,7 +107,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 }
 
 inline RowWalk row_walk(Exec *exec, Tensor q) {
-    return {(char *)q.data, (float *)q.scale, NULL, exec->state, (int)q.rows, (int)q.cols, (int)q.stride, LOAD_ORDER};
+    return {(char *)q.data, (float *)q.scale, NULL,          NULL,      exec->state,
+            (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
 }
 
 // Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
@@ -123,11 +130,13 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
-// Writes the codes and row scales of q. About as many threads as the usual widths have spans of 16; more blocks have
+// Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About as many threads as the usual widths have spans of 16; more blocks have
 // more rows on their way, fewer have the registers for sums.
 template <Format F, typename Op>
-void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor dbias, bool accumulate) {
-    const RowWalk w = row_walk(exec, q);
+void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
+                   bool accumulate) {
+    RowWalk w = row_walk(exec, q);
+    w.over_rows = (float *)q_t.scale;
     if (w.rows == 0 || w.cols == 0) return;
     if (w.cols <= 192 * SPAN)
         gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);

@@ -66,7 +66,10 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
                 const bool inside = here < limit;
                 if (here == w.order.never) continue;
                 float value[SPAN];
-                source.values(now[r], value);
+                if constexpr (SUMS || F == FMT_BF16)
+                    source.values(now[r], value);
+                else
+                    source.multiplied(now[r], reciprocal, value);
                 if constexpr (SUMS) {
 #pragma unroll
                     for (int i = 0; i < SPAN; i++) sum[i] += inside ? value[i] : 0.0f;
@@ -76,7 +79,7 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
                     if (PLAIN && inside) store((bf16 *)to, packed<bf16, SPAN>(value));
                 } else {
                     Pack<uint32_t, SPAN / 4> words;
-                    encode<F, SPAN>(value, reciprocal, words.value);
+                    encode<F, SPAN>(value, SUMS ? reciprocal : 1.0f, words.value);
                     memcpy(code[first + r], words.value, SPAN);
                     if (PLAIN && inside) store((uint32_t *)to, words);
                 }
@@ -106,8 +109,8 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
     }
 }
 
-// Into how many parts the rows are split: so that the blocks' last turn is nearly full. Depends on the shape and on
-// the number of multiprocessors alone.
+// Into how many parts the rows are split where their blocks leave sums: so that the blocks' last turn is nearly full.
+// Depends on the shape and on the number of multiprocessors alone.
 inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
     int64_t best = 1, least = INT64_MAX;
     if (most > down) most = down;
@@ -133,15 +136,14 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
                   (int)rows,
                   (int)cols,
                   LOAD_ORDER};
-    int64_t most = 65535;
     const bool sums = SUMS && dbias.data;
+    const int64_t across = ceil_div(cols, TILE), down = ceil_div(rows, TILE);
+    int64_t splits = down < 65535 ? down : 65535; // a block per tile, taken as multiprocessors get free
     if (sums) {
-        most = tile_sum_parts(exec, operation, cols);
+        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * BLOCKS,
+                             tile_sum_parts(exec, operation, cols));
         w.sums = (float *)exec->workspace;
     }
-    const int64_t across = ceil_div(cols, TILE);
-    const int64_t splits =
-        tile_splits(across, ceil_div(rows, TILE), (int64_t)cuda_backend(exec)->sm_count * BLOCKS, most);
     launch_behind(exec, "launching the kernel gelu_tile_kernel",
                   gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
                   dim3((unsigned)across, (unsigned)splits), TILE_THREADS, 0, early, source, w);

@@ -112,23 +112,34 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     LAUNCH_CHECK("bf16_maxima_kernel");
 }
 
+static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+    const TileOut to = tile_out(Tensor{}, out);
+    if (x.format == FMT_E5M2) {
+        const RescaledCodes<FMT_E5M2> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+        walk_run<FMT_E5M2, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false,
+                                           overlaps);
+    } else {
+        const RescaledCodes<FMT_E4M3> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+        walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false,
+                                           overlaps);
+    }
+}
+
+void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
+    transpose_rescaled(exec, out, x, false);
+}
+
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
     require_spans("transpose_codes", "the codes", x);
-    const TileOut to = tile_out(Tensor{}, out);
-    scale_over_rows(exec, out, x);
-    if (scaled_by_row(x) && x.format == FMT_E5M2) {
-        const RescaledCodes<FMT_E5M2> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
-        walk_run<FMT_E5M2, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, true);
-        return;
-    }
     if (scaled_by_row(x)) {
-        const RescaledCodes<FMT_E4M3> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
-        walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, true);
+        scale_over_rows(exec, out, x);
+        transpose_rescaled(exec, out, x, true);
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, x.stride};
-    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false, false);
+    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
+                                       Tensor{}, false, false);
 }
 
 // --- the attention's output ---------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// One pass over a tensor by blocks that stay: each goes from tile to tile with the rows of its next tile already on
-// their way, and starts before the scale that it needs is made (COAT sections 3 and 4). For passes with few
-// instructions per element, where a block's start and end would cost more than its work.
+// One pass over a tensor in tiles, whose blocks start before the scale that they need is made (COAT sections 3 and 4).
+// A block has one tile, and multiprocessors take the next as they get free; where a block makes something of its columns
+// first, blocks stay instead and go from tile to tile, with the rows of the next tile already on their way.
 #pragma once
 #include "fp8_tiles.h"
 
@@ -51,6 +51,9 @@ struct WalkGroups {
 
 // Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
 template <typename Source> constexpr bool scales_itself = false;
+
+// Whether blocks stay: a norm's factors take longer to make than the rest of a tile, unless that writes rows.
+template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE &&scales_itself<Source>;
 
 // How the rows are dealt: whole tiles in turn, and what is left in equal shares.
 struct WalkRows {
@@ -163,22 +166,22 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
 }
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
-// rows are dealt depends on the shape and the number of multiprocessors, which hold BLOCKS each. `overlaps`: the kernel
-// before is that of the scale.
+// rows are dealt depends on the shape alone, with blocks that stay also on the number of multiprocessors, which hold
+// BLOCKS each. `overlaps`: the kernel before is that of the scale.
 template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
     if (rows == 0 || cols == 0) return;
     const int64_t across = ceil_div(cols, WALK_COLUMNS), tiles = ceil_div(rows, WALK_ROWS);
-    int64_t splits = cuda_backend(exec)->sm_count * BLOCKS / across;
-    if (splits > tiles) splits = tiles;
-    if (splits < 1) splits = 1;
+    int64_t splits = tiles, most = 65535;
+    if (walk_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
     const bool sums = SUMS && dbias.data;
     if (sums) {
-        if ((size_t)(splits * cols) * sizeof(float) > exec->workspace_bytes)
-            fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
+        most = tile_sum_parts(exec, operation, cols);
         out.sums = (float *)exec->workspace;
     }
+    if (splits > most) splits = most;
+    if (splits < 1) splits = 1;
     const int64_t whole = rows / (splits * WALK_ROWS), left = rows - whole * splits * WALK_ROWS;
     const WalkRows deal = {whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
