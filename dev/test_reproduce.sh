@@ -98,6 +98,8 @@ echo "| 11008 x 16384 | 0.137 | 2633 GB/s, 66 % | 0.0040 (16.4 GB/s, 80 %) | 0.0
 END
 cat >"$folder/programs/train_gpt2_fp8" <<'END'
 #!/bin/sh
+echo "${CUDA_VISIBLE_DEVICES:-all}" >>"$(dirname "$0")/gpus"
+sleep 0.2
 case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 driver=10000 ;; *) exit 3 ;; esac
 for step in $(seq 10); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
 printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
@@ -119,8 +121,10 @@ has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
 check "on four GPUs at once" $? "$said"
 diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -v '^| \(date\|command\)' "$folder/four/reproduce.md") >"$folder/difference"
-[ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> The pieces ran at the same time, each on one of 4 GPUs' "$folder/difference"
+[ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> What was measured ran on 4 GPUs at the same time' "$folder/difference"
 check "the page is the same" $? "$(cat "$folder/difference")"
+[ "$(sort -u "$folder/programs/gpus" | wc -l)" -gt 2 ] && ! find "$folder/four" -name '.?*' | grep -q .
+check "several have worked, each on its own, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)

@@ -10,8 +10,8 @@
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   loss           BF16 against COAT on the same text
-#   all            all of it (default). expected: 25 minutes on an H200, 10 with QUICK=1; without a GPU: 1.
-#                  On several GPUs pieces run at the same time, each on one of them: on four, half as long
+#   all            all of it (default). expected: 20 minutes on an H200, 10 with QUICK=1; without a GPU: 1.
+#                  On several GPUs what is measured runs at the same time, one thing on each: 5 minutes on four
 #
 # Settings come from the environment:
 #   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
@@ -79,8 +79,8 @@ check_build() {
     done
 }
 
-# run LOG COMMAND...: runs it, what it says into OUT/LOG; in a dry run, prints it. A failure is told on the page, and
-# the other pieces go on.
+# run LOG COMMAND...: runs it, what it says into OUT/LOG, unless a job has done so before; in a dry run, prints it. A
+# failure is told on the page, and the other pieces go on.
 failed=''
 run() {
     local log=$1 status=0
@@ -90,9 +90,13 @@ run() {
         echo
         return
     fi
-    echo "running $*" >&2
-    "$@" >"$out/$log" 2>&1 </dev/null || status=$?
-    [ $status -ne 0 ] || return 0
+    if [ ! -e "$out/.$log.status" ]; then
+        echo "running $*" >&2
+        "$@" >"$out/$log" 2>&1 </dev/null || status=$?
+        echo $status >"$out/.$log.status"
+    fi
+    status=$(<"$out/.$log.status")
+    [ "$status" -ne 0 ] || return 0
     local reason
     failed=yes
     reason=$(grep -m 1 '^error: ' "$out/$log" || tail -n 1 "$out/$log")
@@ -171,7 +175,6 @@ write_head() {
 
 # --- training, for its loss and its optimizer states --------------------------------------------------------------
 
-trained=' ' # recipes that were trained in this call
 model_name='' model=()
 
 choose_model() {
@@ -189,13 +192,10 @@ choose_model() {
     run text.log "$build/prepare_bytes" "${text[@]}" --out "$out/text"
 }
 
-train_recipe() { # RECIPE: OUT/RECIPE, once per call
-    case $trained in *" $1 "*) return ;; esac
+train_recipe() { # RECIPE: OUT/RECIPE
     [ -n "$model_name" ] || choose_model || return 1
     # shellcheck disable=SC2046 # the flags are words
-    run "train-$1.log" "$trainer" "${model[@]}" $(recipe_flags "$1") --schedule cosine --seed 1 --val-every 250 --sample-tokens 0 --quiet --out "$out/$1" --overwrite ||
-        return 1
-    trained="$trained$1 "
+    run "train-$1.log" "$trainer" "${model[@]}" $(recipe_flags "$1") --schedule cosine --seed 1 --val-every 250 --sample-tokens 0 --quiet --out "$out/$1" --overwrite
 }
 
 val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1/log.jsonl" | tail -n 1; }
@@ -218,13 +218,16 @@ piece_loss() {
 
 # --- table 2 --------------------------------------------------------------------------------------------------------
 
-# quant_error [PICTURE]: of the BF16 run's last checkpoint, whose moments are FP32
-quant_error() {
+measure_error() { # [PICTURE]: of the BF16 run's last checkpoint, whose moments are FP32
     local checkpoint=$out/bf16/step-LAST
-    say "## Quantisation error of the optimizer's states (table 2)"
     train_recipe bf16 || return
     [ -n "$dry_run" ] || checkpoint=$(find "$out/bf16" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
-    run quant_error.log "$build/quant_error" "$checkpoint" "$@" || return
+    run quant_error.log "$build/quant_error" "$checkpoint" "$@"
+}
+
+quant_error() { # [PICTURE]
+    say "## Quantisation error of the optimizer's states (table 2)"
+    measure_error "$@" || return
     [ -z "$dry_run" ] || return 0
     say "Error of m/√v after both moments were quantised in groups of 128, relative to plain E4M3 for both (the paper's 20.10 is of no stated unit). From the states of a run in BF16: $model_name. What expansion gains depends on the spread of the states within a group, printed below."
     awk '$1 ~ /^(E4M3|E5M2|DE8)/ && NF == 6 { print "formats", $0 } $1 ~ /^(E4M3|E5M2|DE8)/ && NF == 7' "$out/quant_error.log" >"$out/table2.txt"
@@ -268,10 +271,12 @@ measured_layers() {
     }' "$out/bench_layer.log"
 }
 
+measure_layers() { run bench_layer.log "$build/bench_layer_gpu" ${quick:+--quick}; }
+
 piece_table6() {
     say "## One layer (table 6)" "Batch 4, heads of 128. The paper's layer is Llama's, this one GPT-2's: two products of four times the width in the feed-forward half, where Llama has three narrower ones. \`fp8-linear\` stands beside TransformerEngine."
     if [ -n "$gpu" ]; then
-        run bench_layer.log "$build/bench_layer_gpu" ${quick:+--quick} || return
+        measure_layers || return
         [ -n "$dry_run" ] || measured_layers >"$work/table6.txt"
     else
         planned_layers >"$work/table6.txt"
@@ -302,35 +307,50 @@ planned_models() {
 30B 60 52 6656"
 }
 
-# measured_speed MODEL RECIPE MICRO_BATCH: tokens/s, the plan's and the driver's GB; nothing if it was not measured
-measured_speed() {
-    local log=speed-$1-$2-$3.log
-    [ -n "$real_text" ] || return 0
-    run "$log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed" scripts/measure.sh "$train" "$2" >&3
-    [ -n "$dry_run" ] || tail -n 1 "$out/$log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }'
+speed_models=("gpt2 124M 64" "gpt2-xl 1558M 16") # model, name, the batch that all recipes can take
+
+# Speeds are measured where there is text, without QUICK also at the largest batches.
+speed_is_measured() { [ -n "$real_text" ] && { [ "$1" = equal_batch ] || [ -z "$quick" ]; }; } # SETTING
+
+measure_speed() { # MODEL RECIPE MICRO_BATCH
+    run "speed-$1-$2-$3.log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed-$1-$2-$3" \
+        scripts/measure.sh "$train" "$2" >&3
 }
 
-# speeds MODEL NAME BATCH: at the batch that all recipes can take, and at the largest of each.
-speeds() {
-    local of=$1 name=$2 equal=$3 setting recipe limit flags batch figures planned
+speed_plan() { # MODEL RECIPE FLAGS...
+    # shellcheck disable=SC2046 # the flags are words
+    plan --model "$1" $(recipe_flags "$2") $([ "$2" != fp8-linear ] || echo --master fp32) "${@:3}" # as measure.sh
+}
+
+# Lines of SETTING RECIPE MICRO_BATCH: the batch that all recipes can take, and the largest of each.
+speed_settings() { # MODEL BATCH
+    local setting recipe batch
     for setting in equal_batch largest_in_80GB largest_in_141GB; do
-        limit=${setting#largest_in_}
         for recipe in bf16 fp8-linear coat coat+head; do
-            # shellcheck disable=SC2207 # the flags are words
-            flags=(--model "$of" $(recipe_flags $recipe))
-            [ $recipe != fp8-linear ] || flags+=(--master fp32) # as measure.sh
-            batch=$equal figures=
-            [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(plan "${flags[@]}" --memory-limit "$limit")")
+            batch=$2
+            [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(speed_plan "$1" $recipe --memory-limit "${setting#largest_in_}")")
             [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
-            if [ $setting = equal_batch ] || [ -z "$quick" ]; then figures=$(measured_speed "$of" $recipe "$batch"); fi
-            planned=$(plan "${flags[@]}" --micro-batch "$batch")
-            [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
-            echo "$name $setting $recipe $batch $figures"
+            echo "$setting $recipe $batch"
         done
     done
 }
 
+# speeds MODEL NAME BATCH: the rows of the table: tokens/s, the plan's and the driver's GB
+speeds() {
+    local setting recipe batch figures planned
+    while read -r setting recipe batch; do
+        figures=
+        if speed_is_measured "$setting" && measure_speed "$1" "$recipe" "$batch" && [ -z "$dry_run" ]; then
+            figures=$(tail -n 1 "$out/speed-$1-$recipe-$batch.log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }')
+        fi
+        planned=$(speed_plan "$1" "$recipe" --micro-batch "$batch")
+        [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
+        echo "$2 $setting $recipe $batch $figures"
+    done < <(speed_settings "$1" "$3")
+}
+
 piece_table7() {
+    local model_of
     say "## Memory of large models on GPUs of 80 GB (table 7)" "All rows: **planned, not measured**. GPT models of these sizes, length 2048, 32000 tokens of vocabulary; on several GPUs they share weights, gradients and states (ZeRO 3). Optimizer: the two moments."
     planned_models >"$work/table7.txt"
     if [ -z "$dry_run" ]; then
@@ -340,23 +360,21 @@ piece_table7() {
     fi
     say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
-    if [ ${#gpus[@]} -ge 4 ] && [ -z "$dry_run" ]; then
-        CUDA_VISIBLE_DEVICES=${gpus[3]} speeds gpt2 124M 64 >"$work/speed-124M.txt" &
-        speeds gpt2-xl 1558M 16 >"$work/speed-1558M.txt"
-        wait $!
-        cat "$work/speed-124M.txt" "$work/speed-1558M.txt" >"$work/speed.txt"
-    else
-        { speeds gpt2 124M 64 && speeds gpt2-xl 1558M 16; } >"$work/speed.txt"
-    fi
+    for model_of in "${speed_models[@]}"; do
+        # shellcheck disable=SC2086 # name, size and batch are words
+        speeds $model_of
+    done >"$work/speed.txt"
     [ -n "$dry_run" ] || table speed "$work/speed.txt"
 }
 
 # --- figure 4 -------------------------------------------------------------------------------------------------------
 
+measure_maxima() { run bench_group_scaling.log "$build/bench_group_scaling_gpu" ${quick:+--quick}; }
+
 piece_figure4() {
     say "## The maximum of a tensor (figure 4)" "Plain: one more pass over the tensor. Group Scaling: a reduction of the maxima of groups of 128 that the kernel before has left; this program's kernels leave those of rows."
     if [ -n "$gpu" ]; then
-        run bench_group_scaling.log "$build/bench_group_scaling_gpu" ${quick:+--quick} || return
+        measure_maxima || return
         [ -n "$dry_run" ] || awk -F'|' '/^\| [0-9]+ x [0-9]+ \|/ { split($2, at, "x"); print at[1] + 0, at[2] + 0, $3 + 0, $5 + 0, $6 + 0 }' \
             "$out/bench_group_scaling.log" >"$work/figure4.txt"
     else
@@ -379,14 +397,35 @@ else
 fi
 write_head
 
-# The pieces one after the other; those that train share what they have trained.
-run_pieces() { # PIECE...: each to a page of its own
-    local piece
-    for piece in "$@"; do
-        [ -n "$dry_run" ] || page=$out/.$piece.md
-        "piece_$piece" || failed=yes
+# What the pieces measure, the longest first: each a job that any GPU can do, whose figures the pieces find done.
+list_jobs() {
+    local piece=" ${pieces[*]} " model_of of name batch setting recipe
+    case $piece in
+    *" table2 "*) echo "measure_error $out/ranges.svg" ;; # which trains BF16
+    *" quant-error "*) echo measure_error ;;
+    *" loss "*) echo train_recipe bf16 ;;
+    esac
+    [[ $piece != *" loss "* ]] || echo train_recipe coat
+    [[ $piece != *" table7 "* ]] || for model_of in "${speed_models[1]}" "${speed_models[0]}"; do
+        read -r of name batch <<<"$model_of"
+        while read -r setting recipe batch; do
+            ! speed_is_measured "$setting" || echo "measure_speed $of $recipe $batch"
+        done < <(speed_settings "$of" "$batch")
     done
-    [ -z "$failed" ]
+    [[ $piece != *" table6 "* ]] || echo measure_layers
+    [[ $piece != *" figure4 "* ]] || echo measure_maxima
+}
+
+# do_jobs GPU: those that no other GPU has taken
+do_jobs() {
+    local job words
+    export CUDA_VISIBLE_DEVICES=$1
+    page=/dev/null # what fails is told by its piece
+    for job in "${!jobs[@]}"; do
+        mkdir "$out/.job-$job" 2>/dev/null || continue
+        read -ra words <<<"${jobs[job]}"
+        "${words[@]}" 2>&1 | grep -v '^failed' >&2 || true
+    done
 }
 
 gpus=()
@@ -395,32 +434,15 @@ if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
 elif [ -n "$gpu" ]; then
     mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
 fi
+if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then
-    say "The pieces ran at the same time, each on one of ${#gpus[@]} GPUs."
-    training=() layer=() tables=()
-    for piece in "${pieces[@]}"; do
-        case $piece in
-        table2 | quant-error | loss) training+=("$piece") ;;
-        table7) tables+=("$piece") ;;
-        *) layer+=("$piece") ;;
-        esac
-    done
-    [ ${#gpus[@]} -gt 2 ] || { tables+=("${layer[@]}") layer=(); }
-    CUDA_VISIBLE_DEVICES=${gpus[0]} run_pieces "${training[@]}" &
-    jobs=$!
-    CUDA_VISIBLE_DEVICES=${gpus[2]:-${gpus[1]}} run_pieces "${layer[@]}" &
-    jobs="$jobs $!"
-    CUDA_VISIBLE_DEVICES=${gpus[1]} run_pieces "${tables[@]}" || failed=yes
-    for job in $jobs; do wait "$job" || failed=yes; done
-else
-    run_pieces "${pieces[@]}" || true
+    say "What was measured ran on ${#gpus[@]} GPUs at the same time, one thing on each."
+    case " ${pieces[*]} " in *" table2 "* | *" quant-error "* | *" loss "*) choose_model || true ;; esac
+    mapfile -t jobs < <(list_jobs)
+    for id in "${gpus[@]}"; do do_jobs "$id" & done
+    wait
 fi
-if [ -z "$dry_run" ]; then
-    for piece in "${pieces[@]}"; do
-        cat "$out/.$piece.md" >>"$out/reproduce.md"
-        rm -f "$out/.$piece.md"
-    done
-    page=$out/reproduce.md
-fi
+for piece in "${pieces[@]}"; do "piece_$piece" || failed=yes; done
+if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 [ -n "$dry_run" ] || echo "written: $page"
 [ -z "$failed" ]
