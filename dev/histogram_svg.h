@@ -28,6 +28,12 @@ static inline void histogram_add(Histogram *h, double value) {
     h->sum += value;
 }
 
+static inline void histogram_add_all(Histogram *h, const Histogram *other) {
+    for (int i = 0; i < HISTOGRAM_BINS; i++) h->bins[i] += other->bins[i];
+    h->count += other->count;
+    h->sum += other->sum;
+}
+
 // The value under which a share of all values lies, to the width of a bin.
 static inline double histogram_quantile(const Histogram *h, double share) {
     double seen = 0, width = (h->high - h->low) / HISTOGRAM_BINS;
