@@ -11,19 +11,48 @@
 namespace {
 
 // --- forward: h, and gelu's maxima --------------------------------------------------------------------------
-// h = y + bias, as codes per group. A lane's 16 columns lie in one group; larger groups span 2, 4 or 8 lanes.
+// Where h is kept, as codes per group. A lane's 16 columns lie in one group; larger groups span 2, 4 or 8 lanes.
+struct HiddenGroups {
+    uint8_t *codes;
+    char *scales; // (rows, groups) BF16
+    StepState *state;
+    int codes_bytes, scale_bytes, group_bits;
+
+    // Stores the codes of x, and makes x what they stand for. largest_h: the magnitudes of h so far.
+    __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
+        const int group_lanes = (1 << group_bits) / SPAN;
+        const float largest = largest_magnitude<SPAN>(x, 0.0f);
+        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
+        *largest_h = larger_magnitude(*largest_h, maximum);
+        float scale;
+        const bf16 rounded = group_scale(maximum, &scale);
+        Pack<uint32_t, SPAN / 4> packs;
+        encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
+        if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
+        if (inside && (column / SPAN & (group_lanes - 1)) == 0)
+            *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
+        decode_words(packs.value, scale, x);
+    }
+    __device__ void finish(float largest_h) const {
+        if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
+    }
+};
+
+HiddenGroups hidden_groups(Exec *exec, Tensor h) {
+    return {(uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),
+            group_bits_of(h)};
+}
+
+// h = y + bias.
 template <bool BIAS, bool PLAIN> struct HiddenOf {
     static constexpr bool maxima = !PLAIN;
     struct Loaded {
         PairWords y, bias;
     };
+    HiddenGroups h;
     PlainSpans<true> y;
     const bf16 *bias;
-    uint8_t *codes;
-    char *scales; // (rows, groups) BF16
-    bf16 *g;      // written with PLAIN, which needs no maxima
-    StepState *state;
-    int codes_bytes, scale_bytes, group_bits;
+    bf16 *g; // written with PLAIN, which needs no maxima
     int64_t g_stride;
 
     __device__ float begin() const { return 0.0f; }
@@ -36,9 +65,7 @@ template <bool BIAS, bool PLAIN> struct HiddenOf {
     __device__ static uint32_t word(const Loaded &loaded) {
         return loaded.y.value[SPAN / 2 - 1] ^ (BIAS ? loaded.bias.value[SPAN / 2 - 1] : 0u);
     }
-    // largest_h: the magnitudes of h so far.
     __device__ float apply(int row, int column, bool inside, const Loaded &loaded, float *largest_h) const {
-        const int group_lanes = (1 << group_bits) / SPAN;
         float x[SPAN];
         unpack_pairs(loaded.y, x);
         if constexpr (BIAS) {
@@ -47,17 +74,7 @@ template <bool BIAS, bool PLAIN> struct HiddenOf {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] += add[i];
         }
-        const float largest = largest_magnitude<SPAN>(x, 0.0f);
-        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
-        *largest_h = larger_magnitude(*largest_h, maximum);
-        float scale;
-        const bf16 rounded = group_scale(maximum, &scale);
-        Pack<uint32_t, SPAN / 4> packs;
-        encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
-        if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
-        if (inside && (column / SPAN & (group_lanes - 1)) == 0)
-            *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
-        decode_words(packs.value, scale, x);
+        h.keep(row, column, inside, x, largest_h);
         gelu_span(x);
         if constexpr (PLAIN) {
             if (inside) store(g + row * g_stride + column, packed<bf16, SPAN>(x));
@@ -67,17 +84,14 @@ template <bool BIAS, bool PLAIN> struct HiddenOf {
         return inside ? largest_g : 0.0f;
     }
     __device__ void finish(float largest_h) const {
-        if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
+        h.finish(largest_h);
     }
 };
 
 template <int BATCH, int BLOCKS, bool BIAS, bool PLAIN>
 void hidden_launch(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
-    const HiddenOf<BIAS, PLAIN> op = {plain_spans<true>(y), (const bf16 *)bias.data,
-                                      (uint8_t *)h.data,    (char *)h.scale,
-                                      (bf16 *)g.data,       exec->state,
-                                      (int)h.stride,        (int)(2 * ceil_div(h.cols, h.group)),
-                                      group_bits_of(h),     g.stride};
+    const HiddenOf<BIAS, PLAIN> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
+                                      (bf16 *)g.data, g.stride};
     walk_run<BATCH, BLOCKS, true>(exec, op, y.rows, y.cols, g, maxima);
 }
 
@@ -98,13 +112,10 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t 
 template <bool BIAS> struct HiddenRows {
     static constexpr bool parameters = BIAS, sums = false;
     typedef PairWords Loaded;
+    HiddenGroups h;
     PlainSpans<true> y;
     const float *y_scales; // NULL: none
     const bf16 *bias;
-    uint8_t *codes;
-    char *scales; // (rows, groups) BF16
-    StepState *state;
-    int codes_bytes, scale_bytes, group_bits;
 
     __device__ PairWords parameter(int column) const {
         return load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
@@ -114,7 +125,6 @@ template <bool BIAS> struct HiddenRows {
     __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
     __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor, const PairWords &add,
                            float x[SPAN], float *largest_h) const {
-        const int group_lanes = (1 << group_bits) / SPAN;
         unpack_pairs(loaded, x);
         if constexpr (BIAS) {
             float bias_here[SPAN];
@@ -125,30 +135,17 @@ template <bool BIAS> struct HiddenRows {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] *= factor;
         }
-        const float largest = largest_magnitude<SPAN>(x, 0.0f);
-        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
-        *largest_h = larger_magnitude(*largest_h, maximum);
-        float scale;
-        const bf16 rounded = group_scale(maximum, &scale);
-        Pack<uint32_t, SPAN / 4> packs;
-        encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
-        if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
-        if (inside && (column / SPAN & (group_lanes - 1)) == 0)
-            *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
-        decode_words(packs.value, scale, x);
+        h.keep(row, column, inside, x, largest_h);
         gelu_span(x);
     }
     __device__ void finish(float largest_h) const {
-        if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
+        h.finish(largest_h);
     }
 };
 
 template <bool BIAS> void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    const HiddenRows<BIAS> op = {plain_spans<true>(y),    scaled_by_row(y) ? (const float *)y.scale : NULL,
-                                 (const bf16 *)bias.data, (uint8_t *)h.data,
-                                 (char *)h.scale,         exec->state,
-                                 (int)h.stride,           (int)(2 * ceil_div(h.cols, h.group)),
-                                 group_bits_of(h)};
+    const HiddenRows<BIAS> op = {hidden_groups(exec, h), plain_spans<true>(y),
+                                 scaled_by_row(y) ? (const float *)y.scale : NULL, (const bf16 *)bias.data};
     gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
 
