@@ -24,7 +24,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
+command_line="${QUICK:+QUICK=$QUICK }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
 out=runs/reproduce dry_run=''
 pieces=()
 
@@ -165,7 +165,7 @@ write_head() {
         else
             echo "| GPU | none for FP8: **planned, not measured** wherever it says so |"
         fi
-        echo "| CPU | ${cpu:-unknown}, $(nproc) cores |"
+        echo "| CPU | ${cpu:-unknown}, $(nproc --all) cores |"
         echo "| version | $(git describe --always --dirty 2>/dev/null || "$planner" --version) |"
         echo "| command | \`$command_line\` |"
         echo
