@@ -96,6 +96,10 @@ static void check_norm(Check *c, CheckShape s) {
 
     CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
     check_operand_equal(c, s, n_t, "norm_rebuild from x");
+    if (!s.fp8 && s.from_saved) {
+        const size_t bytes = (size_t)(s.M * s.C) * sizeof(uint16_t);
+        check_same(c, n.gpu.data, n_t.gpu.data, bytes, "norm_rebuild: the bits of forward");
+    }
     if (s.fp8) {
         CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
         check_operand_equal(c, s, n_t, "norm_rebuild from codes");
@@ -142,6 +146,10 @@ static void check_gelu(Check *c, CheckShape s) {
     check_flag(c, 0, "gelu_forward");
     CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
     check_operand_equal(c, s, g_t, "gelu_rebuild from h");
+    if (!s.fp8) {
+        const size_t bytes = (size_t)(s.M * s.C) * sizeof(uint16_t);
+        check_same(c, g.gpu.data, g_t.gpu.data, bytes, "gelu_rebuild: the bits of forward");
+    }
     if (s.fp8) {
         CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
         check_operand_equal(c, s, g_t, "gelu_rebuild from codes");

@@ -126,6 +126,30 @@ check "the page is the same" $? "$(cat "$folder/difference")"
 [ "$(sort -u "$folder/programs/gpus" | wc -l)" -gt 2 ] && ! find "$folder/four" -name '.?*' | grep -q .
 check "several have worked, each on its own, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
+# a script that is ended takes its workers with it
+printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"
+chmod +x "$folder/programs/slow"
+mkdir "$folder/slow"
+for program in train_gpt2_fp8 bench_layer_gpu bench_group_scaling_gpu; do ln -s ../programs/slow "$folder/slow/$program"; done
+ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/slow/"
+CUDA_VISIBLE_DEVICES=4,5 BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
+script=$!
+started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = 2 ]; }
+alive() {
+    local id
+    while read -r id; do
+        if grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$id/status"; then return 0; fi
+    done <"$folder/running"
+    return 1
+}
+for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
+kill $script
+wait $script
+status=$?
+for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
+started && ! alive && [ $status -eq 143 ]
+check "a script that is ended takes its workers with it" $? "$status $(cat "$folder/running")"
+
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)
 [ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"

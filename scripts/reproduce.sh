@@ -47,13 +47,10 @@ case $tokens in '' | *[!0-9]*) stop "TOKENS: not a number: $tokens" ;; esac
 
 # --- the machine and the build ------------------------------------------------------------------------------------
 
-# FP8 needs compute capability 8.9.
-has_gpu() {
-    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 >= 8.9 } END { exit !good }'
-}
+. scripts/gpu.sh
 gpu='' real_text='' speed_steps=${SPEED_STEPS:-20}
 [ -z "$quick" ] || speed_steps=${SPEED_STEPS:-10}
-if has_gpu; then gpu=yes; fi
+if has_fp8_gpu; then gpu=yes; fi
 [ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
 planner=$bin/train_gpt2_fp8_cpu trainer=$planner
 [ -z "$gpu" ] || trainer=$bin/train_gpt2_fp8
@@ -81,11 +78,13 @@ check_build() {
 
 # run LOG COMMAND...: runs it, what it says into OUT/LOG, unless a job has done so before; in a dry run, prints it. A
 # failure is told on the page, and the other pieces go on.
-failed=''
+failed='' printed=' '
 run() {
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then
+        case $printed in *" $log "*) return ;; esac
+        printed="$printed$log "
         printf '%q ' "$@"
         echo
         return
@@ -96,7 +95,7 @@ run() {
         echo $status >"$out/.$log.status"
     fi
     status=$(<"$out/.$log.status")
-    [ "$status" -ne 0 ] || return 0
+    [ "$status" != 0 ] || return 0
     local reason
     failed=yes
     reason=$(grep -m 1 '^error: ' "$out/$log" || tail -n 1 "$out/$log")
@@ -128,28 +127,6 @@ recipe_flags() { # RECIPE[+head]
 
 # --- head of the page ---------------------------------------------------------------------------------------------
 
-# The version of a library that the trainer loads: in its file's name (libcudnn.so.9 -> libcudnn.so.9.19.0), else in the
-# header beside it.
-library_version() { # NAME HEADER MACRO_PREFIX
-    local path header version
-    path=$(ldd "$trainer" 2>/dev/null | awk -v name="$1.so" 'index($1, name) == 1 { print $3 }')
-    path=$(readlink -f "$path" || true)
-    version=${path##*.so.}
-    header=${path%/*}/../include/$2
-    if [[ $version != *.* && -r $header ]]; then
-        version=$(awk -v prefix="$3_" '$1 == "#define" && index($2, prefix) == 1 && $3 ~ /^[0-9]+$/ {
-            name = substr($2, length(prefix) + 1)
-            if (name ~ /^(MAJOR|MINOR|PATCH|PATCHLEVEL)$/) { printf "%s%s", dot, $3; dot = "." }
-        }' "$header")
-    fi
-    echo "${version:-unknown}"
-}
-
-cuda_version() {
-    { nvcc --version || /usr/local/cuda/bin/nvcc --version; } 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p' | grep . ||
-        library_version libnvrtc
-}
-
 write_head() {
     local cpu
     cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
@@ -161,7 +138,7 @@ write_head() {
         if [ -n "$gpu" ]; then
             nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader |
                 awk -F', ' '{ count[$0]++ } END { for (g in count) { split(g, f, ", "); print "| GPU | " count[g] " x " f[1] ", " f[2] ", driver " f[3] " |" } }'
-            echo "| libraries | CUDA $(cuda_version), cuBLAS $(library_version libcublasLt cublas_api.h CUBLAS_VER), cuDNN $(library_version libcudnn cudnn_version.h CUDNN) |"
+            echo "| libraries | CUDA $(cuda_version "$trainer"), cuBLAS $(library_version "$trainer" libcublasLt cublas_api.h CUBLAS_VER), cuDNN $(library_version "$trainer" libcudnn cudnn_version.h CUDNN) |"
         else
             echo "| GPU | none for FP8: **planned, not measured** wherever it says so |"
         fi
@@ -218,27 +195,26 @@ piece_loss() {
 
 # --- table 2 --------------------------------------------------------------------------------------------------------
 
-measure_error() { # [PICTURE]: of the BF16 run's last checkpoint, whose moments are FP32
+measure_error() { # of the BF16 run's last checkpoint, whose moments are FP32
     local checkpoint=$out/bf16/step-LAST
     train_recipe bf16 || return
     [ -n "$dry_run" ] || checkpoint=$(find "$out/bf16" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
-    run quant_error.log "$build/quant_error" "$checkpoint" "$@"
+    run quant_error.log "$build/quant_error" "$checkpoint" "$out/ranges.svg"
 }
 
-quant_error() { # [PICTURE]
+quant_error() {
     say "## Quantisation error of the optimizer's states (table 2)"
-    measure_error "$@" || return
+    measure_error || return
     [ -z "$dry_run" ] || return 0
     say "Error of m/√v after both moments were quantised in groups of 128, relative to plain E4M3 for both (the paper's 20.10 is of no stated unit). From the states of a run in BF16: $model_name. What expansion gains depends on the spread of the states within a group, printed below."
     awk '$1 ~ /^(E4M3|E5M2|DE8)/ && NF == 6 { print "formats", $0 } $1 ~ /^(E4M3|E5M2|DE8)/ && NF == 7' "$out/quant_error.log" >"$out/table2.txt"
     table table2 "$out/table2.txt"
     # shellcheck disable=SC2016 # Markdown
     printf '```\n%s\n```\n\n' "$(tail -n 3 "$out/quant_error.log" | grep .)" >>"$page"
-    [ $# -eq 0 ] || say "![Dynamic ranges and exponents](ranges.svg)"
 }
 
 piece_quant-error() { quant_error; }
-piece_table2() { quant_error "$out/ranges.svg"; }
+piece_table2() { quant_error && say "![Dynamic ranges and exponents](ranges.svg)"; }
 
 # --- table 6 --------------------------------------------------------------------------------------------------------
 
@@ -337,7 +313,8 @@ speed_settings() { # MODEL BATCH
 
 # speeds MODEL NAME BATCH: the rows of the table: tokens/s, the plan's and the driver's GB
 speeds() {
-    local setting recipe batch figures planned
+    local setting recipe batch figures planned settings
+    settings=$(speed_settings "$1" "$3")
     while read -r setting recipe batch; do
         figures=
         if speed_is_measured "$setting" && measure_speed "$1" "$recipe" "$batch" && [ -z "$dry_run" ]; then
@@ -346,7 +323,7 @@ speeds() {
         planned=$(speed_plan "$1" "$recipe" --micro-batch "$batch")
         [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
         echo "$2 $setting $recipe $batch $figures"
-    done < <(speed_settings "$1" "$3")
+    done <<<"$settings"
 }
 
 piece_table7() {
@@ -401,8 +378,7 @@ write_head
 list_jobs() {
     local piece=" ${pieces[*]} " model_of of name batch setting recipe
     case $piece in
-    *" table2 "*) echo "measure_error $out/ranges.svg" ;; # which trains BF16
-    *" quant-error "*) echo measure_error ;;
+    *" table2 "* | *" quant-error "*) echo measure_error ;; # which trains BF16
     *" loss "*) echo train_recipe bf16 ;;
     esac
     [[ $piece != *" loss "* ]] || echo train_recipe coat
@@ -428,19 +404,25 @@ do_jobs() {
     done
 }
 
-gpus=()
-if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-elif [ -n "$gpu" ]; then
-    mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
-fi
+gpus=() jobs=()
+[ -z "$gpu" ] || mapfile -t gpus < <(list_gpus)
 if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then
-    say "What was measured ran on ${#gpus[@]} GPUs at the same time, one thing on each."
     case " ${pieces[*]} " in *" table2 "* | *" quant-error "* | *" loss "*) choose_model || true ;; esac
-    mapfile -t jobs < <(list_jobs)
-    for id in "${gpus[@]}"; do do_jobs "$id" & done
+    mapfile -t jobs < <(list_jobs | awk '!seen[$0]++')
+fi
+if [ ${#jobs[@]} -gt 1 ]; then
+    say "What was measured ran on ${#gpus[@]} GPUs at the same time, one thing on each."
+    workers=()
+    set -m # a process group for each
+    for id in "${gpus[@]}"; do
+        do_jobs "$id" &
+        workers+=("-$!")
+    done
+    set +m
+    trap 'kill -- "${workers[@]}" 2>/dev/null; exit 143' TERM INT HUP
     wait
+    trap - TERM INT HUP
 fi
 for piece in "${pieces[@]}"; do "piece_$piece" || failed=yes; done
 if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi

@@ -23,19 +23,14 @@ sample=(--prompt '#include <' --sample-every 0 --sample-tokens 400 --temperature
 
 say() { printf '\n== %s\n' "$*"; }
 
-# FP8 needs compute capability 8.9.
-gpu_for_fp8() {
-    command -v nvidia-smi >/dev/null &&
-        nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 |
-        awk '{ good = $1 >= 8.9 } END { exit !good }'
-}
+. scripts/gpu.sh
 
 # Only what this machine runs: code for all kinds of GPUs takes longer to build than the training.
 say "building"
 scripts/setup.sh
-if gpu_for_fp8; then make -j"$(nproc)" GPU=native; else make -j"$(nproc)" CUDA=0; fi
+if has_fp8_gpu; then make -j"$(nproc)" GPU=native; else make -j"$(nproc)" CUDA=0; fi
 
-if gpu_for_fp8 && [ -x train_gpt2_fp8 ]; then
+if has_fp8_gpu && [ -x train_gpt2_fp8 ]; then
     program=./train_gpt2_fp8 model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
 else
     program=./train_gpt2_fp8_cpu model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")

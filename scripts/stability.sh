@@ -45,18 +45,11 @@ case ${#globs[@]} in 0 | 2) ;; *) stop "token files: name TRAIN_GLOB and VAL_GLO
 
 # --- settings -----------------------------------------------------------------------------------------------------
 
-# FP8 needs compute capability 8.9.
-has_gpu() {
-    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 >= 8.9 } END { exit !good }'
-}
+. scripts/gpu.sh
 trainer=$bin/train_gpt2_fp8_cpu gpus=()
-if has_gpu && [ -x "$bin/train_gpt2_fp8" ]; then
+if has_fp8_gpu && [ -x "$bin/train_gpt2_fp8" ]; then
     trainer=$bin/train_gpt2_fp8
-    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-        IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
-    else
-        mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
-    fi
+    mapfile -t gpus < <(list_gpus)
 fi
 
 # The flags are words.

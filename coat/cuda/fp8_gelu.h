@@ -29,7 +29,7 @@ __device__ inline float power_of_two(float x) {
 }
 
 // A larger scale than this one changes no gate, as the smallest code is 2^-9, but would overflow.
-constexpr float GATE_SCALE_LARGEST = 1073741824.0f;
+constexpr float GATE_SCALE_LARGEST = 0x1p30f;
 
 struct GeluScaled {
     float linear, cubic;       // of the exponent
@@ -163,7 +163,7 @@ template <bool LAST, typename F> void for_spans(Tensor t, F f) {
         f(plain_spans<LAST>(t));
 }
 
-constexpr float RATIO_SMALLEST = 1e-30f;
+constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
 
 template <typename S> struct GeluOf {
     typedef typename S::Loaded Loaded;
@@ -175,8 +175,8 @@ template <typename S> struct GeluOf {
         S::values(loaded, out);
         gelu_span(out);
     }
-    // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. Beyond
-    // the bounds of the ratio the code is 0 or the largest anyhow; within them nothing overflows.
+    // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. For
+    // codes; values that are stored as BF16 are values().
     __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
         const float scale = S::scale(loaded);
         const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
@@ -204,11 +204,6 @@ template <typename S, bool LAST> struct GeluGradientOf {
         const GeluScaled gelu(S::scale(loaded.h));
 #pragma unroll
         for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i]);
-    }
-    __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
-        values(loaded, out);
-#pragma unroll
-        for (int i = 0; i < SPAN; i++) out[i] *= reciprocal;
     }
 };
 
@@ -386,7 +381,10 @@ template <Format F, typename Source> struct CastOf {
     __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
     __device__ float apply(int row, int column, bool inside, const Loaded &loaded, const float *reciprocal) const {
         float value[SPAN];
-        source.multiplied(loaded, *reciprocal, value);
+        if constexpr (F == FMT_BF16)
+            source.values(loaded, value);
+        else
+            source.multiplied(loaded, *reciprocal, value);
         char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
         if constexpr (F == FMT_BF16) {
             if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));

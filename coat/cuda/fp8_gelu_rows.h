@@ -13,7 +13,7 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 //   parameter(column) -> PairWords
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
-//   sums: of a gradient: the columns may be summed, and the largest of the scales kept for the transpose
+//   sums: true for a gradient: its columns are summed, and the largest of its scales is kept for the transpose
 //   finish(): when the block has no more rows
 struct RowWalk {
     char *codes;
@@ -130,8 +130,9 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
-// Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About as many threads as the usual widths have spans of 16; more blocks have
-// more rows on their way, fewer have the registers for sums.
+// Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About
+// as many threads as the usual widths have spans of 16; more blocks have more rows on their way, fewer have the
+// registers for sums.
 template <Format F, typename Op>
 void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                    bool accumulate) {

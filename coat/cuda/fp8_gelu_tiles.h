@@ -58,8 +58,10 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
             for (int r = 0; r < BATCH; r++) now[r] = loaded[r], came |= Source::word(now[r]);
             came &= w.order.zero;
             const int next = (int)came + (first + BATCH < THREAD_ROWS ? row + first + BATCH : row + step);
+            if (first + BATCH < THREAD_ROWS || first_row + step < w.rows) {
 #pragma unroll
-            for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(next + r, w.rows - 1), from);
+                for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(next + r, w.rows - 1), from);
+            }
 #pragma unroll
             for (int r = 0; r < BATCH; r++) {
                 const int here = row + first + r;

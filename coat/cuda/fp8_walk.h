@@ -1,6 +1,7 @@
 // One pass over a tensor in tiles, whose blocks start before the scale that they need is made (COAT sections 3 and 4).
-// A block has one tile, and multiprocessors take the next as they get free; where a block makes something of its columns
-// first, blocks stay instead and go from tile to tile, with the rows of the next tile already on their way.
+// A block has one tile, or a few where sums of more blocks would not fit, and multiprocessors take the next block as they
+// get free; where a block makes something of its columns first, blocks stay and go from tile to tile, with the rows of
+// the next tile already on their way.
 #pragma once
 #include "fp8_tiles.h"
 
@@ -166,8 +167,8 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
 }
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
-// rows are dealt depends on the shape alone, with blocks that stay also on the number of multiprocessors, which hold
-// BLOCKS each. `overlaps`: the kernel before is that of the scale.
+// rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
+// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
 template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
@@ -177,7 +178,8 @@ static void walk_run(Exec *exec, const char *operation, const Source &source, Ti
     if (walk_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
     const bool sums = SUMS && dbias.data;
     if (sums) {
-        most = tile_sum_parts(exec, operation, cols);
+        const int64_t parts = tile_sum_parts(exec, operation, cols);
+        if (most > parts) most = parts;
         out.sums = (float *)exec->workspace;
     }
     if (splits > most) splits = most;
