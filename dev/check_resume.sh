@@ -2,9 +2,9 @@
 # Checkpoints between the CPU's program and the GPU's: a run that moves from one to the other and back keeps its course,
 # a run that is resumed on the GPU has the bits it would have had, and states are converted on the way. About a minute.
 #
-# Losses grow apart where sums are rounded in another order, in COAT faster than in BF16. How far is measured on the CPU
-# alone: a run whose micro-batches are cut in four for the steps that another spends on the GPU. The run that moves may
-# get twice as far from its course, and no farther than MOST.
+# Losses grow apart where sums are rounded in another order: in 20 steps of COAT by up to 0.004 on the CPU alone, when
+# only its micro-batches are cut in another way (of BF16: 0.0002). So the first loss after a move and that of one
+# checkpoint on both must agree closely; the course must not be left by more than 1 %.
 #
 #   dev/check_resume.sh
 #       CPU_PROGRAM=./train_gpt2_fp8_cpu     the twin
@@ -80,7 +80,7 @@ apart() { # COUNT A B
 loss_of() { losses "$1" | awk -v step="$2" '$1 == step { print $2 }'; }
 
 check_recipe() { # RECIPE
-    local recipe=$1 alone moved difference usual cpu gpu
+    local recipe=$1 alone moved difference cpu gpu
     # there and back
     train cpu "$recipe.cpu" 30 --recipe "$recipe"
     report $? "$recipe: 30 steps on the CPU"
@@ -90,14 +90,9 @@ check_recipe() { # RECIPE
     alone=$(loss_of "$recipe.cpu" 11) moved=$(loss_of "$recipe.moved" 11)
     near "$alone" "$moved" "$tolerance"
     report $? "$recipe: the first loss on the GPU is that of the CPU alone" "$alone and $moved"
-    train cpu "$recipe.cut4" 10 --recipe "$recipe" && train cpu "$recipe.cut4" 20 --recipe "$recipe" --micro-batch 1 &&
-        train cpu "$recipe.cut4" 30 --recipe "$recipe"
-    report $? "$recipe: 10 steps, 10 in micro-batches of 1, 10, all on the CPU"
-    usual=$(apart 30 "$recipe.cpu" "$recipe.cut4") difference=$(apart 30 "$recipe.cpu" "$recipe.moved")
-    [ "$usual" != none ] && [ "$difference" != none ] &&
-        awk -v d="$difference" -v u="$usual" -v least="$tolerance" -v most="$most" \
-            'BEGIN { limit = 2 * u > least ? 2 * u : least; exit !(d <= limit && d <= most) }'
-    report $? "$recipe: the run that moved keeps to the course of the CPU alone" "at most $difference apart, cut micro-batches $usual"
+    difference=$(apart 30 "$recipe.cpu" "$recipe.moved")
+    [ "$difference" != none ] && awk -v d="$difference" -v most="$most" 'BEGIN { exit !(d <= most) }'
+    report $? "$recipe: the run that moved keeps to the course of the CPU alone" "at most $difference apart"
 
     # bits on the GPU
     train gpu "$recipe.whole" 20 --recipe "$recipe" && train gpu "$recipe.cut" 10 --recipe "$recipe" &&
