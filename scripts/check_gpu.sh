@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is claimed of the GPU, checked and measured in one go (about 6 minutes on an H200; the race check takes two):
+# What is claimed of the GPU, checked and measured in one go (about 13 minutes on an H200; the race check takes nine):
 # the GPU against the CPU twin, memory errors and races, reproducibility, the loss curve beside the twin's, every
 # kernel's bandwidth, and the speed and memory of training.
 #
