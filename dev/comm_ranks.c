@@ -181,7 +181,10 @@ static void lose_one(const char *how) {
     comm_barrier(comm);
     if (rank == ranks - 1) {
         if (strcmp(how, "die") == 0) raise(SIGKILL);
-        if (strcmp(how, "stop") == 0) raise(SIGSTOP);
+        if (strcmp(how, "stop") == 0) {
+            raise(SIGSTOP);
+            _exit(EXIT_USER); // woken by mpirun, which ends it
+        }
         if (strcmp(how, "fail") == 0) {
             fprintf(stderr, "error: a file cannot be read\n");
             comm_abort(comm, EXIT_DATA);

@@ -313,7 +313,7 @@ __global__ static void errors_kernel(RowErrors *out, Operand o) {
             x = norm_affine(
                 x, hat_of(((const float *)o.mean[BY_ROW].data)[row], ((const float *)o.rstd[BY_ROW].data)[row]),
                 bench_decode(o.weight.data, FMT_BF16, column), bench_decode(o.bias.data, FMT_BF16, column));
-        if (o.producer == PRODUCE_GELU) x *= gelu_gate(x);
+        if (o.producer == PRODUCE_GELU) x = gelu_of(x);
         sum[0] += (double)x * (double)x;
         for (int way = 0; way < WAYS; way++) {
             const Tensor codes = o.codes[way][o.set];

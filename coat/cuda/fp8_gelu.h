@@ -49,10 +49,13 @@ struct GeluScaled {
     }
 };
 
+__device__ inline float gelu_of(float x) {
+    return x * fast_reciprocal(1.0f + GeluScaled(1.0f).power(x));
+}
+
 __device__ inline void gelu_span(float x[SPAN]) {
-    const GeluScaled gelu(1.0f);
 #pragma unroll
-    for (int i = 0; i < SPAN; i++) x[i] *= fast_reciprocal(1.0f + gelu.power(x[i]));
+    for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
 }
 
 // --- codes --------------------------------------------------------------------------------------------------
