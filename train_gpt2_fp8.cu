@@ -131,7 +131,7 @@ static bool bias_in_fc_product(const Model *m) {
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// One block (COAT section 3): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))).
+// One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))).
 // The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
 // residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
@@ -211,7 +211,7 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
-// One block in reverse (COAT section 4). DRESID (M, C) is the gradient of the residual stream after the block
+// One block in reverse (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block
 // and becomes that before it. Inputs of products that were not kept are rebuilt from what was.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;

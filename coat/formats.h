@@ -74,7 +74,7 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
 
 // FP32 -> 8-bit float with `mbits` mantissa bits and exponent bias `bias`, round to nearest even,
 // saturating to the largest finite code `max_code` (so are the infinities). NaN gives 0x7f with its sign:
-// callers detect non-finite values before the cast (COAT section 1).
+// callers detect non-finite values before the cast (COAT: FP8 products).
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
@@ -121,7 +121,7 @@ COAT_HD static inline float e5m2_decode(uint8_t c) {
     return fp8_decode_bits(c, 2, 15);
 }
 
-// The rounding that the split master weights use (COAT section 2): half up in magnitude, so that the low
+// The rounding that the split master weights use (COAT: optimizer states): half up in magnitude, so that the low
 // 16 bits alone tell whether the upper half was rounded up.
 COAT_HD static inline uint16_t master_bf16(float x) {
     return (uint16_t)((float_bits(x) + 0x8000u) >> 16);

@@ -1,5 +1,5 @@
-// The optimizer's 8-bit states with dynamic range expansion (COAT section 2): per group of consecutive elements the
-// codes, the absolute maximum a, and an exponent k that stretches the group's range onto the format's. One
+// The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states): per group of consecutive elements
+// the codes, the absolute maximum a, and an exponent k that stretches the group's range onto the format's. One
 // definition for host and device.
 //
 // What must agree between them to the last bit: a (a maximum of bits) and k, from moment_log2(), which consists of
@@ -139,9 +139,9 @@ typedef struct {
     bool deep;       // the smallest codes lie more than 2^-126 below a
 } MomentGroup;
 
-// k in sixteenths from log2 of the largest |x| less that of the smallest that is not zero, by moment_log2(). The smallest
-// then takes the format's second code, where it stays: what was decoded keeps its codes when it is encoded again.
-// (Rounding k down may leave it on the third or fourth code; then the first repetition can raise k, once.)
+// k in sixteenths from log2 of the largest |x| less that of the smallest that is not zero, by moment_log2(). The
+// smallest then takes the format's second code, where it stays: what was decoded keeps its codes when it is encoded
+// again. (Rounding k down may leave it on the third or fourth code; then the first repetition can raise k, once.)
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_LARGEST > scaled)) return MOMENT_K_LARGEST; // constant groups too

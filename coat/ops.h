@@ -117,7 +117,7 @@ typedef struct Ops {
     // Profiler ranges.
     void (*range_push)(Exec *, const char *name);
     void (*range_pop)(Exec *);
-    // One line for the start-up report ("NVIDIA H200, 132 SMs, 143771 MiB" / "CPU, 2 threads, OpenBLAS").
+    // One line for the start-up report ("NVIDIA H200, 132 SMs, 143155 MiB").
     void (*describe)(Exec *, char *text, size_t size);
     // Bytes of device memory in use as the driver reports them (the whole device); 0 = unknown.
     int64_t (*memory_in_use)(Exec *);
@@ -128,10 +128,10 @@ typedef struct Ops {
     // r (M, C) = wte[token] + wpe[row % T]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
     void (*embed_forward)(Exec *, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
 
-    // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in.
-    // r_out and norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group
-    // Scaling (maxima, reduction, cast: COAT section 1), its scale being written here; or E4M3 SCALE_ROW, in the same
-    // pass. y may be BF16 SCALE_ROW: its value is stored * scale.
+    // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
+    // norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
+    // reduction, cast: COAT: FP8 products), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
+    // BF16 SCALE_ROW: its value is stored * scale.
     void (*residual_norm_forward)(Exec *, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
 
     // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
@@ -141,7 +141,7 @@ typedef struct Ops {
     // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
     void (*attention_forward)(Exec *, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape);
 
-    // q = QT(x): the input of a product in the product's format, with its scale. Same memory: nothing to do.
+    // q = x in the format of the product that reads it, codes and their scale. Same memory: nothing to do.
     // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
     void (*quantize_forward)(Exec *, Tensor q, Tensor x);
 
@@ -178,12 +178,12 @@ typedef struct Ops {
     void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                           bool accumulate);
 
-    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = QT(dy) in E5M2 with
-    // its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
+    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy
+    // in codes (--gradient-codes) with its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
     // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
     void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
-    // dx (M, in) = dy (M, out) * w. FP8: dy E5M2 and w.codes_t. dy SCALE_ROW: dx as y of linear_forward.
+    // dx (M, in) = dy (M, out) * w. FP8: dy in codes and w.codes_t. dy SCALE_ROW: dx as y of linear_forward.
     void (*linear_backward_data)(Exec *, Tensor dx, Tensor dy, Weight w);
     // dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed, each with one scale.
     void (*linear_backward_weight)(Exec *, Tensor dw, Tensor dy, Tensor x, bool accumulate);
@@ -209,9 +209,9 @@ typedef struct Ops {
     void (*grad_norm)(Exec *, const Parameter *parameters, int count, StepState *state);
     // The second half alone, once grad_sq has been summed over processes: grad_norm = its root, non-finite as above.
     void (*grad_norm_root)(Exec *, StepState *state);
-    // AdamW (COAT section 2) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
-    // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first.
-    // Leaves the maxima of the weights that have FP8 codes, as they are stored now, in weight.maximum where that is kept.
+    // AdamW (COAT: optimizer states) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
+    // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first. Leaves
+    // the maxima of the weights that have FP8 codes, as they are stored now, in weight.maximum where that is kept.
     void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
     // FP8 codes of the weights that have any, from w.value; nothing for the others. w.codes.amax, where present, holds
     // the maximum of the whole weight, of which w.value is a share. Else the maxima are those that an adamw_update of

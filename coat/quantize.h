@@ -1,4 +1,4 @@
-// How FP8 scales follow from maxima (COAT section 1), once for host and device, so that both make the same codes.
+// How FP8 scales follow from maxima (COAT: FP8 products), once for host and device, so that both make the same codes.
 //
 // A scale is the multiplier that turns a code back into a value. It is chosen from the absolute maximum, rounded
 // to the type it is stored in, and only then used: codes are cast(x * r) with r = RN(1 / scale). Maxima travel as
@@ -51,9 +51,9 @@ COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }
 
-// The scale of the loss's gradient in E5M2, known without a maximum: (softmax - onehot) * scale lies within
-// [-scale, scale], and -1 becomes exactly 2^15. Probabilities down to 2^-29 keep the format's precision; what becomes 0,
-// below 2^-32, is together less than 2^-16 of a token's gradient as long as the vocabulary has at most 65536 tokens.
+// The scale of the loss's gradient in E5M2, known without a maximum: (softmax - onehot) * scale lies within [-scale,
+// scale], and -1 becomes exactly 2^15. Probabilities down to 2^-29 keep the format's precision; what becomes 0, below
+// 2^-32, is together less than 2^-16 of a token's gradient as long as the vocabulary has at most 65536 tokens.
 COAT_HD static inline float loss_gradient_scale(float scale) {
     float quantum = scale * 0x1p-15f;
     return quantum < SCALE_SMALLEST ? SCALE_SMALLEST : quantum;

@@ -1,7 +1,7 @@
 // Resuming with other formats of the optimizer's states than the checkpoint's (--moments, --second-moment,
 // --moments-fp32, --master). What is stored as the run stores it is copied byte for byte; the rest is decoded to FP32
-// and encoded anew, in pieces, by the functions that the optimizer itself uses (COAT section 2).
-//   moments   rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion and
+// and encoded anew, in pieces, by the functions that the optimizer itself uses (COAT: optimizer states).   moments
+// rounded to nearest; the second moment is 0 only where it was, as after an update. Codes with expansion and
 //             without have one layout and decode alike: they are copied, and the next update chooses its own k.
 //   masters   fp32 <-> split16 is exact. To none: the BF16 value stays. From none: the master is that value.
 #pragma once

@@ -14,7 +14,7 @@ typedef enum {
                   // leaves in BF16 for an operation that multiplies by it (value = stored * scale, exactly)
     SCALE_GROUP,  // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group))
     SCALE_EXPAND, // optimizer states: per `group` consecutive elements of the flat tensor an FP32 absolute
-                  // maximum a (in scale) and an exponent k in sixteenths (in exponent); COAT section 2
+                  // maximum a (in scale) and an exponent k in sixteenths (in exponent); COAT: optimizer states
 } Granularity;
 
 // A matrix (rows, cols), row-major: element (i, j) is at data[i * stride + j]. With `transposed` the

@@ -2,7 +2,7 @@
 #include "tensors_table.h"
 
 #define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand
-#define MOMENT_GROUP 128       // elements per group of the 8-bit moments (COAT section 2)
+#define MOMENT_GROUP 128       // elements per group of the 8-bit moments (COAT: optimizer states)
 #define STATE_BYTES 256        // room for StepState
 #define LOGITS_BYTES (1 << 30) // the logits chunk is chosen to stay under this
 
@@ -242,7 +242,8 @@ static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code
     t->transposed = transposed;
 }
 
-// A product's operand that is made on the way, in FP8 or (a transpose that is no copy) plain; not `made`: it is `source`.
+// A product's operand that is made on the way, in FP8 or (a transpose that is no copy) plain; not `made`: it is
+// `source`.
 static void make_copy(TensorLayout *t, bool made, int source, bool fp8, bool transposed, Format code) {
     if (!made) {
         make_alias(t, source);

@@ -1,8 +1,8 @@
-// How the FP8 optimizer's codes become values: |x| = exp2(log2 a + log2(code / F) / k) (COAT section 2). The logarithm
-// of a code and the power can each come from the special-function unit or from a table in shared memory. Each of the
-// four pairs decodes the same codes again and again, from registers, so that arithmetic alone counts: time per element,
-// and its share of the time that the special-function units alone would need for the results of all four (16 lanes per
-// clock and multiprocessor, at the clock that a kernel of nothing but ex2 shows in the same run).
+// How the FP8 optimizer's codes become values: |x| = exp2(log2 a + log2(code / F) / k) (COAT: optimizer states). The
+// logarithm of a code and the power can each come from the special-function unit or from a table in shared memory. Each
+// of the four pairs decodes the same codes again and again, from registers, so that arithmetic alone counts: time per
+// element, and its share of the time that the special-function units alone would need for the results of all four (16
+// lanes per clock and multiprocessor, at the clock that a kernel of nothing but ex2 shows in the same run).
 //
 //   bench_code_values [--quick]
 #include "bench_cuda.h"

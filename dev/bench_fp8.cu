@@ -1,7 +1,7 @@
-// The kernels of the FP8 precision flow (COAT sections 3 and 4) at GPT-2's shapes: time, the bytes that an operation's
-// passes read and write, GB/s, and the share of a device copy's bandwidth measured in the same run, of a large copy
-// and of one that moves as many bytes. Then the sum over one block, forward and backward. Checked against the CPU
-// backend first. Operands rotate among sets, so that together they are larger than the L2 cache.
+// The kernels of the FP8 precision flow (COAT: saved activations, FP8 flow) at GPT-2's shapes: time, the bytes that an
+// operation's passes read and write, GB/s, and the share of a device copy's bandwidth measured in the same run, of a
+// large copy and of one that moves as many bytes. Then the sum over one block, forward and backward. Checked against
+// the CPU backend first. Operands rotate among sets, so that together they are larger than the L2 cache.
 //
 //   bench_fp8 [--quick] [--check]      --check: no timing
 #include "bench_report.h"

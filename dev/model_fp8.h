@@ -1,4 +1,4 @@
-// Tests of the whole model with FP8 products and FP8 saved activations (COAT sections 3 and 4) on the CPU's
+// Tests of the whole model with FP8 products and FP8 saved activations (COAT: saved activations, FP8 flow) on the CPU's
 // operations: part of test_gpt2.cu.
 #pragma once
 
@@ -115,8 +115,8 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// Codes with another bit of mantissa halve the error of gradients (--gradient-codes e4m3), and the loss knows nothing of
-// them.
+// Codes with another bit of mantissa halve the error of gradients (--gradient-codes e4m3), and the loss knows nothing
+// of them.
 static void test_fp8_gradient_codes(Fp8Recipe recipe) {
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
     Model full;
@@ -140,8 +140,8 @@ static void test_fp8_gradient_codes(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// Passes if the losses have the same bits and the gradients too; or, where a limit above 0 is given, no gradient differs
-// by more than that.
+// Passes if the losses have the same bits and the gradients too; or, where a limit above 0 is given, no gradient
+// differs by more than that.
 static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int threads, double limit, const char *what) {
     Small s = {2, 2, 48, 97, 3, 19, true, 0};
     Model first, second;
@@ -268,8 +268,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     model_destroy(&again);
 }
 
-// A pass of fewer tokens than planned, whose rows lie further apart where they are transposed, gives the bits of a model
-// that is planned for them, in both directions.
+// A pass of fewer tokens than planned, whose rows lie further apart where they are transposed, gives the bits of a
+// model that is planned for them, in both directions.
 static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 97, 1, 16, true, 0};
     Model small, large;

@@ -1,5 +1,5 @@
-// Tests of the 8-bit optimizer states (COAT section 2): the group quantiser against its definition in double, and the
-// cases of groups that must hold.
+// Tests of the 8-bit optimizer states (COAT: optimizer states): the group quantiser against its definition in double,
+// and the cases of groups that must hold.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

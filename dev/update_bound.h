@@ -1,10 +1,10 @@
-// How far two backends' parameters may lie apart after one AdamW step (COAT section 2) from the same 8-bit states,
-// gradients and parameters: a bound for each element, from the arithmetic that lies between.
+// How far two backends' parameters may lie apart after one AdamW step (COAT: optimizer states) from the same 8-bit
+// states, gradients and parameters: a bound for each element, from the arithmetic that lies between.
 //
 // The twin rounds every operation of FP32 to nearest: a relative error of u = 2^-24 each. The GPU does so too, with
 // -fmad=false, but for what the special-function unit gives; PTX states its errors: lg2 2^-22 (absolute where |log2| is
-// below 1, else relative), ex2 2^-22, root and reciprocal 2^-23. The twin's own log2 and exp2 (coat/moments.h) are good to
-// 2 u, the first likewise absolute below 1. To first order, and with d(x) for how far both sides' x are apart:
+// below 1, else relative), ex2 2^-22, root and reciprocal 2^-23. The twin's own log2 and exp2 (coat/moments.h) are good
+// to 2 u, the first likewise absolute below 1. To first order, and with d(x) for how far both sides' x are apart:
 //
 // Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
 //   d(L) <= (4 + 2) u max(1, |L|)

@@ -5,7 +5,7 @@
 #   scripts/reproduce.sh [--dry-run] [--out runs/reproduce] [PIECE...]
 #
 #   table2         quantisation error of the optimizer's states, and a picture of their dynamic ranges
-#   quant-error    the same without the picture
+#   quant-error    the same, without the picture on the page
 #   table6         one layer, forward and backward: time and memory
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
@@ -24,7 +24,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
 out=runs/reproduce dry_run=''
 pieces=()
 
@@ -43,7 +43,9 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#pieces[@]} -gt 0 ] || pieces=(table2 table6 table7 figure4 loss)
-case $tokens in '' | *[!0-9]*) stop "TOKENS: not a number: $tokens" ;; esac
+for setting in "TOKENS $tokens" "STEPS ${STEPS:-400}" "SPEED_STEPS ${SPEED_STEPS:-20}"; do
+    case ${setting#* } in '' | *[!0-9]* | 0) stop "${setting% *}: a number from 1 on, not ${setting#* }" ;; esac
+done
 
 # --- the machine and the build ------------------------------------------------------------------------------------
 
@@ -52,6 +54,7 @@ gpu='' real_text='' speed_steps=${SPEED_STEPS:-20}
 [ -z "$quick" ] || speed_steps=${SPEED_STEPS:-10}
 if has_fp8_gpu; then gpu=yes; fi
 [ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
+[ -n "$real_text" ] || [ -z "$train$val" ] || echo "note: TRAIN and VAL are used together and on a GPU for FP8; a model of bytes is trained instead" >&2
 planner=$bin/train_gpt2_fp8_cpu trainer=$planner
 [ -z "$gpu" ] || trainer=$bin/train_gpt2_fp8
 
@@ -119,7 +122,8 @@ plan() { # FLAGS...: the plan, empty where nothing fits
     if [ -n "$dry_run" ]; then echo "$planner --plan=json $*" >&3; else "$planner" --plan=json "$@" 2>/dev/null || true; fi
 }
 
-# The exact master weights take 4 bytes per parameter in every recipe, so that they are no part of the comparison.
+# The exact master weights take 4 bytes per parameter, weight included, in BF16 and in COAT, so that they are no part of
+# the comparison. fp8-linear stands for TransformerEngine and is measured with FP32 masters, as measure.sh does.
 recipe_flags() { # RECIPE[+head]
     echo "--recipe ${1%+head} --master split16"
     case $1 in *+head) echo "--head fp8" ;; esac
@@ -335,7 +339,7 @@ piece_table7() {
         awk -v limit=80 -f scripts/reproduce_bars.awk scripts/paper_figures.txt "$work/table7.txt" >"$out/memory.svg"
         say "![Peak memory per GPU](memory.svg)"
     fi
-    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too."
+    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
     for model_of in "${speed_models[@]}"; do
         # shellcheck disable=SC2086 # name, size and batch are words

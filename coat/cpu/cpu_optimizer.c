@@ -1,4 +1,4 @@
-// The gradient's norm and the AdamW step (COAT section 2), over all parameters.
+// The gradient's norm and the AdamW step (COAT: optimizer states), over all parameters.
 #include "cpu_moments.h"
 
 #include <math.h>

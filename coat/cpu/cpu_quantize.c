@@ -1,4 +1,4 @@
-// FP8 copies of the inputs, gradients and weights of products (COAT sections 3 and 4).
+// FP8 copies of the inputs, gradients and weights of products (COAT: saved activations, FP8 flow).
 #include "cpu_quantize.h"
 
 #include <string.h>

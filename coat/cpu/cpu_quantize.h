@@ -1,4 +1,4 @@
-// Quantisation to one scale per tensor by Group Scaling (COAT section 1): the maxima of the rows, from them the
+// Quantisation to one scale per tensor by Group Scaling (COAT: FP8 products): the maxima of the rows, from them the
 // tensor's scale, and in a second pass the codes and their transpose.
 #pragma once
 #include "cpu_internal.h"

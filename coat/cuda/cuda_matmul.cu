@@ -1,4 +1,4 @@
-// The products of the linear layers by cuBLASLt: BF16, FP8 (COAT section 1: accumulation in FP32, one scale per
+// The products of the linear layers by cuBLASLt: BF16, FP8 (COAT, FP8 products: accumulation in FP32, one scale per
 // tensor), and FP32 for exact comparisons.
 //
 // The library counts column-major: a row-major (rows, cols) matrix with a row stride is a column-major

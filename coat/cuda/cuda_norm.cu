@@ -1,5 +1,5 @@
 // The norms of the forward pass: residual addition with the norm behind it, and the norm again for the weight
-// gradient (COAT section 3). LayerNorm, and RMSNorm where the mean is absent.
+// gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent.
 #include "cuda_norm.h"
 
 namespace {

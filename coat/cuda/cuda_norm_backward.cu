@@ -1,4 +1,4 @@
-// The norm's backward (COAT section 4): the gradient of the residual stream, and those of the norm's parameters by
+// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by
 // a reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent.
 #include "cuda_norm.h"
 

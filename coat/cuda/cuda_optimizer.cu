@@ -1,5 +1,5 @@
-// The norm of all gradients and the AdamW step (COAT section 2). Each runs over the whole list of parameters in a
-// few launches, whose tables travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
+// The norm of all gradients and the AdamW step (COAT: optimizer states). Each runs over the whole list of parameters in
+// a few launches, whose tables travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
 // Parameters whose moments are in 8 bits are those of fp8_moments.cu.
 #include "cuda_optimizer.h"
 #include "moments.h"

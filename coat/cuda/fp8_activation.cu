@@ -1,10 +1,10 @@
-// The activation function between FP8 products (COAT sections 3 and 4): h is kept in E4M3 with a scale per group,
-// gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group Scaling,
-// gelu and its derivative are made again for every pass instead of being stored.
+// The activation function between FP8 products (COAT: saved activations, FP8 flow): h is kept in E4M3 with a scale per
+// group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group
+// Scaling, gelu and its derivative are made again for every pass instead of being stored.
 //
 // Bytes per element of device memory, h per group of 16: gelu_forward 2 read, 1.125 written; 1.125 read, 1 written.
-// gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: gelu_forward 2 read,
-// 1.125 + 1 written; gelu_backward 3.125 read, 1 written; 1 read, 1 written.
+// gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: gelu_forward 2
+// read, 1.125 + 1 written; gelu_backward 3.125 read, 1 written; 1 read, 1 written.
 #include "fp8_gelu_rows.h"
 #include "fp8_gelu_tiles.h"
 
@@ -92,7 +92,7 @@ template <int BATCH, int BLOCKS, bool BIAS, bool PLAIN>
 void hidden_launch(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
     const HiddenOf<BIAS, PLAIN> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
                                       (bf16 *)g.data, g.stride};
-    walk_run<BATCH, BLOCKS, true>(exec, op, y.rows, y.cols, g, maxima);
+    gelu_walk_run<BATCH, BLOCKS, true>(exec, op, y.rows, y.cols, g, maxima);
 }
 
 template <int BATCH, int BLOCKS>
@@ -169,7 +169,7 @@ template <bool SUMS, typename Source> struct RowsOf {
 template <int BATCH, int BLOCKS> void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
     typedef GeluOf<PlainSpans<false>> Source;
     const MaximaOf<Source> op = {Source{plain_spans<false>(h)}};
-    walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, g, maxima);
+    gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, g, maxima);
 }
 
 // --- g from h -----------------------------------------------------------------------------------------------
@@ -179,10 +179,10 @@ template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tens
         const Source source = {spans};
         const int row_bytes = (int)(g.stride * (g.format == FMT_BF16 ? 2 : 1));
         if (g.format == FMT_BF16)
-            walk_run<BATCH, BLOCKS, false>(exec, CastOf<FMT_BF16, Source>{source, (char *)g.data, row_bytes, NULL},
-                                           h.rows, h.cols, Tensor{}, NULL);
+            gelu_walk_run<BATCH, BLOCKS, false>(exec, CastOf<FMT_BF16, Source>{source, (char *)g.data, row_bytes, NULL},
+                                                h.rows, h.cols, Tensor{}, NULL);
         else
-            walk_run<BATCH, BLOCKS, false>(
+            gelu_walk_run<BATCH, BLOCKS, false>(
                 exec, CastOf<FMT_E4M3, Source>{source, (char *)g.data, row_bytes, (const float *)g.scale}, h.rows,
                 h.cols, Tensor{}, NULL);
     });
@@ -201,7 +201,7 @@ template <int BATCH, int BLOCKS> void gradient_maxima(Exec *exec, Tensor dh, Ten
     for_spans<false>(h, [&](auto spans) {
         typedef GeluGradientOf<decltype(spans), false> Source;
         const MaximaOf<Source> op = {Source{plain_spans<false>(dg), spans}};
-        walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima);
+        gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima);
     });
 }
 

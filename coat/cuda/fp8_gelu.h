@@ -1,7 +1,6 @@
-// The activation function of kept tensors (COAT sections 3 and 4), and the walk over rows that finds maxima or casts.
-// Included by fp8_activation.cu only, as is the walk down tiles (fp8_gelu_tiles.h). Both walks keep as many blocks as
-// fit the multiprocessors, each with its next loads on their way while it converts what came: these passes need
-// bandwidth and instructions alike.
+// The activation function of kept tensors (COAT: saved activations, FP8 flow), and the walk over rows that finds maxima
+// or casts. Included by fp8_activation.cu only, as is the walk down tiles (fp8_gelu_tiles.h). The walk over rows
+// keeps as many blocks as fit the multiprocessors, each with its next loads on their way while it converts what came.
 //
 // Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
 // the last. So each begins with what the one before it left in the L2 cache.
@@ -101,9 +100,9 @@ struct LoadOrder {
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
 // --- what is stored -----------------------------------------------------------------------------------------
-// A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon again.
-// Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction. word():
-// some word of what came.
+// A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon
+// again. Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction.
+// word(): some word of what came.
 typedef Pack<uint32_t, SPAN / 2> PairWords;
 
 __device__ inline void unpack_pairs(const PairWords &pairs, float out[SPAN]) {
@@ -216,12 +215,12 @@ template <typename S, bool LAST> struct GeluGradientOf {
 //   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
 // Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
-constexpr int WALK_WARPS = 8;
-constexpr int WALK_ROWS = 1024; // of a block, at most
+constexpr int GELU_WALK_WARPS = 8;
+constexpr int GELU_WALK_ROWS = 1024; // of a block, at most
 
 struct Walk {
     int rows, cols, chunks;     // chunks of a row
-    int step_rows, step_chunks; // WALK_WARPS chunks further
+    int step_rows, step_chunks; // GELU_WALK_WARPS chunks further
     uint32_t *maxima;           // NULL: none wanted
     float *scale;
     float largest; // of the codes
@@ -261,13 +260,13 @@ __device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
 }
 
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-__global__ __launch_bounds__(WALK_WARPS *WARP, BLOCKS) void walk_kernel(const __grid_constant__ Op op,
-                                                                        const __grid_constant__ Walk w) {
-    __shared__ uint32_t maximum[Op::maxima ? WALK_ROWS + 1 : 1]; // of the rows, then of all
+__global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kernel(const __grid_constant__ Op op,
+                                                                                  const __grid_constant__ Walk w) {
+    __shared__ uint32_t maximum[Op::maxima ? GELU_WALK_ROWS + 1 : 1]; // of the rows, then of all
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     if constexpr (Op::maxima) {
         second_stage_allow();
-        for (int i = (int)threadIdx.x; i <= WALK_ROWS; i += WALK_WARPS * WARP) maximum[i] = 0;
+        for (int i = (int)threadIdx.x; i <= GELU_WALK_ROWS; i += GELU_WALK_WARPS * WARP) maximum[i] = 0;
         __syncthreads();
     } else {
         first_stage_wait();
@@ -316,41 +315,41 @@ __global__ __launch_bounds__(WALK_WARPS *WARP, BLOCKS) void walk_kernel(const __
         if (!w.maxima) return;
         __syncthreads();
         uint32_t largest = 0;
-        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += WALK_WARPS * WARP) {
+        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += GELU_WALK_WARPS * WARP) {
             w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
             largest = max(largest, maximum[turn]);
         }
         largest = __reduce_max_sync(ALL_LANES, largest);
-        if (lane == 0) atomicMax(&maximum[WALK_ROWS], largest);
+        if (lane == 0) atomicMax(&maximum[GELU_WALK_ROWS], largest);
         __syncthreads();
-        if (threadIdx.x == 0) walk_scale(w, maximum[WALK_ROWS]);
+        if (threadIdx.x == 0) walk_scale(w, maximum[GELU_WALK_ROWS]);
     }
 }
 
 // t: whose scale follows from maxima; without maxima the pass does not look for them.
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-void walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima) {
+void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     int64_t blocks = slots < rows ? slots : rows;
-    if (blocks < ceil_div(rows, WALK_ROWS)) blocks = ceil_div(rows, WALK_ROWS);
+    if (blocks < ceil_div(rows, GELU_WALK_ROWS)) blocks = ceil_div(rows, GELU_WALK_ROWS);
     const Walk w = {(int)rows,
                     (int)cols,
                     (int)chunks,
-                    (int)(WALK_WARPS / chunks),
-                    (int)(WALK_WARPS % chunks),
+                    (int)(GELU_WALK_WARPS / chunks),
+                    (int)(GELU_WALK_WARPS % chunks),
                     maxima,
                     (float *)t.scale,
                     format_max(t.format),
                     exec->state,
                     LOAD_ORDER};
     if (Op::maxima) {
-        walk_kernel<BATCH, BLOCKS, BACKWARD>
-            <<<grid_of(blocks), WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
-        LAUNCH_CHECK("walk_kernel");
+        gelu_walk_kernel<BATCH, BLOCKS, BACKWARD>
+            <<<grid_of(blocks), GELU_WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
+        LAUNCH_CHECK("gelu_walk_kernel");
     } else {
-        launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                      grid_of(blocks), WALK_WARPS * WARP, 0, true, op, w);
+        launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                      grid_of(blocks), GELU_WALK_WARPS * WARP, 0, true, op, w);
     }
 }
 

@@ -6,8 +6,8 @@
 namespace {
 
 // --- the walk down tiles ------------------------------------------------------------------------------------
-// A block goes down the tiles blockIdx.y, blockIdx.y + gridDim.y, ... of its columns; a thread has its next BATCH rows
-// on their way, also those of the next tile.
+// A block has one tile, or where it leaves sums of its columns the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down
+// the tensor; a thread has its next BATCH rows on their way, also those of the next tile.
 constexpr int TILE_WORDS = TILE * TILE / 4;
 
 struct TileWalk {

@@ -1,6 +1,7 @@
-// The AdamW step on 8-bit moments with dynamic range expansion (COAT section 2): one read and one write of every state,
-// gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per element, and 10
-// bytes each way per group of 128. A warp has four groups at a time; fp8_moments.h says what its lanes do.
+// The AdamW step on 8-bit moments with dynamic range expansion (COAT: optimizer states): one read and one write of
+// every state, gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per
+// element, and 10 bytes each way per group of 128. A warp has four groups at a time; fp8_moments.h says what its lanes
+// do.
 #include "fp8_moments.h"
 
 namespace {
@@ -74,7 +75,8 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32 values.
+// Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32
+// values.
 template <MasterStore MASTER>
 __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
                                               const float p[WIDTH]) {

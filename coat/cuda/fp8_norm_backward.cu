@@ -1,4 +1,4 @@
-// The norm's backward from the input that was kept in E4M3 with a scale per group (COAT section 4): the gradient of
+// The norm's backward from the input that was kept in E4M3 with a scale per group (COAT: FP8 flow): the gradient of
 // the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
 //
 // Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.

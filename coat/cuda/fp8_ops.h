@@ -1,6 +1,6 @@
-// The operations of ops.h for FP8 descriptors (COAT sections 1, 3 and 4). cuda_ops.cu calls these where a tensor
-// that an operation reads or writes is quantised, and the kernels for plain formats otherwise. (The weights' operation
-// is the same for all: those without codes are passed over.)
+// The operations of ops.h for FP8 descriptors (COAT: FP8 products, saved activations, FP8 flow). cuda_ops.cu calls
+// these where a tensor that an operation reads or writes is quantised, and the kernels for plain formats otherwise.
+// (The weights' operation is the same for all: those without codes are passed over.)
 #pragma once
 #include "cuda_internal.h"
 

@@ -403,13 +403,16 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
         weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_maxima_kernel");
     }
-    if (work == QUANTIZE_WEIGHTS)
+    if (work == QUANTIZE_WEIGHTS) {
         weight_scales_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
-    else if (work == QUANTIZE_SHARES)
+        LAUNCH_CHECK("weight_scales_kernel");
+    } else if (work == QUANTIZE_SHARES) {
         share_scales_kernel<<<entries, 1, 0, stream>>>(*table);
-    else
+        LAUNCH_CHECK("share_scales_kernel");
+    } else {
         share_maxima_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
-    LAUNCH_CHECK("weight_scales_kernel");
+        LAUNCH_CHECK("share_maxima_kernel");
+    }
     if (work != SHARE_MAXIMA && tiles > 0) {
         weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_codes_kernel");

@@ -1,5 +1,5 @@
 // One pass over a tensor in tiles that makes values, casts them and writes them as they are, transposed, or both
-// (COAT sections 3 and 4), and the pass that finds the maxima of such values.
+// (COAT: saved activations, FP8 flow), and the pass that finds the maxima of such values.
 //
 // Order of the passes: one that only finds a maximum goes from the last row to the first, the cast after it from the
 // first to the last. So each begins with what the one before it left in the L2 cache.

@@ -1,7 +1,7 @@
-// One pass over a tensor in tiles, whose blocks start before the scale that they need is made (COAT sections 3 and 4).
-// A block has one tile, or a few where sums of more blocks would not fit, and multiprocessors take the next block as they
-// get free; where a block makes something of its columns first, blocks stay and go from tile to tile, with the rows of
-// the next tile already on their way.
+// One pass over a tensor in tiles, whose blocks start before the scale that they need is made (COAT: saved activations,
+// FP8 flow). A block has one tile, or a few where sums of more blocks would not fit, and multiprocessors take the next
+// block as they get free; where a block makes something of its columns first, blocks stay and go from tile to tile,
+// with the rows of the next tile already on their way.
 #pragma once
 #include "fp8_tiles.h"
 
@@ -53,7 +53,7 @@ struct WalkGroups {
 // Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
 template <typename Source> constexpr bool scales_itself = false;
 
-// Whether blocks stay: a norm's factors take longer to make than the rest of a tile, unless that writes rows.
+// Whether blocks stay: in the norm's transposing pass, whose factors of the columns cost more than a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE &&scales_itself<Source>;
 
 // How the rows are dealt: whole tiles in turn, and what is left in equal shares.
