@@ -130,7 +130,7 @@ typedef struct Ops {
 
     // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
     // norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
-    // reduction, cast: COAT: FP8 products), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
+    // reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
     // BF16 SCALE_ROW: its value is stored * scale.
     void (*residual_norm_forward)(Exec *, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
 
@@ -178,8 +178,8 @@ typedef struct Ops {
     void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                           bool accumulate);
 
-    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy
-    // in codes (--gradient-codes) with its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
+    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy in codes (--gradient-codes)
+    // with its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
     // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
     void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 
