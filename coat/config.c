@@ -291,9 +291,12 @@ static bool check_given(const Parse *p, Error *err) {
     if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
         return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
     if (!c->prompt[0] && !c->eval_only)
-        return error_set(
-            err, EXIT_USER,
-            "--train is missing: give token files (--train 'data/*.bin'), or --plan; --help lists all flags");
+        return error_set(err, EXIT_USER,
+                         c->model_from_files
+                             ? "--train is missing: give token files (--train 'data/*.bin'), or --prompt "
+                               "TEXT to sample, or --eval-only --val GLOB"
+                             : "--train is missing: give token files (--train 'data/*.bin'), or --plan; "
+                               "--help lists all flags");
     if (!c->model_from_files && !c->resume)
         return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume%s",
                          c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model",

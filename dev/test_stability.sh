@@ -46,6 +46,8 @@ refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/stability.sh --o
 refuses "an unknown flag" '--fast: not one of' scripts/stability.sh --fast
 refuses "an even number of points" 'POINTS: an odd number' env POINTS=4 scripts/stability.sh --out "$folder/refused"
 refuses "STEPS that are no number" 'STEPS: not a number: many' env STEPS=many scripts/stability.sh --out "$folder/refused"
+refuses "a pattern without files" 'no file matches nothing' scripts/stability.sh --out "$folder/refused" 'nothing*' 'nothing*'
+touch "$folder/train_000000.bin" "$folder/val"
 refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/stability.sh --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
@@ -91,7 +93,7 @@ ln -s "$folder/pretend/train_gpt2_fp8" "$folder/pretend/train_gpt2_fp8_cpu"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/pretend/"
 pretend() { # RATES: the study of them in $folder/study; what it says
     PATH="$folder/gpus:$path" BIN=$folder/pretend BUILD=$folder/pretend CALLS=$folder/calls RECIPES="bf16 coat" RATES=$1 SEEDS="1 3" STEPS=10 \
-        scripts/stability.sh --out "$folder/study" 'train*' val 2>&1
+        scripts/stability.sh --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
 }
 pictures='!\[sharpness\]\(sharpness\.svg\)'
 python3 -c 'import matplotlib' 2>/dev/null || pictures='^No pictures: Python has no matplotlib here'

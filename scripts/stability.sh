@@ -43,6 +43,10 @@ while [ $# -gt 0 ]; do
 done
 case ${#globs[@]} in 0 | 2) ;; *) stop "token files: name TRAIN_GLOB and VAL_GLOB, or neither" ;; esac
 
+for glob in "${globs[@]}"; do
+    [ -n "$dry_run" ] || compgen -G "$glob" >/dev/null || stop "no file matches $glob: make token files with data/prepare.py, or correct the pattern"
+done
+
 # --- settings -----------------------------------------------------------------------------------------------------
 
 . scripts/gpu.sh
