@@ -259,6 +259,30 @@ void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t cou
 // The next kernel may be launched to overlap too, and may read all but the scale before it waits.
 void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
 
+// The largest of `count` maxima, in thread 0 of a block.
+template <int THREADS> __device__ static inline uint32_t block_maximum(const uint32_t *maxima, int64_t count) {
+    __shared__ uint32_t shared[THREADS / WARP];
+    uint32_t largest = 0;
+    const bool wide = (uintptr_t)maxima % 16 == 0;
+    const int64_t vectors = wide ? count / 4 : 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < vectors; i += THREADS) {
+        const uint4 v = ((const uint4 *)maxima)[i];
+        largest = max(max(max(largest, v.x), max(v.y, v.z)), v.w);
+    }
+    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, maxima[i]);
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
+    __syncthreads();
+    for (int w = 0; threadIdx.x == 0 && w < THREADS / WARP; w++) largest = max(largest, shared[w]);
+    return largest;
+}
+
+__device__ static inline void scale_write(float *scale, uint32_t maximum, float largest, StepState *state) {
+    *scale = scale_from_maximum(maximum, largest);
+    if (maximum >= NONFINITE_BITS && state) state->nonfinite = 1;
+}
+
 // The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; else they share one.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // The scale of a row whose largest magnitude has these bits, in every thread that asks; `first` is true in one of them,

@@ -1,0 +1,196 @@
+// The FP8 codes of the weights, as products read them (COAT: FP8 products): all weights in a few launches, each of which
+// has a table of them.
+//
+// Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
+// optimizer has not just left the maxima.
+#include "fp8_tiles.h"
+
+namespace {
+
+// Entries of one launch's table, which travels as a kernel parameter of at most 4 KiB.
+constexpr int WEIGHT_ENTRIES = 60;
+constexpr int WEIGHT_THREADS = 256;
+constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
+
+struct WeightEntry {
+    const bf16 *value;
+    uint8_t *codes, *codes_t; // codes_t NULL: made when it is needed
+    float *scale;
+    uint32_t *maximum; // as the optimizer leaves it; NULL: not kept
+    uint32_t *amax;    // of the whole weight, where this is a share of it; else NULL
+    int rows, cols;
+};
+
+struct WeightTable {
+    WeightEntry entry[WEIGHT_ENTRIES];
+    int first_block[WEIGHT_ENTRIES + 1]; // of the blocks that look for maxima
+    int first_tile[WEIGHT_ENTRIES + 1];
+    int count;
+    uint32_t *maxima; // one per block; NULL: the entries' own are known
+    StepState *state;
+};
+static_assert(sizeof(WeightTable) <= 4096, "a table is a kernel parameter");
+
+// The entry whose share includes `index`; first has count + 1 rising values.
+__device__ inline int weight_find(const int *first, int count, int index) {
+    int low = 0, high = count;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first[middle] <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+__global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __grid_constant__ WeightTable table) {
+    constexpr int V = 8, UNROLL = 4;
+    __shared__ uint32_t shared[WEIGHT_THREADS / WARP];
+    const int at = weight_find(table.first_block, table.count, (int)blockIdx.x);
+    const WeightEntry &e = table.entry[at];
+    const int64_t begin = ((int)blockIdx.x - table.first_block[at]) * WEIGHT_ELEMENTS;
+    const int64_t left = (int64_t)e.rows * e.cols - begin;
+    const int64_t count = left < WEIGHT_ELEMENTS ? left : WEIGHT_ELEMENTS;
+    float maximum = 0.0f;
+    for (int64_t first = threadIdx.x * V; first < count; first += UNROLL * WEIGHT_THREADS * V) {
+        Pack<bf16, V> pack[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WEIGHT_THREADS * V < count)
+                pack[u] = load<V>(e.value + begin + first + u * WEIGHT_THREADS * V);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            if (first + u * WEIGHT_THREADS * V < count) maximum = largest_magnitude(pack[u], maximum);
+    }
+    uint32_t bits = warp_maximum_bits(maximum);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (uint32_t other : shared) bits = max(bits, other);
+    table.maxima[blockIdx.x] = bits;
+}
+
+__global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __grid_constant__ WeightTable table) {
+    const WeightEntry &e = table.entry[blockIdx.x];
+    const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
+    const uint32_t maximum = table.maxima ? block_maximum<WEIGHT_THREADS>(table.maxima + first, count) : *e.maximum;
+    if (threadIdx.x > 0) return;
+    if (e.maximum) *e.maximum = maximum; // stays if the next update is skipped
+    scale_write(e.scale, maximum, E4M3_MAX, table.state);
+}
+
+// Shares: their own maxima out, and the scale from the maxima of the whole weights.
+__global__ __launch_bounds__(WEIGHT_THREADS) void share_maxima_kernel(const __grid_constant__ WeightTable table) {
+    const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
+    const uint32_t maximum = block_maximum<WEIGHT_THREADS>(table.maxima + first, count);
+    if (threadIdx.x == 0) *table.entry[blockIdx.x].amax = maximum;
+}
+
+__global__ void share_scales_kernel(const __grid_constant__ WeightTable table) {
+    const WeightEntry &e = table.entry[blockIdx.x];
+    scale_write(e.scale, *e.amax, E4M3_MAX, table.state);
+}
+
+__global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
+    __shared__ uint4 tile[TILE * TILE / sizeof(uint4)];
+    const int at = weight_find(table.first_tile, table.count, (int)blockIdx.x);
+    const WeightEntry &e = table.entry[at];
+    const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + TILE - 1) / TILE;
+    const ValuesOf<StoredBf16<true>> source = {{e.value, e.cols}};
+    const TileOut out = {e.codes, e.codes_t, NULL, e.scale, e.cols, e.rows};
+    const float reciprocal = scale_reciprocal(*e.scale);
+    const int64_t row = index / across * TILE, column = index % across * TILE;
+    float sum[SPAN];
+    if (e.codes_t)
+        tile_pass<FMT_E4M3, true, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
+                                            sum);
+    else
+        tile_pass<FMT_E4M3, false, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
+                                             sum);
+}
+
+// Transposes that several layers take turns in are made before the product that reads them, not here.
+bool keeps_transpose(const Parameter *parameters, int count, int index) {
+    const void *const memory = parameters[index].weight.codes_t.data;
+    for (int i = 0; i < count; i++)
+        if (i != index && parameters[i].weight.codes_t.data == memory) return false;
+    return memory != NULL;
+}
+
+enum WeightWork { QUANTIZE_WEIGHTS, QUANTIZE_SHARES, SHARE_MAXIMA };
+
+void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
+    const int blocks = table->first_block[table->count], tiles = table->first_tile[table->count];
+    const unsigned entries = (unsigned)table->count;
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    if (entries == 0) return;
+    if ((size_t)blocks * sizeof(uint32_t) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "weights_quantize: the maxima of the weights do not fit the workspace");
+    if (work != QUANTIZE_SHARES && table->maxima && blocks > 0) {
+        weight_maxima_kernel<<<grid_of(blocks), WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_maxima_kernel");
+    }
+    if (work == QUANTIZE_WEIGHTS) {
+        weight_scales_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_scales_kernel");
+    } else if (work == QUANTIZE_SHARES) {
+        share_scales_kernel<<<entries, 1, 0, stream>>>(*table);
+        LAUNCH_CHECK("share_scales_kernel");
+    } else {
+        share_maxima_kernel<<<entries, WEIGHT_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("share_maxima_kernel");
+    }
+    if (work != SHARE_MAXIMA && tiles > 0) {
+        weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
+        LAUNCH_CHECK("weight_codes_kernel");
+    }
+    table->count = 0;
+}
+
+// Goes through the weights that have codes: either all of them are whole, or all are shares (with amax).
+void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
+    CudaBackend *backend = cuda_backend(exec);
+    bool left = backend->maxima_left && work == QUANTIZE_WEIGHTS;
+    backend->maxima_left = false; // whoever changes the values next need not be the optimizer
+    for (int i = 0; i < count; i++) left = left && (!parameters[i].weight.codes.data || parameters[i].weight.maximum);
+    WeightTable table = {};
+    table.maxima = left ? NULL : (uint32_t *)exec->workspace;
+    table.state = exec->state;
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (!w.codes.data) continue;
+        require_format(operation, "a weight", w.value, FMT_BF16);
+        require_spans(operation, "a weight", w.value);
+        require_spans(operation, "a weight's codes", w.codes);
+        require_spans(operation, "a weight's transposed codes", w.codes_t);
+        if (w.value.stride != w.value.cols || w.codes.stride != w.codes.cols)
+            fatal(EXIT_DEVICE, "%s on the GPU: a weight has gaps", operation);
+        const int at = table.count++;
+        const int64_t rows = w.value.rows, cols = w.value.cols;
+        table.entry[at] = {(const bf16 *)w.value.data,
+                           (uint8_t *)w.codes.data,
+                           keeps_transpose(parameters, count, i) ? (uint8_t *)w.codes_t.data : NULL,
+                           (float *)w.codes.scale,
+                           w.maximum,
+                           w.codes.amax,
+                           (int)rows,
+                           (int)cols};
+        table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(rows * cols, WEIGHT_ELEMENTS);
+        table.first_tile[at + 1] = table.first_tile[at] + (int)(ceil_div(rows, TILE) * ceil_div(cols, TILE));
+        if (table.count == WEIGHT_ENTRIES) weights_launch(exec, &table, work);
+    }
+    weights_launch(exec, &table, work);
+}
+
+} // namespace
+
+void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    bool shares = false;
+    for (int i = 0; i < count; i++) shares = shares || parameters[i].weight.codes.amax;
+    weights_run(exec, "weights_quantize", parameters, count, shares ? QUANTIZE_SHARES : QUANTIZE_WEIGHTS);
+}
+
+void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+    weights_run(exec, "weights_maxima", parameters, count, SHARE_MAXIMA);
+}
