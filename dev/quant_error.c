@@ -186,7 +186,8 @@ static void prepare(Table *table) {
         range->mark_text = "E4M3";
         range->colour = "#2563a8";
         snprintf(k->title, sizeof k->title, "%s: exponent k", names[which]);
-        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands)");
+        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands; last bar: %d and more)",
+                 which ? 8 : 4);
         k->low = 0;
         k->high = which ? 8 : 4;
         k->mark = 1;
@@ -225,7 +226,8 @@ static bool run(int argc, char **argv, Error *err) {
     if (good) print_table(table);
     if (good && argc == 3) {
         Histogram list[4] = {table->range[0], table->range[1], table->k[0], table->k[1]};
-        good = histograms_svg(argv[2], "Optimizer states in groups of 128", list, 4, err);
+        good = histograms_svg(argv[2], "Optimizer states: how many groups of 128 have which range and exponent", list,
+                              4, err);
     }
     free(table);
     return good;
