@@ -186,10 +186,9 @@ static void prepare(Table *table) {
         range->mark_text = "E4M3";
         range->colour = "#2563a8";
         snprintf(k->title, sizeof k->title, "%s: exponent k", names[which]);
-        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands; last bar: %d and more)",
-                 which ? 8 : 4);
         k->low = 0;
         k->high = which ? 8 : 4;
+        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands; last bar: %g and more)", k->high);
         k->mark = 1;
         k->mark_text = "k = 1";
         k->colour = "#3b8f5a";
