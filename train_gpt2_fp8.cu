@@ -458,12 +458,6 @@ static int evaluate_hellaswag(Model *m, HellaSwag *set) {
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
 }
 
-// Validation batches: as many as asked for, and as there are.
-static int validation_batches(const Config *c, const DataLoader *loader) {
-    int64_t available = data_sequences(loader) / c->micro_batch;
-    return c->val_batches > 0 && c->val_batches < available ? c->val_batches : (int)available;
-}
-
 static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
@@ -587,7 +581,7 @@ static void train_step(Run *run) {
 static bool validate(Run *run, Error *err) {
     if (!run->val) return true;
     double loss;
-    int batches = validation_batches(&run->model.config, run->val);
+    int batches = data_batches(run->val, run->model.config.val_batches);
     if (!together(run, evaluate(&run->model, run->val, batches, &loss, err), err)) return false;
     if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
     return true;
@@ -952,7 +946,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     report(run);
     if (c->eval_only && run->val) {
         double loss;
-        int batches = validation_batches(c, run->val);
+        int batches = data_batches(run->val, c->val_batches);
         if (!together(run, evaluate(m, run->val, batches, &loss, err), err)) return false;
         if (m->exec.rank == 0)
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",

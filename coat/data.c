@@ -313,6 +313,11 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     return true;
 }
 
+int data_batches(const DataLoader *loader, int most) {
+    int64_t available = loader->sequences / loader->B;
+    return most > 0 && most < available ? most : (int)available;
+}
+
 // 1234567 -> "1,234,567".
 static void format_thousands(int64_t value, char text[32]) {
     char digits[24];

@@ -33,6 +33,10 @@ void data_close(DataLoader *loader);
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // in one epoch, over all ranks
 
+// Micro-batches of B sequences that a pass over the data has on one rank: `most`, or as many as there are where they
+// are fewer or `most` is not above 0.
+int data_batches(const DataLoader *loader, int most);
+
 // Micro-batch n >= 0 of the run. All ranks together read the sequences [n * ranks * B, (n + 1) * ranks * B) of
 // the run, this rank those from (n * ranks + rank) * B; sequence s of the run belongs to epoch
 // s / data_sequences(), so a batch may reach into the next epoch. Stateless: n alone says which rows, so a run

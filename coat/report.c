@@ -95,7 +95,8 @@ static void report_evaluation(const Report *report, FILE *out) {
     char text[PATH_MAX_LENGTH], often[48];
     if (report->val) {
         data_describe(report->val, text, sizeof text);
-        item(out, "validation", "%s%s%s", text, report->train ? ", " : "",
+        int64_t tokens = data_batches(report->val, c->val_batches) * config_micro_tokens(c);
+        item(out, "validation", "%s, the first %s of them%s%s", text, count((double)tokens), report->train ? " " : "",
              report->train ? how_often(often, c->val_every) : "");
     }
     if (report->hellaswag)
