@@ -4,8 +4,8 @@
 # converted on the way. About a minute.
 #
 # A move is judged by the five losses after it: there a state that went wrong shows (the script shows that it does, by
-# the momentum left out), and chaos does not yet. After twenty steps of COAT it would: the CPU's own losses move by 0.003
-# to 0.01 when nothing but its micro-batches are cut in another way.
+# the momentum left out), and chaos does not yet. After thirty steps it would: the CPU's own losses in COAT then move by
+# 0.003 to 0.01 when nothing but its micro-batches are cut in another way.
 #
 #   dev/check_resume.sh
 #       CPU_PROGRAM=./train_gpt2_fp8_cpu     the twin

@@ -24,7 +24,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh $*"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh${*:+ $*}"
 out=runs/reproduce dry_run=''
 pieces=()
 
