@@ -768,7 +768,10 @@ static bool train(Run *run, Error *err) {
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
         ok = have_data(run, err);
+        bool marked = ok && run->done.step + 1 == c->profile;
+        if (marked) m->ops->profile(&m->exec, true);
         if (ok) train_step(run);
+        if (marked) m->ops->profile(&m->exec, false);
         if (!ok || run->done.tokens == before) continue;
         int64_t step = run->done.step;
         bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
@@ -942,6 +945,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
         usable = error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
                            (long long)c->resume_step, (long long)run->steps);
+    if (usable && run->train && c->profile > 0 && (c->profile <= run->done.step || c->profile > run->steps))
+        usable = error_set(err, EXIT_USER, "--profile %lld: the run makes the steps %lld to %lld; name one of them",
+                           (long long)c->profile, (long long)run->done.step + 1, (long long)run->steps);
     if (!together(run, usable, err)) return false;
     report(run);
     if (c->eval_only && run->val) {

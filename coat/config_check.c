@@ -24,6 +24,10 @@ static bool uses_autotune(const Config *c, int ranks) {
     (void)ranks;
     return c->autotune && !may_use_gpu(c);
 }
+static bool uses_profile(const Config *c, int ranks) {
+    (void)ranks;
+    return c->profile > 0 && !may_use_gpu(c);
+}
 static bool uses_other_norm(const Config *c, int ranks) {
     (void)ranks;
     return c->shape.norm != NORM_LAYER;
@@ -60,6 +64,8 @@ static const NotBuilt not_built[] = {
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
+    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
+     "leave it away, and use perf or gprof as for any program"},
 };
 // clang-format on
 

@@ -117,6 +117,9 @@ typedef struct Ops {
     // Profiler ranges.
     void (*range_push)(Exec *, const char *name);
     void (*range_pop)(Exec *);
+    // --profile: a profiler that waits for the program's word records from `begin` on, and no more from !begin on. Waits
+    // for the work before it.
+    void (*profile)(Exec *, bool begin);
     // One line for the start-up report ("NVIDIA H200, 132 SMs, 143155 MiB").
     void (*describe)(Exec *, char *text, size_t size);
     // Bytes of device memory in use as the driver reports them (the whole device); 0 = unknown.

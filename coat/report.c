@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "step_line.h"
@@ -115,12 +116,19 @@ static void report_files(const Config *c, FILE *out) {
         item(out, "files", "none are written (--out DIR)");
 }
 
+static void report_device(const char *name, double peak, FILE *out) {
+    if (peak > 0.0 && isfinite(peak))
+        item(out, "device", "%s, peak %s TFLOP/s in BF16", name, count(peak / 1e12));
+    else
+        item(out, "device", "%s, peak unknown: no share of it is shown", name);
+}
+
 void report_start(const Report *report, FILE *out) {
     const Config *c = report->config;
     const Ops *ops = report->exec->ops;
     char text[PATH_MAX_LENGTH];
     ops->describe(report->exec, text, sizeof text);
-    item(out, "device", "%s", text);
+    report_device(text, ops->peak_flops(report->exec), out);
     report_model(c, out);
     report_recipe(c, out);
     if (report->train) item(out, "train", "%s", data_describe(report->train, text, sizeof text));

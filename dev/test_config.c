@@ -33,6 +33,7 @@ static void test_contradictions(void **state) {
     (void)state;
     refuse("", EXIT_USER, "--train is missing");
     refuse("--val x", EXIT_USER, "--train is missing");
+    refuse("--train x --profile 0", EXIT_USER, "--profile");
     refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");
     refuse("--train x --resume", EXIT_USER, "--resume&--out DIR");
     refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");
@@ -106,6 +107,8 @@ static void test_not_built(void **state) {
     accept_run("--train x --moments bf16 --master split16 --device cuda", 1);
     refuse_run("--train x --autotune --device cpu", 1, "--autotune&GPU");
     accept_run("--train x --autotune --device cuda", 1);
+    refuse_run("--train x --profile 3 --device cpu", 1, "--profile&CPU");
+    accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
     assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand

@@ -27,6 +27,7 @@ run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 3
 "${run[@]}" --recipe coat --schedule cosine --lr 6e-4 --lr-final 0.1 --out "$folder/run" --save-every 2 --keep 1 >"$folder/page" 2>"$folder/errors"
 is "nothing on standard error" "$(cat "$folder/errors")" ""
 says "the device" '^device      .*2? threads?' "$folder/page"
+is "a peak that is not known is said to be so" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown: no share of it is shown model ')" 1
 says "the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
 says "the recipe" '^recipe      coat: linear fp8, head bf16, saved coat' "$folder/page"
 says "the data" '^train       1 shard, [0-9,]+ tokens, uint16$' "$folder/page"

@@ -109,6 +109,11 @@ void cpu_range_pop(Exec *exec) {
     (void)exec;
 }
 
+void cpu_profile(Exec *exec, bool begin) {
+    (void)exec;
+    (void)begin;
+}
+
 void cpu_describe(Exec *exec, char *text, size_t size) {
     const Cpu *cpu = cpu_of(exec);
     snprintf(text, size, "%s, %d thread%s, %s%s%s", cpu->processor, cpu->threads, cpu->threads == 1 ? "" : "s",

@@ -132,6 +132,7 @@ bool cpu_replay_begin(Exec *exec, int id);
 void cpu_replay_end(Exec *exec, int id);
 void cpu_range_push(Exec *exec, const char *name);
 void cpu_range_pop(Exec *exec);
+void cpu_profile(Exec *exec, bool begin);
 void cpu_describe(Exec *exec, char *text, size_t size);
 int64_t cpu_memory_in_use(Exec *exec);
 double cpu_peak_flops(Exec *exec);

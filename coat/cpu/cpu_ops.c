@@ -18,6 +18,7 @@ const Ops *cpu_ops(void) {
         .replay_end = cpu_replay_end,
         .range_push = cpu_range_push,
         .range_pop = cpu_range_pop,
+        .profile = cpu_profile,
         .describe = cpu_describe,
         .memory_in_use = cpu_memory_in_use,
         .peak_flops = cpu_peak_flops,

@@ -3,6 +3,7 @@
 #include "cuda_internal.h"
 #include "device_check.h"
 
+#include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
 
 // Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
@@ -280,6 +281,17 @@ void cuda_range_push(Exec *exec, const char *name) {
 void cuda_range_pop(Exec *exec) {
     (void)exec;
     nvtxRangePop();
+}
+
+void cuda_profile(Exec *exec, bool begin) {
+    cuda_synchronize(exec);
+    if (begin) {
+        CUDA_CHECK(cudaProfilerStart(), "telling the profiler to begin");
+        nvtxRangePushA("marked step");
+    } else {
+        nvtxRangePop();
+        CUDA_CHECK(cudaProfilerStop(), "telling the profiler to end");
+    }
 }
 
 void cuda_describe(Exec *exec, char *text, size_t size) {

@@ -167,6 +167,7 @@ void cuda_replay_end(Exec *exec, int id);
 void cuda_replay_forget(Exec *exec); // what was recorded; communication in it keeps its communicator from ending
 void cuda_range_push(Exec *exec, const char *name);
 void cuda_range_pop(Exec *exec);
+void cuda_profile(Exec *exec, bool begin);
 void cuda_describe(Exec *exec, char *text, size_t size);
 int64_t cuda_memory_in_use(Exec *exec);
 double cuda_peak_flops(Exec *exec);

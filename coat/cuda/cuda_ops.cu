@@ -96,6 +96,7 @@ extern "C" const Ops *cuda_ops(void) {
         .replay_end = cuda_replay_end,
         .range_push = cuda_range_push,
         .range_pop = cuda_range_pop,
+        .profile = cuda_profile,
         .describe = cuda_describe,
         .memory_in_use = cuda_memory_in_use,
         .peak_flops = cuda_peak_flops,
