@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "appender.h"
@@ -202,12 +203,28 @@ static void update_rates(Log *log, double ms, int64_t tokens) {
     log->weight = RATE_DECAY * log->weight + (1.0 - RATE_DECAY);
 }
 
+static double seconds_left(const Log *log) {
+    return log->weight > 0.0 ? (double)(log->total_steps - log->step) * log->mean_ms / log->weight * 1e-3 : 0.0;
+}
+
+// What the page at the beginning could not know: how long the run will take. After the third step of a process, by its
+// second and third (the first warms up); of runs that take a minute and more.
+static void say_expected(Log *log) {
+    double left = seconds_left(log);
+    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
+    char duration[32], end[48];
+    time_t then = time(NULL) + (time_t)left;
+    struct tm local;
+    format_duration(duration, sizeof duration, left);
+    strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
+    log_text(log, "expected    %s more, until %s; evaluations, samples and saves not counted", duration, end);
+}
+
 static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
-    double left = log->weight > 0.0 ? (double)(log->total_steps - log->step) * log->mean_ms / log->weight * 1e-3 : 0.0;
     double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
-    const StepLine line = {log->step, log->total_steps, loss,   grad_norm, lr, ms, tokens_per_s, share,
-                           left,      log->skipped,     skipped};
+    const StepLine line = {log->step, log->total_steps,  loss,         grad_norm, lr, ms, tokens_per_s,
+                           share,     seconds_left(log), log->skipped, skipped};
     char text[512];
     puts(step_line(text, sizeof text, &line, terminal_columns(STDOUT_FILENO), log->colour));
     fflush(stdout);
@@ -254,6 +271,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
                               {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
     write_scalars(log, step, scalars, 6);
     if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
+    say_expected(log);
 }
 
 // The result of an evaluation, in both files.

@@ -387,6 +387,11 @@ static void rate_and_time_left(void **state) {
     assert_non_null(strstr(text, "step     5/10001 |"));
     assert_non_null(strstr(strstr(text, "    5/10001"), "| 2,000 tok/s | 1:23:18 left"));
     assert_non_null(strstr(text, "stopped: 5 of 10001 steps"));
+    // once, by the second and third step
+    const char *said = strstr(text, "expected    1:23:19 more, until 20");
+    assert_non_null(said);
+    assert_true(said > strstr(text, "    3/10001") && said < strstr(text, "    4/10001"));
+    assert_null(strstr(said + 1, "expected"));
 }
 
 static void quiet_leaves_the_last_line(void **state) {

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Training on the GPUs of this machine, together and one by one: the speed of each ZeRO stage in percent of what the same
+# GPUs do alone (all at the same time: GPUs of one host differ, and the slowest sets the pace), with the driver's memory;
+# a model of 7B shape; and the validation loss of one GPU and of all, over several seeds. Prints Markdown tables.
+#
+#   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' 'data/tokens/mine_val_*.bin' [PART...]
+#       parts: speed large loss (default: all three; about 10 minutes on two H200s)
+#
+# Settings come from the environment:
+#   GPUS=2                     how many (default: those that may be used)
+#   STAGES="1 2 3"             ZeRO
+#   SEEDS="1 2 3 4 5 6" WARMUP=700   of the losses after 200 steps, whose rate rises to 6e-4 in so many
+#   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
+#   MODEL="--model gpt2-xl --micro-batch 16"  PASSES=8  STEPS=8   of the speeds: so many micro-batches per GPU and step,
+#                              and one; so many steps, of which the second half counts
+#   LARGE="..." SMALL="..."    the other two models' flags
+set -euo pipefail
+cd "$(dirname "$0")/.."
+usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; }
+case ${1:-} in -h | --help) usage; exit 0 ;; esac
+dry_run=''
+if [ "${1:-}" = --dry-run ]; then dry_run=yes; shift; fi
+[ $# -ge 2 ] || { usage >&2; exit 1; }
+train=$1 val=$2
+shift 2
+parts=" ${*:-speed large loss} "
+for part in $parts; do
+    case $part in speed | large | loss) ;; *) echo "error: $part: not one of speed, large, loss" >&2; exit 1 ;; esac
+done
+. scripts/gpu.sh
+mapfile -t ids < <(list_gpus 2>/dev/null)
+gpus=${GPUS:-${#ids[@]}}
+case $gpus in '' | 0 | 1 | *[!0-9]*) echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1 ;; esac
+[ ${#ids[@]} -ge "$gpus" ] || mapfile -t ids < <(seq 0 $((gpus - 1)))
+program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/gpus} steps=${STEPS:-8} passes=${PASSES:-8} stages=${STAGES:-1 2 3}
+model=${MODEL:---model gpt2-xl --micro-batch 16}
+large=${LARGE:---layers 32 --heads 32 --channels 4096 --seq-len 2048 --micro-batch 2}
+small=${SMALL:---model gpt2 --micro-batch 16}
+read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
+[ -n "$dry_run" ] || mkdir -p "$out"
+
+# start LOG COMMAND...: into OUT/LOG.json and OUT/LOG.err
+start() {
+    local log=$1 status=0
+    shift
+    if [ -n "$dry_run" ]; then printf '%s ' "$@" && echo; return; fi
+    "$@" >"$out/$log.json" 2>"$out/$log.err" </dev/null || status=$?
+    [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
+}
+
+# number FLAG FLAGS...: the value of a flag, else the default
+number() {
+    local flag=$1 default=$2
+    shift 2
+    while [ $# -gt 0 ]; do [ "$1" != "$flag" ] || default=$2; shift; done
+    echo "$default"
+}
+
+# trains LOG PROCESSES PASSES STEPS FLAGS...: one process on each of so many GPUs; of one, on GPU number $on
+trains() {
+    local log=$1 processes=$2 tokens
+    # shellcheck disable=SC2086 # flags are words
+    tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
+    local command=("$program" --recipe coat --train "$train" --batch-tokens $tokens --steps "$4" --lr 3e-4 --warmup 10 --sample-tokens 0 --json "${@:5}")
+    if [ "$processes" -gt 1 ]; then command=("${mpirun[@]}" -np "$processes" "${command[@]}"); else command=(env CUDA_VISIBLE_DEVICES="$on" "${command[@]}"); fi
+    start "$log" "${command[@]}"
+}
+
+speed_of() { # LOG: tokens/s of the second half of its steps
+    sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" |
+        awk '{ x[NR] = $1 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
+}
+memory_of() { awk '$1 == "driver" { printf "%.1f", $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
+
+# alone LOG PASSES STEPS: on each GPU by itself, all at the same time
+alone() {
+    local i
+    for ((i = 0; i < gpus; i++)); do
+        # shellcheck disable=SC2086 # flags are words
+        on=${ids[i]} trains "$1-$i" 1 "$2" "$3" $model &
+        workers[i]=$!
+    done
+    for ((i = 0; i < gpus; i++)); do wait "${workers[i]}" || exit 1; done
+}
+
+measure_speed() {
+    local few=$((steps * 4)) stage i rows=() sum=(0 0) lone=('' '')
+    local workers=()
+    alone one-many "$passes" "$steps"
+    alone one-single 1 "$few"
+    for stage in $stages; do
+        # shellcheck disable=SC2086 # flags are words
+        trains "zero$stage-many" "$gpus" "$passes" "$steps" $model --zero "$stage"
+        # shellcheck disable=SC2086 # flags are words
+        trains "zero$stage-single" "$gpus" 1 "$few" $model --zero "$stage"
+    done
+    [ -z "$dry_run" ] || return 0
+    for ((i = 0; i < gpus; i++)); do
+        rows=("$(speed_of one-many-$i)" "$(speed_of one-single-$i)")
+        lone=("${lone[0]}${lone[0]:+, }${rows[0]}" "${lone[1]}${lone[1]:+, }${rows[1]}")
+        sum=($((sum[0] + rows[0])) $((sum[1] + rows[1])))
+    done
+    echo "| GPUs | tokens/s, $passes micro-batches per GPU and step | one micro-batch | driver, GB per GPU |"
+    echo "| --- | --- | --- | --- |"
+    echo "| one by one | ${lone[0]} | ${lone[1]} | $(memory_of one-many-0) |"
+    for stage in $stages; do
+        awk -v name="$gpus, ZeRO $stage" -v many="$(speed_of "zero$stage-many")" -v single="$(speed_of "zero$stage-single")" \
+            -v all="${sum[0]}" -v all_single="${sum[1]}" -v memory="$(memory_of "zero$stage-many")" 'BEGIN {
+                printf "| %s | %d (%.1f %%) | %d (%.1f %%) | %s |\n", name, many, all ? 100 * many / all : 0, single, all_single ? 100 * single / all_single : 0, memory }'
+    done
+    echo
+}
+
+measure_large() {
+    # shellcheck disable=SC2086 # flags are words
+    trains large "$gpus" "$passes" "$steps" $large --zero 3
+    [ -n "$dry_run" ] || printf '| model | GPUs | tokens/s | driver, GB per GPU |\n| --- | --- | --- | --- |\n| %s | %s, ZeRO 3 | %s | %s |\n\n' \
+        "${large//--/}" "$gpus" "$(speed_of large)" "$(memory_of large)"
+}
+
+val_of() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1.json" | tail -n 1; }
+
+measure_loss() {
+    local seed i=0 one all seeds
+    read -ra seeds <<<"${SEEDS:-1 2 3 4 5 6}"
+    local workers=() flags
+    losses() { # SEED
+        # shellcheck disable=SC2206 # flags are words
+        flags=("$program" --recipe coat --train "$train" --val "$val" --batch-tokens 65536 --steps 200 --lr 6e-4
+            --warmup "${WARMUP:-700}" --schedule constant --val-every 0 --val-batches 32 --sample-tokens 0 --json --seed "$1" $small)
+    }
+    for seed in "${seeds[@]}"; do # as many at a time as there are GPUs
+        losses "$seed"
+        start "loss-$seed-one" env CUDA_VISIBLE_DEVICES="${ids[i % gpus]}" "${flags[@]}" &
+        workers+=($!)
+        i=$((i + 1))
+        if [ $((i % gpus)) -eq 0 ] || [ $i -eq ${#seeds[@]} ]; then
+            for one in "${workers[@]}"; do wait "$one" || exit 1; done
+            workers=()
+        fi
+    done
+    for seed in "${seeds[@]}"; do
+        losses "$seed"
+        start "loss-$seed-all" "${mpirun[@]}" -np "$gpus" "${flags[@]}" --zero 1
+    done
+    [ -z "$dry_run" ] || return 0
+    printf '| seed | one GPU | %d GPUs, ZeRO 1 | difference |\n| --- | --- | --- | --- |\n' "$gpus"
+    for seed in "${seeds[@]}"; do
+        one=$(val_of "loss-$seed-one") all=$(val_of "loss-$seed-all")
+        echo "$seed $one $all"
+    done | awk '{ d = 100 * ($3 / $2 - 1); sum += d; squares += d * d; printf "| %d | %.4f | %.4f | %+.2f %% |\n", $1, $2, $3, d }
+        END { mean = sum / NR; printf "| mean | | | %+.2f", mean; if (NR > 1) printf " ± %.2f", sqrt((squares - NR * mean * mean) / (NR - 1) / NR); print " % |" }'
+}
+
+for part in $parts; do "measure_$part"; done
