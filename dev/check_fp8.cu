@@ -1,0 +1,390 @@
+// The FP8 operations of the GPU against the CPU backend, on random values and on shapes that reach each variant:
+// groups of 16, 32 and 128 with tails, widths that are no multiple of 128, partial tiles, transposes with a larger
+// stride. Outputs are poisoned first. Codes may differ by one step in 1 of 1000 places, where another order of sums or
+// an approximated exponential crosses a rounding boundary; what is copied or only rounded must be equal.
+#include "check_twins.h"
+
+// --- values -------------------------------------------------------------------------------------------------
+// BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
+static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_plain(c, rows, cols, FMT_BF16);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const float size = rows > 1 ? ldexpf(deviation, -(int)((i / cols * 7) % 4)) : deviation;
+        ((uint16_t *)t.cpu.data)[i] = bf16_encode(mean + size * rng_normal(5, stream, (uint64_t)i));
+    }
+    check_upload(c, t);
+    return t;
+}
+
+// The same as a product of codes with scales per row leaves it, with a random power of two for each row.
+static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_random(c, rows, cols, mean, deviation);
+    const Twin scales = check_plain(c, rows, 1, FMT_FP32);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows; i++)
+        ((float *)scales.cpu.data)[i] = ldexpf(1, (int)(rng_hash(5, stream, (uint64_t)i) % 7) - 3);
+    check_upload(c, scales);
+    t.cpu.granularity = t.gpu.granularity = SCALE_ROW;
+    t.cpu.scale = scales.cpu.data, t.gpu.scale = scales.gpu.data;
+    return t;
+}
+
+// --- the operations -----------------------------------------------------------------------------------------
+typedef struct {
+    int64_t M, C;
+    int group; // of the saved tensors; 0: saved as BF16
+    bool fp8;  // products are FP8
+    bool from_saved, rms;
+    int rows; // FP8 with scales per row: 1: of what products leave, 2: of operands too, where the plan has such
+} CheckShape;
+
+typedef struct {
+    Twin x, mean, rstd, weight, bias;
+    bool from_saved;
+} NormTwin;
+
+static Norm check_norm_of(const NormTwin *t, int gpu) {
+    Norm n = {};
+    n.x = SIDE(t->x), n.mean = SIDE(t->mean), n.rstd = SIDE(t->rstd), n.weight = SIDE(t->weight),
+    n.bias = SIDE(t->bias);
+    n.eps = 1e-5f;
+    n.from_saved = t->from_saved;
+    return n;
+}
+
+// The operand of a product in the shape's recipe, with a scale per row or one, and as backward's product reads it.
+static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
+    if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
+    const Twin t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
+    return rows ? t : with_maxima(c, t);
+}
+
+static Twin check_operand_t(Check *c, CheckShape s, int64_t cols, Twin operand) {
+    const bool own = operand.cpu.granularity == SCALE_ROW; // one scale of its own
+    return s.fp8 ? check_new(c, s.M, cols, operand.cpu.format, 0, true, own ? NULL : &operand)
+                 : check_plain(c, s.M, cols, FMT_BF16);
+}
+
+// What a product of operands leaves for an operation that can multiply by the rows' scales.
+static Twin check_product(Check *c, CheckShape s, bool rows, float deviation) {
+    return rows ? check_carried(c, s.M, s.C, 0, deviation) : check_random(c, s.M, s.C, 0, deviation);
+}
+
+static void check_operand_equal(Check *c, CheckShape s, Twin t, const char *what) {
+    if (s.fp8)
+        check_codes(c, t, what);
+    else
+        check_values(c, t, 2e-3, what);
+}
+
+// Nothing saved of a rebuilt operand but its scale.
+static Tensor scale_only(Tensor t) {
+    t.data = NULL;
+    return t;
+}
+
+static void check_norm(Check *c, CheckShape s) {
+    const Twin none = {};
+    const bool rows = s.rows == 2; // of n and of its gradient
+    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
+    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_product(c, s, rows, 1);
+    const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
+    NormTwin norm = {};
+    norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
+    norm.weight = check_random(c, 1, s.C, 1, 0.3f);
+    norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
+    norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
+    norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
+    norm.from_saved = s.from_saved;
+    const Twin n = check_operand(c, s, s.C, FMT_E4M3, rows), n_t = check_operand_t(c, s, s.C, n);
+    CHECK_BOTH(c, residual_norm_forward,
+               (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));
+    check_values(c, r, 0, "residual_norm_forward: r");
+    if (s.group) {
+        check_scales(c, norm.x, 0, "residual_norm_forward: x");
+        check_code_bytes(c, norm.x, 0, "residual_norm_forward: x");
+    }
+    if (!s.rms) check_values(c, norm.mean, 1e-5, "residual_norm_forward: mean");
+    check_values(c, norm.rstd, 1e-5, "residual_norm_forward: rstd");
+    check_operand_equal(c, s, n, "residual_norm_forward: n");
+    if (n.cpu.amax) check_maxima(c, n, 1e-5, "residual_norm_forward: maxima of n");
+    check_flag(c, 0, "residual_norm_forward");
+
+    CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
+    check_operand_equal(c, s, n_t, "norm_rebuild from x");
+    if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_rebuild: the bits of forward");
+    if (s.fp8) {
+        CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
+        check_operand_equal(c, s, n_t, "norm_rebuild from codes");
+    }
+    const Twin g = with_maxima(c, check_plain(c, s.M, s.C, FMT_BF16));
+    const Twin dw = check_plain(c, 1, s.C, FMT_FP32), db = s.rms ? none : check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, norm_backward,
+                   (e, SIDE(g), SIDE(dw), SIDE(db), SIDE(dn), check_norm_of(&norm, gpu), pass == 1, pass == 1));
+        check_values(c, g, 2e-3, "norm_backward: g");
+        check_maxima(c, g, 4e-3, "norm_backward: maxima of g");
+        check_values(c, dw, 1e-4, "norm_backward: dweight");
+        if (!s.rms) check_values(c, db, 1e-4, "norm_backward: dbias");
+    }
+    const Twin again = check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 2; pass++)
+        check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? again.gpu : dw.gpu, db.gpu, dn.gpu,
+                                         check_norm_of(&norm, 1), false, false);
+    check_same(c, dw, again, "norm_backward: dweight of two runs");
+
+    ((uint16_t *)y.cpu.data)[s.C + 3] = bf16_encode(s.rms ? INFINITY : NAN);
+    check_upload(c, y);
+    if (s.fp8 || s.group) {
+        check_gpu(c)->ops->residual_norm_forward(check_gpu(c), n.gpu, check_norm_of(&norm, 1), r.gpu, r_in.gpu, y.gpu,
+                                                 y_bias.gpu);
+        check_flag(c, 1, "residual_norm_forward");
+    }
+    check_free(c);
+}
+
+static void check_gelu(Check *c, CheckShape s) {
+    const Twin none = {};
+    const bool rows = s.rows == 2, coat = s.group > 0;
+    const Twin y = check_product(c, s, rows && coat, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
+    const Twin h = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : y;
+    const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias)));
+    if (s.group) {
+        check_scales(c, h, 0, "gelu_forward: h");
+        check_code_bytes(c, h, 0, "gelu_forward: h");
+    }
+    check_operand_equal(c, s, g, "gelu_forward: g");
+    if (g.cpu.amax) check_maxima(c, g, 1e-5, "gelu_forward: maxima of g");
+    check_flag(c, 0, "gelu_forward");
+    CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
+    check_operand_equal(c, s, g_t, "gelu_rebuild from h");
+    if (!s.fp8) check_same(c, g, g_t, "gelu_rebuild: the bits of forward");
+    if (s.fp8) {
+        CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
+        check_operand_equal(c, s, g_t, "gelu_rebuild from codes");
+    }
+
+    const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
+    const Format code = s.group == 32 ? FMT_E4M3 : FMT_E5M2; // of the gradient
+    const Twin dh = s.fp8 ? check_operand(c, s, s.C, code, rows && coat) : dg;
+    const Twin dh_t = s.fp8 ? check_operand_t(c, s, s.C, dh) : dg;
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_BOTH(c, gelu_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        check_operand_equal(c, s, dh, "gelu_backward: dh");
+        if (s.fp8) check_operand_equal(c, s, dh_t, "gelu_backward: transposed dh");
+        check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "gelu_backward: dbias");
+    }
+    check_flag(c, 0, "gelu_backward");
+    if (s.fp8) {
+        ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
+        check_upload(c, dg);
+        check_gpu(c)->ops->gelu_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false);
+        check_flag(c, 1, "gelu_backward");
+    }
+    ((uint16_t *)y.cpu.data)[s.C - 1] = bf16_encode(INFINITY);
+    check_upload(c, y);
+    if (s.fp8 || s.group) {
+        check_gpu(c)->ops->gelu_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu);
+        check_flag(c, 1, "gelu_forward");
+    }
+    check_free(c);
+}
+
+static void check_input_cast(Check *c, CheckShape s) {
+    const Twin x = check_random(c, s.M, s.C, 0, 1);
+    const Twin q = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2), q_t = check_operand_t(c, s, s.C, q);
+    memset((uint16_t *)x.cpu.data + 2 * s.C, 0, (size_t)s.C * sizeof(uint16_t)); // a row of zeros
+    check_upload(c, x);
+    CHECK_BOTH(c, quantize_forward, (e, SIDE(q), SIDE(x)));
+    check_scales(c, q, 0, "quantize_forward");
+    check_code_bytes(c, q, 0, "quantize_forward");
+    CHECK_BOTH(c, quantize_rebuild, (e, SIDE(q_t), SIDE(q), SIDE(x)));
+    check_scales(c, q_t, 0, "quantize_rebuild");
+    check_code_bytes(c, q_t, 0, "quantize_rebuild");
+    check_flag(c, 0, "quantize_forward");
+    ((uint16_t *)x.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
+    check_upload(c, x);
+    check_gpu(c)->ops->quantize_forward(check_gpu(c), q.gpu, x.gpu);
+    check_flag(c, 1, "quantize_forward");
+    check_free(c);
+}
+
+static void check_gradient_cast(Check *c, CheckShape s, Format code) {
+    Twin dy = check_random(c, s.M, s.C, 0, 1e-6f);
+    const Twin d = check_operand(c, s, s.C, code, false), d_t = check_operand_t(c, s, s.C, d);
+    const Twin dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
+    for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
+        if (pass == 2) {
+            dy = with_maxima(c, dy);
+            for (int64_t i = 0; i < s.M; i++) dy.cpu.amax[i] = i == 5 ? float_bits(3e-5f) : 1;
+            check_gpu(c)->ops->upload(check_gpu(c), dy.gpu.amax, dy.cpu.amax, (size_t)s.M * sizeof(uint32_t));
+        }
+        CHECK_BOTH(c, grad_quantize, (e, SIDE(d), SIDE(d_t), SIDE(dbias), SIDE(dy), pass == 1));
+        check_scales(c, d, 0, "grad_quantize");
+        check_code_bytes(c, d, 0, "grad_quantize: codes");
+        check_code_bytes(c, d_t, 0, "grad_quantize: transposed codes");
+        check_values(c, dbias, 1e-4, "grad_quantize: dbias");
+    }
+    check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, again.gpu, dy.gpu, false);
+    check_same(c, dbias, again, "grad_quantize: dbias of two runs");
+    check_flag(c, 0, "grad_quantize");
+    dy.gpu.amax = NULL;
+    ((uint16_t *)dy.cpu.data)[7 * s.C] = bf16_encode(-INFINITY);
+    check_upload(c, dy);
+    check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, Tensor{}, dy.gpu, false);
+    check_flag(c, 1, "grad_quantize");
+    check_free(c);
+}
+
+static void check_weights(Check *c) {
+    enum { COUNT = 90 }; // more than one table holds
+    Parameter side[2][COUNT] = {};
+    Twin value[COUNT], codes[4], codes_t[4];
+    const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
+    for (int i = 0; i < 4; i++) {
+        value[i] = check_random(c, rows[i], cols[i], 0, 0.02f);
+        codes[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, false, NULL);
+        codes_t[i] = check_new(c, rows[i], cols[i], FMT_E4M3, 0, true, &codes[i]);
+        codes_t[i].cpu.stride = codes_t[i].gpu.stride = rows[i];
+    }
+    const Twin alone = check_random(c, 1, 77, 0, 1); // has no codes
+    for (int i = 0; i < COUNT; i++) {
+        for (int gpu = 0; gpu < 2; gpu++) {
+            Weight *w = &side[gpu][i].weight;
+            w->value = SIDE(i < 4 ? value[i] : i % 2 ? alone : value[3]);
+            if (i < 4) w->codes = SIDE(codes[i]), w->codes_t = SIDE(codes_t[i]);
+        }
+    }
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], COUNT));
+    for (int i = 0; i < 4; i++) {
+        check_scales(c, codes[i], 0, "weights_quantize");
+        check_code_bytes(c, codes[i], 0, "weights_quantize: codes");
+        check_code_bytes(c, codes_t[i], 0, "weights_quantize: transposed codes");
+    }
+    check_flag(c, 0, "weights_quantize");
+    check_free(c);
+}
+
+// Shares of a weight, which several processes would have, one of them nothing: their maxima, and with the largest the
+// codes of the whole.
+static void check_weight_shares(Check *c) {
+    enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
+    Parameter side[2][SHARES] = {};
+    const Twin value = check_random(c, ROWS, COLS, 0, 0.02f);
+    const Twin codes = check_new(c, ROWS, COLS, FMT_E4M3, 0, false, NULL);
+    const Twin maxima = check_plain(c, SHARES, 1, FMT_I32);
+    for (int gpu = 0; gpu < 2; gpu++) side[gpu][0].weight.value = SIDE(value), side[gpu][0].weight.codes = SIDE(codes);
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], 1));
+    uint8_t *whole = (uint8_t *)xmalloc(ROWS * COLS);
+    memcpy(whole, codes.cpu.data, ROWS * COLS);
+    memset(codes.cpu.data, POISON, ROWS * COLS);
+    check_upload(c, codes);
+    const int64_t begin[SHARES + 1] = {0, FIRST, ROWS, ROWS};
+    for (int gpu = 0; gpu < 2; gpu++) {
+        for (int i = 0; i < SHARES; i++) {
+            Weight *w = &side[gpu][i].weight;
+            w->value = tensor_rows(SIDE(value), begin[i], begin[i + 1] - begin[i]);
+            w->codes = tensor_rows(SIDE(codes), begin[i], begin[i + 1] - begin[i]);
+            w->codes.amax = (uint32_t *)SIDE(maxima).data + i;
+        }
+    }
+    CHECK_BOTH(c, weights_maxima, (e, side[gpu], SHARES));
+    uint32_t *want = (uint32_t *)maxima.cpu.data;
+    uint32_t *have = (uint32_t *)check_download(c, maxima.gpu.data, SHARES * sizeof *have);
+    check_say(c, memcmp(want, have, SHARES * sizeof *have) == 0 && have[2] == 0, "weights_maxima", "wrong maxima");
+    for (int i = 0; i < SHARES; i++) want[i] = have[0] > have[1] ? have[0] : have[1];
+    free(have);
+    check_upload(c, maxima);
+    CHECK_BOTH(c, weights_quantize, (e, side[gpu], SHARES));
+    check_scales(c, codes, 0, "weights_quantize of shares");
+    check_code_bytes(c, codes, 0, "weights_quantize of shares");
+    check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shares",
+              "not the whole's codes");
+    free(whole);
+    check_free(c);
+}
+
+// --- the shapes ---------------------------------------------------------------------------------------------
+#define VARIANTS 14 // of a shape: four with each kind of scales, and two without FP8
+#define ALL_VARIANTS ((1u << VARIANTS) - 1)
+#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as it is saved, as the residual, and with scales per row
+
+static const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
+
+// The norm and the activation, with what is saved in groups of so many, 0: in BF16.
+static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {
+    for (int variant = 0; variant < VARIANTS; variant++) {
+        const bool fp8 = variant < 12;
+        const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
+        if (!(variants >> variant & 1)) continue;
+        if (!s.group && !s.fp8) continue; // the plain recipe
+        if (!s.group && s.from_saved) continue;
+        snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
+                 s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
+        if (C <= 8192 && (s.rows < 2 || group)) check_norm(c, s); // without groups n has one scale
+        if (!s.rms && s.rows != 1 && (s.from_saved || !group)) check_gelu(c, s);
+    }
+}
+
+static void check_casts(Check *c, int64_t M, int64_t C) {
+    CheckShape s = {M, C, 0, true, false, false, 0};
+    const int kinds = C <= 16384 ? 2 : 0; // wider rows are not cast with scales of their own
+    for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
+        snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
+        check_input_cast(c, s);
+    }
+    s.rows = 0;
+    snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)M, (long long)C);
+    check_gradient_cast(c, s, FMT_E5M2);
+    check_gradient_cast(c, s, FMT_E4M3);
+}
+
+// All variants at one width, and some at widths of which each has kernels of its own; many rows, so that blocks take
+// several tiles.
+static void check_small(Check *c) {
+    static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
+    static const int groups[] = {16, 32, 128, 0};
+    for (int group : groups) check_saved(c, 48, 336, group, ALL_VARIANTS);
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        check_saved(c, 16, widths[i], groups[i % 3], FEW_VARIANTS);
+        check_saved(c, 16, widths[i], 0, FEW_VARIANTS);
+        check_casts(c, 16, widths[i]);
+    }
+    check_saved(c, 8704, 64, 16, FEW_VARIANTS);
+    check_casts(c, 8704, 64);
+    check_casts(c, 16, 16368);
+    snprintf(c->shape, sizeof c->shape, "several tensors");
+    check_weights(c);
+    check_weight_shares(c);
+}
+
+static void check_large(Check *c) {
+    static const int64_t shapes[][2] = {{48, 64},   {272, 768}, {144, 1600}, {16, 2064},  {160, 4096}, {32, 6400},
+                                        {48, 5120}, {16, 8192}, {16, 8208},  {16, 20480}, {8704, 64},  {65536, 64}};
+    static const int groups[] = {16, 32, 128, 0};
+    for (const auto &shape : shapes) {
+        for (int group : groups)
+            if (shape[0] <= 10000 || group == 16) // many rows: in time
+                check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
+        check_casts(c, shape[0], shape[1]);
+    }
+}
+
+int check_fp8(bool small) {
+    static Check check; // zero; its configuration is large
+    Check *c = &check;
+    Config *config = &c->bench.config;
+    // workspace for the largest of all shapes
+    config->recipe.precision = PRECISION_FP32; // no attention is needed
+    config->recipe.cache_transposed = true;
+    config->micro_batch = 64, config->seq_len = 1024;
+    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
+    config->shape.channels = 8192, config->shape.ffn = 20480;
+    check_open(c);
+    check_small(c);
+    if (!small) check_large(c);
+    check_close(c);
+    return check_report("fp8 operations", c->checks, c->failures);
+}
