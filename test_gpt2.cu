@@ -1,11 +1,12 @@
 /*
 Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
 determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/reference.py
-wrote, against PyTorch. Operation by operation, the two backends are compared where there is a GPU.
+wrote, against PyTorch. Where there is a GPU, the two backends are compared: every operation in every format
+(dev/compare_ops.h, dev/compare_fp8.h, dev/check_*.cu), and whole models.
 
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
     test_gpt2                          all tests
-    test_gpt2 --small                  the GPU's on one small shape, for compute-sanitizer
+    test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
     test_gpt2 --reference FOLDER       compare loss and gradients with PyTorch's
     test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
 */
@@ -386,6 +387,7 @@ static void test_smaller_pass(void) {
 #endif
 
 #if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
+#include "dev/check_gpu.h"
 #include "dev/compare_ops.h"
 
 #include "dev/compare_fp8.h"
@@ -562,6 +564,9 @@ int main(int argc, char **argv) {
     if (gpu_present(why, sizeof why)) {
         compare_operations(small);
         compare_fp8(small);
+        failures += check_kernels(small) > 0;
+        failures += check_fp8(small) > 0;
+        failures += check_optimizer_states(small) > 0;
         compare_all_models(small);
     } else {
         printf("skip - the GPU's operations against the twin's: %s\n", why);
