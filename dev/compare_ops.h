@@ -8,6 +8,7 @@ typedef struct {
     Exec exec[2]; // 0 the CPU twin, the definition; 1 the GPU
     Config config;
     StepState *state[2];
+    char shape[64]; // of what is compared, for the names of tests; may be empty
 } Backends;
 
 // One tensor in both memories.
@@ -119,7 +120,7 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
     char name[200];
-    snprintf(name, sizeof name, "gpu against twin: %s, %s %s (%lld, %lld): %.1e", operation, output,
+    snprintf(name, sizeof name, "gpu against twin%s: %s, %s %s (%lld, %lld): %.1e", b->shape, operation, output,
              format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, error);
     check(error <= limit, name);
     free(cpu);
@@ -137,8 +138,8 @@ static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation
             found = fmax(found, left[i]);
         }
         char name[200];
-        snprintf(name, sizeof name, "%s, %s: the maxima's largest is %g, the values' %g", b->exec[s].ops->name,
-                 operation, found, largest);
+        snprintf(name, sizeof name, "%s%s, %s: the maxima's largest is %g, the values' %g", b->exec[s].ops->name,
+                 b->shape, operation, found, largest);
         check(ok && found == largest, name);
         free(x);
         free(left);
@@ -152,8 +153,8 @@ static void check_repeated(Backends *b, Pair first, Pair second, const char *ope
     b->exec[1].ops->download(&b->exec[1], x, first.t[1].data, bytes);
     b->exec[1].ops->download(&b->exec[1], y, second.t[1].data, bytes);
     char name[200];
-    snprintf(name, sizeof name, "%s, %s %s (%lld, %lld): the same bits again", b->exec[1].ops->name, operation,
-             format_name(first.t[1].format), (long long)first.t[1].rows, (long long)first.t[1].cols);
+    snprintf(name, sizeof name, "%s%s, %s %s (%lld, %lld): the same bits again", b->exec[1].ops->name, b->shape,
+             operation, format_name(first.t[1].format), (long long)first.t[1].rows, (long long)first.t[1].cols);
     check(memcmp(x, y, bytes) == 0, name);
     free(x);
     free(y);
@@ -325,13 +326,37 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     b->exec[0].ops->download(&b->exec[0], &a, b->state[0], sizeof a);
     b->exec[1].ops->download(&b->exec[1], &c, b->state[1], sizeof c);
     char name[128];
-    snprintf(name, sizeof name, "gpu against twin: mean loss %.6f and %.6f", c.loss_sum, a.loss_sum);
+    snprintf(name, sizeof name, "gpu against twin%s: mean loss %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
     Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
+static void compare_shape(OpShape o, const char *how) {
+    Small small = {2, o.heads, o.C, 3001, o.B, o.T, o.format == FMT_BF16, 0};
+    Backends b;
+    backends_open(&b, small_config(small));
+    snprintf(b.shape, sizeof b.shape, " (B %d, T %d, C %d%s)", o.B, o.T, o.C, how);
+    compare_norm(&b, o);
+    compare_gelu(&b, o);
+    compare_linear(&b, o);
+    compare_attention(&b, o);
+    compare_embedding_and_loss(&b, o);
+    backends_close(&b);
+}
+
+// Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing in particular, a width of GPT-2.
+static OpShape random_shape(uint64_t index) {
+    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
+    const uint64_t random = rng_hash(79, 1, index);
+    const int *width = widths[index % 3];
+    OpShape o = {
+        1 + 2 * (int)(random >> 8 & 3), 1 + (int)((random >> 16) % 150), width[0], width[1], FMT_BF16, 2e-3, 8e-3};
+    return o;
+}
+
 static void compare_operations(bool small_only) {
+    enum { RANDOM = 6 };
     static const OpShape shapes[] = {
         {3, 77, 768, 12, FMT_BF16, 2e-3, 8e-3},  {1, 130, 1600, 25, FMT_BF16, 2e-3, 8e-3},
         {2, 61, 2048, 16, FMT_BF16, 2e-3, 8e-3}, {3, 333, 384, 3, FMT_BF16, 2e-3, 8e-3},
@@ -339,18 +364,7 @@ static void compare_operations(bool small_only) {
         {5, 33, 72, 3, FMT_FP32, 1e-5, 1e-5},    {1, 19, 768, 12, FMT_FP32, 1e-5, 1e-5},
         {2, 37, 192, 3, FMT_BF16, 2e-3, 8e-3},
     };
-    size_t count = sizeof shapes / sizeof *shapes;
-    for (size_t i = small_only ? count - 1 : 0; i < count; i++) {
-        OpShape o = shapes[i];
-        Small small = {2, o.heads, o.C, 3001, o.B, o.T, o.format == FMT_BF16, 0};
-        Config c = small_config(small);
-        Backends b;
-        backends_open(&b, c);
-        compare_norm(&b, o);
-        compare_gelu(&b, o);
-        compare_linear(&b, o);
-        compare_attention(&b, o);
-        compare_embedding_and_loss(&b, o);
-        backends_close(&b);
-    }
+    const size_t count = sizeof shapes / sizeof *shapes;
+    for (size_t i = small_only ? count - 1 : 0; i < count; i++) compare_shape(shapes[i], "");
+    for (uint64_t i = 0; i < (small_only ? 0 : RANDOM); i++) compare_shape(random_shape(i), ", drawn");
 }
