@@ -110,8 +110,9 @@ endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
 # Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for
-# the GPU; dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; every other
-# C file in dev/ and data/ is a program of its own, data/NAME.c becoming build/prepare_NAME.
+# the GPU; dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; dev/check_*.cu
+# go into test_gpt2 and each into the benchmark of its name; every other C file in dev/ and data/ is a program of its
+# own, data/NAME.c becoming build/prepare_NAME.
 
 MODULES := $(wildcard coat/*.c coat/cpu/*.c)
 KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
@@ -212,6 +213,11 @@ $(BUILD)/prepare_%: $(BUILD)/cpu/data/%.o $(BUILD)/cpu/lib.a
 train_gpt2_fp8 test_gpt2: %: $(BUILD)/gpu/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK_GPU)
+
+# Checks of the GPU's operations, shared by test_gpt2 and the benchmarks.
+CHECKS := $(call names,dev/check_%.cu)
+test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/check_%.o)
+$(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/check_%.o
 
 $(BUILD)/%_gpu: $(BUILD)/gpu/dev/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
 	@echo "  LINK  $@"

@@ -1,11 +1,12 @@
 /*
 Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
 determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/reference.py
-wrote, against PyTorch. Operation by operation, the two backends are compared where there is a GPU.
+wrote, against PyTorch. Where there is a GPU, the two backends are compared: every operation in every format
+(dev/compare_ops.h, dev/compare_fp8.h, dev/check_*.cu), and whole models (dev/compare_models.h).
 
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
     test_gpt2                          all tests
-    test_gpt2 --small                  the GPU's on one small shape, for compute-sanitizer
+    test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
     test_gpt2 --reference FOLDER       compare loss and gradients with PyTorch's
     test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
 */
@@ -201,24 +202,42 @@ static void test_finite_differences(void) {
     model_destroy(&m);
 }
 #else
-// The largest relative error of any gradient of two models of one shape; *name says which tensor's.
-static double gradients_differ(Model *a, Model *b, const char **name) {
+// Relative errors of the gradients of two models of one shape: of each kind of tensor the worst of all layers.
+static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
     Parameter list[512];
     arena_parameters(&a->arena, list, ids, NULL);
-    double worst = 0.0;
-    *name = "none";
+    for (int id = 0; id < PARAMETER_COUNT; id++) worst[id] = 0.0;
     for (int i = 0; i < a->parameter_count; i++) {
         double *x = values_of(a, a->parameters[i].grad), *y = values_of(b, b->parameters[i].grad);
         double error = relative_error(x, y, (size_t)tensor_elements(a->parameters[i].grad));
-        if (!(error <= worst)) {
-            worst = error;
-            *name = tensor_row(ids[i])->name;
-        }
+        if (!(error <= worst[ids[i]])) worst[ids[i]] = error;
         free(x);
         free(y);
     }
+}
+
+// The largest of them; *name says which tensor's.
+static double gradients_differ(Model *a, Model *b, const char **name) {
+    double errors[PARAMETER_COUNT], worst = 0.0;
+    gradient_errors(a, b, errors);
+    *name = "none";
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        if (errors[id] <= worst) continue;
+        worst = errors[id];
+        *name = tensor_row((TensorId)id)->name;
+    }
     return worst;
+}
+
+// All of them, as a comment, in the table's order.
+static void print_gradient_errors(const char *what, Model *a, Model *b) {
+    double errors[PARAMETER_COUNT];
+    gradient_errors(a, b, errors);
+    printf("# gradients, %s", what);
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        printf("%s %s %.2e", id ? "," : ":", tensor_row((TensorId)id)->name, errors[id]);
+    printf("\n");
 }
 
 // --- the model on the CPU -------------------------------------------------------------------------------------------
@@ -292,6 +311,7 @@ static void test_bf16_against_fp32(void) {
     char name[128];
     snprintf(name, sizeof name, "bf16 against fp32: loss %.5f and %.5f, worst gradient %s, %.1e", b, a, worst, error);
     check(fabs(a - b) < 5e-3 * a && error < 3e-2, name);
+    print_gradient_errors("bf16 against fp32", &half, &full);
     model_destroy(&full);
     model_destroy(&half);
 }
@@ -386,9 +406,11 @@ static void test_smaller_pass(void) {
 #endif
 
 #if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
+#include "dev/check_gpu.h"
 #include "dev/compare_ops.h"
 
 #include "dev/compare_fp8.h"
+#include "dev/compare_models.h"
 
 static bool gpu_present(char *why, size_t size) {
     Exec exec;
@@ -562,6 +584,9 @@ int main(int argc, char **argv) {
     if (gpu_present(why, sizeof why)) {
         compare_operations(small);
         compare_fp8(small);
+        failures += check_kernels(small) > 0;
+        failures += check_fp8(small) > 0;
+        failures += check_optimizer_states(small) > 0;
         compare_all_models(small);
     } else {
         printf("skip - the GPU's operations against the twin's: %s\n", why);

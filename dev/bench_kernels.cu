@@ -2,12 +2,13 @@
 // and 1558M. Per row: the bytes that the operation must move through device memory (each input read once, each
 // output written once), GB/s, the share of the rate of a large device copy measured in the same run, and the share
 // of the rate of a copy of as many bytes, timed in the same way: what the second has over the first is the start
-// and the end that every short transfer has. Checked against the CPU backend first. Operands rotate among sets, so
-// that together they are larger than the L2 cache.
+// and the end that every short transfer has. Checked against the CPU backend first (check_kernels.cu). Operands
+// rotate among sets, so that together they are larger than the L2 cache.
 //
-//   bench_kernels [--quick] [--alone] [--variants]
+//   bench_kernels [--quick] [--alone] [--variants] [--check]
+//       --check: no timing, and ends with 1 where a comparison failed
 #include "bench_variants.h"
-#include "check_kernels.h"
+#include "check_gpu.h"
 
 #define CHUNK_TOKENS 4096 // tokens whose logits exist at a time
 #define VOCAB 50257
@@ -226,7 +227,7 @@ static void bench_model(Report *r, Model model, bool with_variants) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
-    bool with_variants = false;
+    bool with_variants = false, only_check = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
@@ -234,17 +235,20 @@ int main(int argc, char **argv) {
             bench.alone = true;
         else if (strcmp(argv[i], "--variants") == 0)
             with_variants = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
         else
-            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants], not %s", argv[i]);
+            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants] [--check], not %s", argv[i]);
     }
-    // workspace for the largest of all shapes, the checks' included
+    const int wrong = check_kernels(false);
+    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+
+    // workspace for the largest of all shapes
     ModelShape *shape = &bench.config.shape;
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 8200;
+    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = 1600, shape->ffn = 6400;
     bench_open(&bench);
-    int wrong = check_kernels(&bench);
-
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
     for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);

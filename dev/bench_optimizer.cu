@@ -1,12 +1,14 @@
-// The AdamW step on the GPU: checked against the CPU backend in every storage of the states, then timed over the
-// parameters of GPT-2 124M and 1558M. Per row: the bytes that must move through device memory (each state, gradient and
-// parameter read once and written once, gradients only read), GB/s, the share of the rate of a large device copy
-// measured in the same run, and how many times faster than FP32 moments with split masters.
+// The AdamW step on the GPU: checked against the CPU backend in every storage of the states (check_optimizer.cu), then
+// timed over the parameters of GPT-2 124M and 1558M. Per row: the bytes that must move through device memory (each
+// state, gradient and parameter read once and written once, gradients only read), GB/s, the share of the rate of a
+// large device copy measured in the same run, and how many times faster than FP32 moments with split masters.
 //
-//   bench_optimizer [--quick]       --quick: the checks alone
+//   bench_optimizer [--quick] [--check]      --check: no timing, and ends with 1 where a comparison failed
 #include "bench_ceiling.h"
-#include "check_optimizer.h"
+#include "check_gpu.h"
+#include "coat/moments.h"
 
+#define MOMENT_GROUP 128 // elements of an 8-bit moment that share a scale
 #define PADDED_VOCABULARY 50304
 #define POSITIONS 1024
 
@@ -42,7 +44,7 @@ typedef struct {
 __global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        const float scale = 1e-5f * expf(bench_normal(seed + 1, (uint64_t)(i / CHECK_GROUP)));
+        const float scale = 1e-5f * expf(bench_normal(seed + 1, (uint64_t)(i / MOMENT_GROUP)));
         const float spread = expf(0.5f * bench_normal(seed + 2, (uint64_t)i));
         bench_encode(data, format, i, scale * spread * bench_normal(seed, (uint64_t)i));
     }
@@ -60,9 +62,9 @@ static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t ele
     Tensor moment = flat_tensor(data + (size_t)at * format_bytes(format), elements, format);
     if (format_is_fp8(format)) {
         moment.granularity = SCALE_EXPAND;
-        moment.group = CHECK_GROUP;
-        moment.scale = (second ? t->v_scale : t->m_scale) + at / CHECK_GROUP;
-        moment.exponent = (second ? t->v_exponent : t->m_exponent) + at / CHECK_GROUP;
+        moment.group = MOMENT_GROUP;
+        moment.scale = (second ? t->v_scale : t->m_scale) + at / MOMENT_GROUP;
+        moment.exponent = (second ? t->v_exponent : t->m_exponent) + at / MOMENT_GROUP;
     }
     return moment;
 }
@@ -85,7 +87,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     // FP32 masters: the value is only written
     double each = (double)format_bytes(grad) + 2.0 * (double)(format_bytes(first) + format_bytes(second));
     each += s->master == FMT_FP32 ? 10 : s->master == FMT_U16 ? 8 : 4;
-    if (format_is_fp8(first)) each += 2.0 * 2 * 5 / CHECK_GROUP;
+    if (format_is_fp8(first)) each += 2.0 * 2 * 5 / MOMENT_GROUP;
     t->bytes += each * (double)elements;
     t->elements += elements;
     gradients_kernel<<<1024, 256, 0, cuda_backend(&t->bench->exec)->stream>>>(p->grad.data, grad, elements,
@@ -107,7 +109,7 @@ static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s
         const int64_t n = i < singles ? once[i] : layer[(i - singles) % per_layer];
         const bool matrix = n >= C * C && i != 1;
         if (s) parameter_add(t, s, at, n, matrix, matrix && i > 0 ? FMT_BF16 : FMT_FP32);
-        at += (n + CHECK_GROUP - 1) / CHECK_GROUP * CHECK_GROUP;
+        at += (n + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
     }
     return at;
 }
@@ -127,7 +129,7 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     bench->config.recipe.second_moment_round = s->rounding;
     cuda_backend(e)->recipe = bench->config.recipe;
     parameters_make(t, model, s);
-    const size_t groups = (size_t)(t->room / CHECK_GROUP);
+    const size_t groups = (size_t)(t->room / MOMENT_GROUP);
     e->ops->zero(e, t->m, (size_t)t->room * 4);
     e->ops->zero(e, t->v, (size_t)t->room * 4);
     e->ops->zero(e, t->m_scale, groups * sizeof(float));
@@ -164,7 +166,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
     Timing t = {};
     t.bench = bench;
     t.room = parameters_make(&t, model, NULL);
-    const size_t n = (size_t)t.room, groups = n / CHECK_GROUP;
+    const size_t n = (size_t)t.room, groups = n / MOMENT_GROUP;
     t.value = (char *)bench_allocate(bench, 2 * n);
     char **const wide[] = {&t.master, &t.grad, &t.m, &t.v};
     for (char **role : wide) *role = (char *)bench_allocate(bench, 4 * n);
@@ -192,20 +194,26 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
+    bool only_check = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") != 0) fatal(EXIT_USER, "usage: bench_optimizer [--quick], not %s", argv[i]);
-        bench.quick = true;
+        if (strcmp(argv[i], "--quick") == 0)
+            bench.quick = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
+        else
+            fatal(EXIT_USER, "usage: bench_optimizer [--quick] [--check], not %s", argv[i]);
     }
+    const int wrong = check_optimizer_states(false);
+    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+
     ModelShape *shape = &bench.config.shape;
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench.config.micro_batch = 1, bench.config.seq_len = 1024;
     shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 64;
     bench_open(&bench);
-    const int wrong = check_optimizer_states(&bench);
     const ModelSize models[] = {{"GPT-2 124M", 768, 12}, {"GPT-2 1558M", 1600, 48}};
-    const double copy = bench.quick ? 0 : bench_copy_ceiling(&bench);
-    for (const ModelSize &model : models)
-        if (!bench.quick) time_model(&bench, model, copy);
+    const double copy = bench_copy_ceiling(&bench);
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) time_model(&bench, models[i], copy);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
 }

@@ -1,7 +1,8 @@
-// What the checks of the GPU's FP8 operations share: tensors in both memories, poisoned before an operation writes
-// them, and comparisons of codes, scales and values with the CPU backend's.
+// What the checks of the GPU's operations share: both backends, tensors in both memories, poisoned before an operation
+// writes them, and comparisons of codes, scales and values with the CPU backend's.
 #pragma once
 #include "bench_cuda.h"
+#include "check_gpu.h"
 #include "coat/quantize.h"
 
 #include <math.h>
@@ -19,9 +20,8 @@ typedef struct {
 } Twin;
 
 typedef struct {
-    Bench *bench;
+    Bench bench; // the GPU
     Exec cpu;
-    StepState *cpu_state;
     Twin twin[CHECK_MOST];
     int twins;
     uint64_t draws;
@@ -29,39 +29,69 @@ typedef struct {
     char shape[96]; // of what is being checked, for messages
 } Check;
 
-static Exec *check_gpu(Check *c) {
-    return &c->bench->exec;
+static inline Exec *check_gpu(Check *c) {
+    return &c->bench.exec;
 }
 
-static void check_say(Check *c, bool ok, const char *what, const char *detail) {
+// For bench.config.
+static inline void check_open(Check *c) {
+    Exec *const sides[] = {&c->cpu, check_gpu(c)};
+    const StepState zero = {};
+    Error err = {};
+    bench_exec_open(&c->cpu, cpu_ops(), DEVICE_CPU, &c->bench.config);
+    bench_exec_open(check_gpu(c), cuda_ops(), DEVICE_CUDA, &c->bench.config);
+    for (Exec *e : sides) {
+        e->state = (StepState *)e->ops->allocate(e, sizeof zero, &err);
+        if (!e->state) fatal(err.code, "%s", err.text);
+        e->ops->upload(e, e->state, &zero, sizeof zero);
+    }
+}
+
+static inline void check_close(Check *c) {
+    Exec *const sides[] = {&c->cpu, check_gpu(c)};
+    for (Exec *e : sides) {
+        e->ops->release(e, e->state);
+        bench_exec_close(e);
+    }
+}
+
+static inline void check_say(Check *c, bool ok, const char *what, const char *detail) {
     c->checks++;
     c->failures += !ok;
-    if (!ok) printf("WRONG: %s, %s: %s\n", what, c->shape, detail);
+    if (!ok) printf("  %s, %s: %s\n", what, c->shape, detail);
 }
 
+// Runs an operation on both backends; in its arguments `e` is the exec and SIDE(t) the tensor of the side.
+#define CHECK_BOTH(c, operation, side_arguments)                                                                       \
+    for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
+        Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
+        e->ops->operation side_arguments;                                                                              \
+    }
+#define SIDE(t) (gpu ? (t).gpu : (t).cpu)
+
 // --- tensors ------------------------------------------------------------------------------------------------
-static size_t check_data_bytes(Tensor t) {
+static inline size_t check_data_bytes(Tensor t) {
     return (size_t)(t.stride * (t.transposed ? t.cols : t.rows)) * format_bytes(t.format);
 }
 
-static size_t check_scale_bytes(Tensor t) {
+static inline size_t check_scale_bytes(Tensor t) {
     if (t.granularity == SCALE_GROUP) return (size_t)(t.rows * ((t.cols + t.group - 1) / t.group)) * sizeof(uint16_t);
     if (t.granularity == SCALE_ROW) return (size_t)t.rows * sizeof(float);
     return t.granularity == SCALE_TENSOR ? 16 : 0;
 }
 
-static void *check_memory(Check *c, size_t bytes, bool gpu, const void *source) {
+static inline void *check_memory(Check *c, size_t bytes, bool gpu, const void *source) {
     if (bytes == 0) return NULL;
     if (!gpu) return memset(xmalloc(bytes), POISON, bytes);
-    void *memory = bench_allocate(c->bench, bytes);
+    void *memory = bench_allocate(&c->bench, bytes);
     check_gpu(c)->ops->upload(check_gpu(c), memory, source, bytes);
     return memory;
 }
 
 // A poisoned tensor. group 0: plain, or codes with one scale; ROW_SCALES: codes with one per row. With `share` it has
 // that tensor's scale.
-static Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
-                      const Twin *share) {
+static inline Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
+                             const Twin *share) {
     Twin t = {};
     t.cpu.rows = rows, t.cpu.cols = cols, t.cpu.format = format, t.cpu.transposed = transposed;
     t.cpu.group = group == ROW_SCALES ? 0 : group;
@@ -72,54 +102,29 @@ static Twin check_new(Check *c, int64_t rows, int64_t cols, Format format, int g
     t.gpu.data = check_memory(c, check_data_bytes(t.cpu), true, t.cpu.data);
     t.cpu.scale = share ? share->cpu.scale : check_memory(c, check_scale_bytes(t.cpu), false, NULL);
     t.gpu.scale = share ? share->gpu.scale : check_memory(c, check_scale_bytes(t.cpu), true, t.cpu.scale);
-    if (c->twins == CHECK_MOST) fatal(EXIT_USER, "check_fp8: more than %d tensors", CHECK_MOST);
+    if (c->twins == CHECK_MOST) fatal(EXIT_USER, "a check has more than %d tensors", CHECK_MOST);
     c->twin[c->twins] = t;
     if (share) c->twin[c->twins].cpu.scale = c->twin[c->twins].gpu.scale = NULL; // freed with its owner
     c->twins++;
     return t;
 }
 
-static Twin check_plain(Check *c, int64_t rows, int64_t cols, Format format) {
+static inline Twin check_plain(Check *c, int64_t rows, int64_t cols, Format format) {
     return check_new(c, rows, cols, format, 0, false, NULL);
 }
 
-static void check_upload(Check *c, Twin t) {
+static inline void check_upload(Check *c, Twin t) {
     check_gpu(c)->ops->upload(check_gpu(c), t.gpu.data, t.cpu.data, check_data_bytes(t.cpu));
 }
 
-// BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
-static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
-    Twin t = check_plain(c, rows, cols, FMT_BF16);
-    const uint64_t stream = c->draws++;
-    for (int64_t i = 0; i < rows * cols; i++) {
-        const float size = rows > 1 ? ldexpf(deviation, -(int)((i / cols * 7) % 4)) : deviation;
-        ((uint16_t *)t.cpu.data)[i] = bf16_encode(mean + size * rng_normal(5, stream, (uint64_t)i));
-    }
-    check_upload(c, t);
-    return t;
-}
-
-// The same as a product of codes with scales per row leaves it, with a random power of two for each row.
-static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
-    Twin t = check_random(c, rows, cols, mean, deviation);
-    const Twin scales = check_plain(c, rows, 1, FMT_FP32);
-    const uint64_t stream = c->draws++;
-    for (int64_t i = 0; i < rows; i++)
-        ((float *)scales.cpu.data)[i] = ldexpf(1, (int)(rng_hash(5, stream, (uint64_t)i) % 7) - 3);
-    check_upload(c, scales);
-    t.cpu.granularity = t.gpu.granularity = SCALE_ROW;
-    t.cpu.scale = scales.cpu.data, t.gpu.scale = scales.gpu.data;
-    return t;
-}
-
-static Twin with_maxima(Check *c, Twin t) {
+static inline Twin with_maxima(Check *c, Twin t) {
     const Twin amax = check_plain(c, t.cpu.rows, 1, FMT_I32);
     t.cpu.amax = (uint32_t *)amax.cpu.data;
     t.gpu.amax = (uint32_t *)amax.gpu.data;
     return t;
 }
 
-static void check_free(Check *c) {
+static inline void check_free(Check *c) {
     for (int i = 0; i < c->twins; i++) {
         free(c->twin[i].cpu.data);
         free(c->twin[i].cpu.scale);
@@ -129,20 +134,20 @@ static void check_free(Check *c) {
     c->twins = 0;
 }
 
-static void *check_download(Check *c, const void *data, size_t bytes) {
+static inline void *check_download(Check *c, const void *data, size_t bytes) {
     void *have = xmalloc(bytes);
     check_gpu(c)->ops->download(check_gpu(c), have, data, bytes);
     return have;
 }
 
 // --- comparisons --------------------------------------------------------------------------------------------
-static int code_order(uint8_t code) {
+static inline int code_order(uint8_t code) {
     const int magnitude = code & 0x7f;
     return code & 0x80 ? -magnitude : magnitude;
 }
 
 // Codes within one step of the twin's, in all but `off` of the places the same. Rows with passed[row] are passed over.
-static void check_code_rows(Check *c, Twin t, double off, const bool *passed, const char *what) {
+static inline void check_code_rows(Check *c, Twin t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
     const int64_t inner = t.cpu.transposed ? t.cpu.rows : t.cpu.cols,
@@ -166,16 +171,16 @@ static void check_code_rows(Check *c, Twin t, double off, const bool *passed, co
     free(have);
 }
 
-static void check_code_bytes(Check *c, Twin t, double off, const char *what) {
+static inline void check_code_bytes(Check *c, Twin t, double off, const char *what) {
     check_code_rows(c, t, off, NULL, what);
 }
 
-static double check_scale_at(Tensor t, const void *scales, size_t i) {
+static inline double check_scale_at(Tensor t, const void *scales, size_t i) {
     return t.granularity == SCALE_GROUP ? (double)bf16_decode(((const uint16_t *)scales)[i])
                                         : (double)((const float *)scales)[i];
 }
 
-static void check_scales(Check *c, Twin t, double error, const char *what) {
+static inline void check_scales(Check *c, Twin t, double error, const char *what) {
     const size_t bytes = check_scale_bytes(t.cpu), count = t.cpu.granularity == SCALE_GROUP ? bytes / sizeof(uint16_t)
                                                            : t.cpu.granularity == SCALE_ROW ? bytes / sizeof(float)
                                                                                             : 1;
@@ -195,7 +200,7 @@ static void check_scales(Check *c, Twin t, double error, const char *what) {
 
 // Scales per row are powers of two: where an approximation carries a row's maximum across a boundary, it has the next
 // one, and other codes. So it may be in few rows; the codes of the others are compared.
-static void check_scaled_rows(Check *c, Twin t, const char *what) {
+static inline void check_scaled_rows(Check *c, Twin t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
     const float *want = (const float *)t.cpu.scale;
@@ -217,7 +222,7 @@ static void check_scaled_rows(Check *c, Twin t, const char *what) {
     free(have);
 }
 
-static void check_codes(Check *c, Twin t, const char *what) {
+static inline void check_codes(Check *c, Twin t, const char *what) {
     if (t.cpu.granularity == SCALE_ROW) {
         check_scaled_rows(c, t, what);
         return;
@@ -227,7 +232,7 @@ static void check_codes(Check *c, Twin t, const char *what) {
 }
 
 // The root mean square error of plain values, relative.
-static void check_values(Check *c, Twin t, double limit, const char *what) {
+static inline void check_values(Check *c, Twin t, double limit, const char *what) {
     void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     double error = 0, size = 0;
     for (int64_t i = 0; i < tensor_elements(t.cpu); i++) {
@@ -239,13 +244,14 @@ static void check_values(Check *c, Twin t, double limit, const char *what) {
     }
     const double relative = sqrt(error / (size > 0 ? size : 1));
     char text[96];
-    snprintf(text, sizeof text, "relative error %.2e", relative);
+    snprintf(text, sizeof text, "%s (%lld, %lld), relative error %.2e", format_name(t.cpu.format),
+             (long long)t.cpu.rows, (long long)t.cpu.cols, relative);
     check_say(c, relative <= limit, what, text); // false for NaN
     free(have);
 }
 
 // Row maxima: as bits of floats.
-static void check_maxima(Check *c, Twin t, double limit, const char *what) {
+static inline void check_maxima(Check *c, Twin t, double limit, const char *what) {
     Twin maxima = {};
     maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
     maxima.gpu = maxima.cpu;
@@ -253,14 +259,16 @@ static void check_maxima(Check *c, Twin t, double limit, const char *what) {
     check_values(c, maxima, limit, what);
 }
 
-static void check_same(Check *c, const void *a, const void *b, size_t bytes, const char *what) {
-    void *first = check_download(c, a, bytes), *second = check_download(c, b, bytes);
+// Two results of the GPU must be the same bits.
+static inline void check_same(Check *c, Twin a, Twin b, const char *what) {
+    const size_t bytes = check_data_bytes(a.cpu);
+    void *first = check_download(c, a.gpu.data, bytes), *second = check_download(c, b.gpu.data, bytes);
     check_say(c, memcmp(first, second, bytes) == 0, what, "the bits differ");
     free(first);
     free(second);
 }
 
-static void check_flag(Check *c, int expected, const char *what) {
+static inline void check_flag(Check *c, int expected, const char *what) {
     StepState state;
     check_gpu(c)->ops->download(check_gpu(c), &state, check_gpu(c)->state, sizeof state);
     check_say(c, state.nonfinite == expected, what,

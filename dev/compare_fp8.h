@@ -1,6 +1,5 @@
 // FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for the log; the
-// blocks' other operations are compared by dev/check_fp8.h. And whole models of all recipes.
-// Included by test_gpt2.cu where both backends are built.
+// blocks' other operations are compared by dev/check_fp8.cu. Included by test_gpt2.cu where both backends are built.
 #pragma once
 
 // A tensor of codes with one scale, poisoned; `share`: the tensor whose scale this transpose has.
@@ -234,36 +233,4 @@ static void compare_fp8(bool small_only) {
         compare_head(&b, 80, 1600, 130000, 130048); // rows longer than shared memory
     }
     backends_close(&b);
-}
-
-// A model with FP8 products: with one scale per tensor, and per token.
-static void compare_both_scalings(const char *recipe, Config c) {
-    for (int token = 0; token < 2; token++) {
-        char name[128];
-        snprintf(name, sizeof name, "%s --scaling %s", recipe, token ? "token" : "tensor");
-        c.recipe.scaling = token ? SCALING_TOKEN : SCALING_TENSOR;
-        compare_models(name, c, 0.0);
-    }
-}
-
-static void compare_all_models(bool small_only) {
-    Small s = {3, 4, 256, 1000, 4, 100, true, 0};
-    compare_models("bf16", small_config(s), 3e-2);
-    compare_both_scalings("coat", fp8_config(s, fp8_coat));
-    if (small_only) return;
-    compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear));
-    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,   SAVED_BF16, NORM_INPUT_SAVED, 0, 16,
-                            LINEAR_FP8,        SCALING_TENSOR};
-    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
-    compare_both_scalings("coat --head fp8", fp8_config(s, fp8_coat_head));
-    Config c = fp8_config(s, fp8_coat);
-    c.recipe.recompute = 0;
-    c.recipe.cache_transposed = false;
-    c.recipe.norm_input = NORM_INPUT_RESIDUAL;
-    compare_both_scalings("coat, all saved, transposes on demand, norms of the residual", c);
-    c = fp8_config(s, fp8_coat);
-    c.recipe.moments = MOMENTS_COAT;
-    compare_both_scalings("coat with coat moments", c);
-    s.bf16 = false;
-    compare_models("fp32", small_config(s), 1e-4);
 }

@@ -54,24 +54,6 @@ static void fp8_create(Model *m, Config c) {
     m->ops->weights_quantize(&m->exec, m->parameters, m->parameter_count);
 }
 
-// The worst gradient of each kind of tensor over the layers, in the table's order.
-static void fp8_print_errors(Model *a, Model *b) {
-    TensorId ids[512];
-    Parameter list[512];
-    double worst[PARAMETER_COUNT] = {0};
-    arena_parameters(&a->arena, list, ids, NULL);
-    for (int i = 0; i < a->parameter_count; i++) {
-        double *x = values_of(a, a->parameters[i].grad), *y = values_of(b, b->parameters[i].grad);
-        double error = relative_error(x, y, (size_t)tensor_elements(list[i].grad));
-        if (!(error <= worst[ids[i]])) worst[ids[i]] = error;
-        free(x);
-        free(y);
-    }
-    printf("  ");
-    for (int id = 0; id < PARAMETER_COUNT; id++) printf(" %s %.3f", tensor_row((TensorId)id)->name, worst[id]);
-    printf("\n");
-}
-
 // A gradient in E5M2 has a relative error of 5 % (root mean square), a value in E4M3 half of that. Sums over tokens
 // that partly cancel make 6 to 10 % of it in the gradient of a product's weight, and 12 to 15 % where two quantised
 // gradients lie on the way (the norm of the feed-forward half). Gradients in E4M3 would halve all of these. The last
@@ -109,7 +91,8 @@ static void test_fp8_gradients(void) {
         snprintf(name, sizeof name, "against fp32: loss %.5f and %.5f, worst gradient %s, %.3f", loss, expected, worst,
                  error);
         check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < rows[i / 2].limit, recipe, name);
-        fp8_print_errors(&m, &full);
+        snprintf(name, sizeof name, "%s, scales per %s, against fp32", recipe.name, scaling_name(recipe));
+        print_gradient_errors(name, &m, &full);
         model_destroy(&m);
     }
     model_destroy(&full);

@@ -201,7 +201,7 @@ static void take_step(Check *c) {
     assert_int_equal(c->state.nonfinite, 0);
 }
 
-// What check_optimizer.h allowed before: one constant for all.
+// What check_optimizer.cu allowed before: one constant for all.
 static double constant_bound(float want, float before) {
     return 4e-7 * (fabs((double)want) + fabs((double)before)) + 1e-4 * fabs((double)want - (double)before);
 }

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # What is claimed of the GPU, checked and measured in one go (about 13 minutes on an H200; the race check takes nine):
-# the GPU against the CPU twin, memory errors and races, reproducibility, the loss curve beside the twin's, every
-# kernel's bandwidth, and the speed and memory of training.
+# the GPU against the CPU twin (every operation, by what test_gpt2 and dev/check_*.cu compare; whole models), memory
+# errors and races in the same operations, reproducibility, the loss curve beside the twin's, every kernel's bandwidth,
+# and the speed and memory of training.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers     GPT-2 tokens; byte tokens (prepare_bytes)
 #
 #   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
 #   PARTS="twin sanitizers repeat curve kernels training"     what is done, in this order
 set -uo pipefail
-[ $# -eq 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -eq 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 tokens=$1 bytes=$2 bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
 parts=" ${PARTS:-twin sanitizers repeat curve kernels training} "
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +21,7 @@ verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; fai
 wanted() { case $parts in *" $1 "*) return 0 ;; *) return 1 ;; esac }
 
 if wanted twin; then
-    say "operations and models against the twin"
+    say "every operation, in BF16, FP32 and FP8, the optimizer's states, and models against the twin"
     "$bin/test_gpt2" >"$out/test.log" 2>&1
     verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
@@ -66,6 +67,7 @@ fi
 if wanted kernels; then
     say "memory-bound kernels"
     "$build/bench_kernels_gpu" | tee "$out/kernels.log"
+    verdict $? "bench_kernels: $(grep -E '^(not )?ok - ' "$out/kernels.log" || echo 'ended early')" # pipefail: its own status
 fi
 
 if wanted training; then

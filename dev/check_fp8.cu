@@ -2,18 +2,35 @@
 // groups of 16, 32 and 128 with tails, widths that are no multiple of 128, partial tiles, transposes with a larger
 // stride. Outputs are poisoned first. Codes may differ by one step in 1 of 1000 places, where another order of sums or
 // an approximated exponential crosses a rounding boundary; what is copied or only rounded must be equal.
-#pragma once
 #include "check_twins.h"
 
-// --- the operations -----------------------------------------------------------------------------------------
-// Runs an operation on both backends; in its arguments `e` is the exec and SIDE(t) the tensor of the side.
-#define CHECK_BOTH(c, operation, side_arguments)                                                                       \
-    for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
-        Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
-        e->ops->operation side_arguments;                                                                              \
+// --- values -------------------------------------------------------------------------------------------------
+// BF16 deviates; rows differ in size by powers of two, so that the maximum is in few of them.
+static Twin check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_plain(c, rows, cols, FMT_BF16);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const float size = rows > 1 ? ldexpf(deviation, -(int)((i / cols * 7) % 4)) : deviation;
+        ((uint16_t *)t.cpu.data)[i] = bf16_encode(mean + size * rng_normal(5, stream, (uint64_t)i));
     }
-#define SIDE(t) (gpu ? (t).gpu : (t).cpu)
+    check_upload(c, t);
+    return t;
+}
 
+// The same as a product of codes with scales per row leaves it, with a random power of two for each row.
+static Twin check_carried(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
+    Twin t = check_random(c, rows, cols, mean, deviation);
+    const Twin scales = check_plain(c, rows, 1, FMT_FP32);
+    const uint64_t stream = c->draws++;
+    for (int64_t i = 0; i < rows; i++)
+        ((float *)scales.cpu.data)[i] = ldexpf(1, (int)(rng_hash(5, stream, (uint64_t)i) % 7) - 3);
+    check_upload(c, scales);
+    t.cpu.granularity = t.gpu.granularity = SCALE_ROW;
+    t.cpu.scale = scales.cpu.data, t.gpu.scale = scales.gpu.data;
+    return t;
+}
+
+// --- the operations -----------------------------------------------------------------------------------------
 typedef struct {
     int64_t M, C;
     int group; // of the saved tensors; 0: saved as BF16
@@ -96,10 +113,7 @@ static void check_norm(Check *c, CheckShape s) {
 
     CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), scale_only(SIDE(n)), check_norm_of(&norm, gpu)));
     check_operand_equal(c, s, n_t, "norm_rebuild from x");
-    if (!s.fp8 && s.from_saved) {
-        const size_t bytes = (size_t)(s.M * s.C) * sizeof(uint16_t);
-        check_same(c, n.gpu.data, n_t.gpu.data, bytes, "norm_rebuild: the bits of forward");
-    }
+    if (!s.fp8 && s.from_saved) check_same(c, n, n_t, "norm_rebuild: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, norm_rebuild, (e, SIDE(n_t), SIDE(n), check_norm_of(&norm, gpu)));
         check_operand_equal(c, s, n_t, "norm_rebuild from codes");
@@ -118,7 +132,7 @@ static void check_norm(Check *c, CheckShape s) {
     for (int pass = 0; pass < 2; pass++)
         check_gpu(c)->ops->norm_backward(check_gpu(c), g.gpu, pass ? again.gpu : dw.gpu, db.gpu, dn.gpu,
                                          check_norm_of(&norm, 1), false, false);
-    check_same(c, dw.gpu.data, again.gpu.data, (size_t)s.C * sizeof(float), "norm_backward: dweight of two runs");
+    check_same(c, dw, again, "norm_backward: dweight of two runs");
 
     ((uint16_t *)y.cpu.data)[s.C + 3] = bf16_encode(s.rms ? INFINITY : NAN);
     check_upload(c, y);
@@ -146,10 +160,7 @@ static void check_gelu(Check *c, CheckShape s) {
     check_flag(c, 0, "gelu_forward");
     CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
     check_operand_equal(c, s, g_t, "gelu_rebuild from h");
-    if (!s.fp8) {
-        const size_t bytes = (size_t)(s.M * s.C) * sizeof(uint16_t);
-        check_same(c, g.gpu.data, g_t.gpu.data, bytes, "gelu_rebuild: the bits of forward");
-    }
+    if (!s.fp8) check_same(c, g, g_t, "gelu_rebuild: the bits of forward");
     if (s.fp8) {
         CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
         check_operand_equal(c, s, g_t, "gelu_rebuild from codes");
@@ -217,7 +228,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
         check_values(c, dbias, 1e-4, "grad_quantize: dbias");
     }
     check_gpu(c)->ops->grad_quantize(check_gpu(c), d.gpu, d_t.gpu, again.gpu, dy.gpu, false);
-    check_same(c, dbias.gpu.data, again.gpu.data, (size_t)s.C * sizeof(float), "grad_quantize: dbias of two runs");
+    check_same(c, dbias, again, "grad_quantize: dbias of two runs");
     check_flag(c, 0, "grad_quantize");
     dy.gpu.amax = NULL;
     ((uint16_t *)dy.cpu.data)[7 * s.C] = bf16_encode(-INFINITY);
@@ -295,53 +306,85 @@ static void check_weight_shares(Check *c) {
     check_free(c);
 }
 
-// Runs all checks; returns how many failed.
-static int check_fp8(Bench *bench) {
-    static Check check; // zero
-    Check *c = &check;
-    c->bench = bench;
-    bench_exec_open(&c->cpu, cpu_ops(), DEVICE_CPU, &bench->config);
-    c->cpu.state = c->cpu_state = (StepState *)xcalloc(1, sizeof(StepState));
-    const int64_t shapes[][2] = {{48, 64},   {272, 768}, {144, 1600}, {16, 2064},  {160, 4096}, {32, 6400},
-                                 {48, 5120}, {16, 8192}, {16, 8208},  {16, 20480}, {8704, 64},  {65536, 64}};
-    const int groups[] = {16, 32, 128, 0};
-    const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
-    for (const auto &shape : shapes) {
-        for (int group : groups) {
-            if (shape[0] > 10000 && group != 16) continue;   // many rows: in time
-            for (int variant = 0; variant < 14; variant++) { // four with each kind of scales, and two without FP8
-                CheckShape s = {shape[0],
-                                shape[1],
-                                group,
-                                variant < 12,
-                                variant % 2 == 0,
-                                variant % 4 >= 2,
-                                variant < 12 ? variant / 4 : 0};
-                if (!s.group && !s.fp8) continue; // the plain recipe
-                if (!s.group && s.from_saved) continue;
-                snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)s.M, (long long)s.C,
-                         s.group, s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "",
-                         rows_name[s.rows]);
-                if (s.C <= 8192 && (s.rows < 2 || s.group)) check_norm(c, s); // without groups n has one scale
-                if (!s.rms && s.rows != 1 && (s.from_saved || !s.group)) check_gelu(c, s);
-            }
-        }
-        CheckShape s = {shape[0], shape[1], 0, true, false, false, 0};
-        const int kinds = shape[1] <= 16384 ? 2 : 0; // wider rows are not cast with scales of their own
-        for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
-            snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)s.M, (long long)s.C, rows_name[s.rows]);
-            check_input_cast(c, s);
-        }
-        s.rows = 0;
-        snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)s.M, (long long)s.C);
-        check_gradient_cast(c, s, FMT_E5M2);
-        check_gradient_cast(c, s, FMT_E4M3);
+// --- the shapes ---------------------------------------------------------------------------------------------
+#define VARIANTS 14 // of a shape: four with each kind of scales, and two without FP8
+#define ALL_VARIANTS ((1u << VARIANTS) - 1)
+#define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as it is saved, as the residual, and with scales per row
+
+static const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
+
+// The norm and the activation, with what is saved in groups of so many, 0: in BF16.
+static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {
+    for (int variant = 0; variant < VARIANTS; variant++) {
+        const bool fp8 = variant < 12;
+        const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
+        if (!(variants >> variant & 1)) continue;
+        if (!s.group && !s.fp8) continue; // the plain recipe
+        if (!s.group && s.from_saved) continue;
+        snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
+                 s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
+        if (C <= 8192 && (s.rows < 2 || group)) check_norm(c, s); // without groups n has one scale
+        if (!s.rms && s.rows != 1 && (s.from_saved || !group)) check_gelu(c, s);
     }
+}
+
+static void check_casts(Check *c, int64_t M, int64_t C) {
+    CheckShape s = {M, C, 0, true, false, false, 0};
+    const int kinds = C <= 16384 ? 2 : 0; // wider rows are not cast with scales of their own
+    for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
+        snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
+        check_input_cast(c, s);
+    }
+    s.rows = 0;
+    snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)M, (long long)C);
+    check_gradient_cast(c, s, FMT_E5M2);
+    check_gradient_cast(c, s, FMT_E4M3);
+}
+
+// All variants at one width, and some at widths of which each has kernels of its own; many rows, so that blocks take
+// several tiles.
+static void check_small(Check *c) {
+    static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
+    static const int groups[] = {16, 32, 128, 0};
+    for (int group : groups) check_saved(c, 48, 336, group, ALL_VARIANTS);
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        check_saved(c, 16, widths[i], groups[i % 3], FEW_VARIANTS);
+        check_saved(c, 16, widths[i], 0, FEW_VARIANTS);
+        check_casts(c, 16, widths[i]);
+    }
+    check_saved(c, 8704, 64, 16, FEW_VARIANTS);
+    check_casts(c, 8704, 64);
+    check_casts(c, 16, 16368);
     snprintf(c->shape, sizeof c->shape, "several tensors");
     check_weights(c);
     check_weight_shares(c);
-    free(c->cpu_state);
-    bench_exec_close(&c->cpu);
-    printf("against the CPU backend: %d of %d checks passed\n", c->checks - c->failures, c->checks);
-    return c->failures;
+}
+
+static void check_large(Check *c) {
+    static const int64_t shapes[][2] = {{48, 64},   {272, 768}, {144, 1600}, {16, 2064},  {160, 4096}, {32, 6400},
+                                        {48, 5120}, {16, 8192}, {16, 8208},  {16, 20480}, {8704, 64},  {65536, 64}};
+    static const int groups[] = {16, 32, 128, 0};
+    for (const auto &shape : shapes) {
+        for (int group : groups)
+            if (shape[0] <= 10000 || group == 16) // many rows: in time
+                check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
+        check_casts(c, shape[0], shape[1]);
+    }
+}
+
+int check_fp8(bool small) {
+    static Check check; // zero; its configuration is large
+    Check *c = &check;
+    Config *config = &c->bench.config;
+    // workspace for the largest of all shapes
+    config->recipe.precision = PRECISION_FP32; // no attention is needed
+    config->recipe.cache_transposed = true;
+    config->micro_batch = 64, config->seq_len = 1024;
+    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
+    config->shape.channels = 8192, config->shape.ffn = 20480;
+    check_open(c);
+    check_small(c);
+    if (!small) check_large(c);
+    check_close(c);
+    return check_report("fp8 operations", c->checks, c->failures);
 }

@@ -1,0 +1,288 @@
+// The AdamW step of the GPU against the CPU backend in every storage of its states: moments in FP32, BF16 and 8 bits,
+// masters of each kind, gradients and values in both formats, on sizes that end groups and vectors early.
+//
+// With moments in FP32 or BF16 all bits must agree. With 8-bit moments the step from zero states must give the same a
+// and k; later ones begin with the CPU's states and may differ by the hardware's logarithms: rarely a code by one step,
+// and each parameter by what update_bound.h derives for it.
+#include "check_gpu.h"
+#include "check_optimizer.h"
+
+// What was seen over all steps of a storage.
+typedef struct {
+    int64_t codes, codes_differ, codes_far, groups, k_differ, a_differ, weights, weights_differ, weights_far;
+    double used, expected; // the worst share of a parameter's bound; steps of BF16 apart on average, at most
+} Tally;
+
+static void storage_name(char *text, size_t size, const Storage *s) {
+    static const char *const kinds[] = {"fp32", "bf16", "fp8", "coat"};
+    snprintf(text, size, "moments %s, second %s%s, value %s, master %s, grad %s", kinds[s->moments],
+             format_name(s->second), s->rounding == ROUND_STOCHASTIC ? " stochastic" : "", format_name(s->value),
+             format_name(s->master), format_name(s->grad));
+}
+
+static void optimizer_say(OptimizerCheck *c, bool ok, const char *what) {
+    char name[160];
+    c->checks++;
+    c->failures += !ok;
+    storage_name(name, sizeof name, &c->storage);
+    if (!ok) printf("  %s: %s\n", name, what);
+}
+
+// --- steps --------------------------------------------------------------------------------------------------
+static float master_of(const Storage *s, char *const parts[PARTS], int64_t i) {
+    if (s->master == FMT_FP32) return ((const float *)parts[PART_MASTER])[i];
+    if (s->master == FMT_U16)
+        return master_join(((const uint16_t *)parts[PART_VALUE])[i], ((const uint16_t *)parts[PART_MASTER])[i]);
+    return check_load(s->value, parts[PART_VALUE], i);
+}
+
+static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
+    const Tensor moment = second ? t->side[0].v : t->side[0].m;
+    const int64_t g = i / CHECK_GROUP;
+    const MomentGroup group = moment_group(((const float *)moment.scale)[g], moment.exponent[g], moment.format);
+    return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
+}
+
+// From the states before the step, the CPU's.
+static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
+    const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t->elements; i++)
+        t->bound[i] = update_bound(&step, t->side[0].decay, (double)master_of(&c->storage, t->cpu, i),
+                                   (double)check_load(c->storage.grad, t->cpu[PART_GRAD], i), moment_of(t, 0, i),
+                                   moment_of(t, 1, i))
+                          .error;
+}
+
+// Both backends take a step from the CPU's states; the GPU's result is in `copy`.
+static void step_both(OptimizerCheck *c) {
+    Exec *gpu = &c->bench.exec;
+    Parameter list[2][CHECK_TENSORS];
+    for (int k = 0; k < c->tensors; k++) {
+        CheckTensor *t = &c->tensor[k];
+        for (int i = 0; i < PARTS; i++) part_upload(c, t, i);
+        if (t->bound) bounds_make(c, t);
+        for (int side = 0; side < 2; side++) list[side][k] = t->side[side];
+    }
+    gpu->ops->upload(gpu, c->gpu_state, &c->cpu_state, sizeof c->cpu_state);
+    c->cpu.ops->adamw_update(&c->cpu, list[0], c->tensors, &c->cpu_state);
+    gpu->ops->adamw_update(gpu, list[1], c->tensors, c->gpu_state);
+    StepState have;
+    gpu->ops->download(gpu, &have, c->gpu_state, sizeof have);
+    optimizer_say(c,
+                  have.t == c->cpu_state.t && have.skipped == c->cpu_state.skipped &&
+                      have.skipped_run == c->cpu_state.skipped_run && have.nonfinite == c->cpu_state.nonfinite,
+                  "the counts of updates");
+    for (int k = 0; k < c->tensors; k++)
+        for (int i = 0; i < PARTS; i++)
+            if (c->tensor[k].bytes[i])
+                gpu->ops->download(gpu, c->tensor[k].copy[i], c->tensor[k].gpu[i], c->tensor[k].bytes[i]);
+}
+
+static bool same_bits(const CheckTensor *t) {
+    for (int i = 0; i < PARTS; i++)
+        if (t->bytes[i] && memcmp(t->cpu[i], t->copy[i], t->bytes[i]) != 0) return false;
+    return true;
+}
+
+// A code as a whole number that counts the steps from 0.
+static int code_steps(uint8_t code) {
+    return code & 0x80 ? -(code & 0x7f) : code;
+}
+
+// One group of codes; groups whose k differ have nothing to compare.
+static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
+    const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
+    const int exponent = second ? PART_V_K : PART_M_K;
+    const float want = ((const float *)t->cpu[scale])[g], have = ((const float *)t->copy[scale])[g];
+    tally->groups++;
+    tally->a_differ += float_bits(want) != float_bits(have);
+    tally->codes_far += !(fabsf(want - have) <= 1e-4f * want || want == have || (isinf(want) && isinf(have)));
+    if (t->cpu[exponent][g] != t->copy[exponent][g]) {
+        tally->k_differ++;
+        return;
+    }
+    for (int64_t i = g * CHECK_GROUP; i < (g + 1) * CHECK_GROUP && i < t->elements; i++) {
+        const int apart = abs(code_steps((uint8_t)t->cpu[codes][i]) - code_steps((uint8_t)t->copy[codes][i]));
+        tally->codes++;
+        tally->codes_differ += apart != 0;
+        tally->codes_far += apart > 1;
+    }
+}
+
+// Whether the GPU's maximum is that of its values.
+static bool maximum_fits(const CheckTensor *t) {
+    uint32_t largest = 0;
+    if (!t->bytes[PART_MAXIMUM]) return true;
+    for (int64_t i = 0; i < t->elements; i++) {
+        const uint32_t bits = (uint32_t)(((const uint16_t *)t->copy[PART_VALUE])[i] & 0x7fffu) << 16;
+        largest = bits > largest ? bits : largest;
+    }
+    return *(const uint32_t *)t->copy[PART_MAXIMUM] == largest;
+}
+
+static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
+    for (int64_t g = 0; g * CHECK_GROUP < t->elements; g++)
+        for (int second = 0; second < 2; second++) tally_group(t, second, g, tally);
+    for (int64_t i = 0; i < t->elements; i++) {
+        const float want = master_of(s, t->cpu, i), have = master_of(s, t->copy, i);
+        const bool rounded = s->value == FMT_BF16 && s->master == FMT_NONE;
+        const double used = bound_used(want, have, t->bound[i], rounded, &tally->expected);
+        tally->weights++;
+        tally->weights_differ += float_bits(want) != float_bits(have);
+        tally->weights_far += !(used <= 1);
+        tally->used = fmax(tally->used, used);
+        // of FP32 masters, the value that belongs to them
+        if (s->master == FMT_FP32)
+            tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
+    }
+}
+
+static void storage_open(OptimizerCheck *c, Storage s, const int64_t *sizes) {
+    Error err = {};
+    Config *config = &c->bench.config;
+    c->storage = s;
+    config->recipe.moments = s.moments;
+    config->recipe.second_moment = s.second;
+    config->recipe.second_moment_round = s.rounding;
+    cuda_backend(&c->bench.exec)->recipe = config->recipe;
+    c->cpu = Exec{};
+    c->cpu.ops = cpu_ops();
+    c->cpu.ranks = 1;
+    if (!c->cpu.ops->open(&c->cpu, config, &err)) fatal(err.code, "%s", err.text);
+    int64_t index = 0;
+    for (int k = 0; k < c->tensors; k++) {
+        tensor_make(c, &c->tensor[k], sizes[k], k, index);
+        index += sizes[k];
+    }
+    StepState state = {};
+    state.lr = 1e-3f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
+    state.seed = 1234;
+    c->cpu_state = state;
+}
+
+static void storage_close(OptimizerCheck *c) {
+    for (int k = 0; k < c->tensors; k++) tensor_free(c, &c->tensor[k]);
+    c->cpu.ops->close(&c->cpu);
+}
+
+// A step that is to be skipped changes nothing; an infinite gradient that came through is reported.
+static void check_nonfinite(OptimizerCheck *c) {
+    CheckTensor *t = &c->tensor[c->tensors - 1];
+    const int64_t t_before = c->cpu_state.t;
+    c->cpu_state.nonfinite = 1;
+    step_both(c);
+    bool same = c->cpu_state.t == t_before && c->cpu_state.skipped == 1;
+    for (int k = 0; k < c->tensors; k++) same = same && same_bits(&c->tensor[k]);
+    optimizer_say(c, same, "a skipped step changes something");
+    c->cpu_state.nonfinite = 0;
+    if (c->storage.moments < MOMENTS_FP8) return;
+    for (int i = 0; i < 2; i++) { // in a chunk, and in a tail
+        const int64_t at = i ? t->elements - 1 : 1000;
+        check_put(c->storage.grad, t->cpu[PART_GRAD], at, i ? NAN : INFINITY);
+        c->cpu_state.nonfinite = 0;
+        step_both(c);
+        optimizer_say(c, c->cpu_state.nonfinite == 1, "a value that is not finite goes unseen");
+        check_put(c->storage.grad, t->cpu[PART_GRAD], at, 0.0f);
+        for (int part = PART_M; part <= PART_V_SCALE; part++) memset(t->cpu[part], 0, t->bytes[part]); // finite again
+    }
+}
+
+static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
+    storage_open(c, s, sizes);
+    Tally tally = {};
+    const bool fp8 = s.moments >= MOMENTS_FP8;
+    bool equal = true, maxima = true;
+    for (int step = 0; step < c->steps; step++) {
+        gradients_make(c, step, step != 1);
+        c->cpu_state.grad_clip = step == 1 ? 1.0f : 0.0f;
+        c->cpu_state.grad_norm = 3.7f;
+        step_both(c);
+        for (int k = 0; k < c->tensors; k++) {
+            maxima = maxima && maximum_fits(&c->tensor[k]);
+            if (fp8 && k % 5 != 4)
+                tally_tensor(&s, &c->tensor[k], &tally);
+            else
+                equal = equal && same_bits(&c->tensor[k]);
+        }
+        if (step == 0 && fp8) optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a and k from zero states");
+    }
+    optimizer_say(c, equal, "bits with moments in FP32 or BF16");
+    optimizer_say(c, maxima, "the maxima of the values");
+    if (fp8) {
+        optimizer_say(c, tally.k_differ <= 1 + tally.groups / 500, "k");
+        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "codes and a");
+        const bool rounded = s.value == FMT_BF16 && s.master == FMT_NONE;
+        const double most = tally.expected + 6 * sqrt(tally.expected) + 6;
+        optimizer_say(c, tally.weights_far == 0, "parameters");
+        optimizer_say(c, !rounded || (double)tally.weights_differ <= most, "how often parameters are rounded apart");
+        char name[160];
+        storage_name(name, sizeof name, &s);
+        printf(
+            "# %s: of %lld codes %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld weights "
+            "%lld, %lld far, the worst at %.2f of its bound\n",
+            name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
+            (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
+            (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);
+    }
+    check_nonfinite(c);
+    storage_close(c);
+}
+
+// --- the storages -------------------------------------------------------------------------------------------
+static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FMT_U16, e4m3 = FMT_E4M3, e5m2 = FMT_E5M2;
+static const RoundingKind nearest = ROUND_NEAREST, stochastic = ROUND_STOCHASTIC;
+
+// Every storage, and so every kernel, on tensors of which the largest has whole chunks and a tail.
+static void check_small(OptimizerCheck *c) {
+    static const int64_t sizes[] = {1, 129, 512, 1500, 300, 5003};
+    static const Format stores[][2] = {{fp32, none}, {bf16_, none}, {bf16_, fp32}, {bf16_, u16}}; // value, master
+    c->tensors = sizeof sizes / sizeof sizes[0];
+    c->steps = 2;
+    for (const auto &store : stores) {
+        for (Format grad : {bf16_, fp32}) {
+            for (MomentsKind moments : {MOMENTS_FP32, MOMENTS_BF16})
+                check_storage(c, {moments, e4m3, nearest, store[0], store[1], grad}, sizes);
+            for (Format second : {e4m3, e5m2})
+                for (RoundingKind rounding : {nearest, stochastic})
+                    check_storage(c, {MOMENTS_COAT, second, rounding, store[0], store[1], grad}, sizes);
+        }
+        check_storage(c, {MOMENTS_FP8, e4m3, nearest, store[0], store[1], bf16_}, sizes);
+    }
+}
+
+static void check_large(OptimizerCheck *c) {
+    static const int64_t sizes[] = {1, 127, 128, 129, 3000, 512, 70001, 8192, 1000003};
+    const Storage storages[] = {
+        {MOMENTS_FP32, e4m3, nearest, bf16_, fp32, bf16_},   {MOMENTS_FP32, e4m3, nearest, bf16_, u16, fp32},
+        {MOMENTS_FP32, e4m3, nearest, bf16_, none, bf16_},   {MOMENTS_FP32, e4m3, nearest, fp32, none, fp32},
+        {MOMENTS_BF16, e4m3, nearest, bf16_, fp32, bf16_},   {MOMENTS_BF16, e4m3, nearest, bf16_, u16, fp32},
+        {MOMENTS_BF16, e4m3, nearest, bf16_, none, bf16_},   {MOMENTS_BF16, e4m3, nearest, fp32, none, bf16_},
+        {MOMENTS_COAT, e4m3, nearest, bf16_, u16, bf16_},    {MOMENTS_COAT, e4m3, nearest, bf16_, fp32, fp32},
+        {MOMENTS_COAT, e4m3, nearest, bf16_, none, bf16_},   {MOMENTS_COAT, e4m3, nearest, fp32, none, fp32},
+        {MOMENTS_COAT, e5m2, nearest, bf16_, u16, fp32},     {MOMENTS_COAT, e4m3, stochastic, bf16_, u16, bf16_},
+        {MOMENTS_COAT, e5m2, stochastic, fp32, none, bf16_}, {MOMENTS_COAT, e5m2, stochastic, bf16_, none, fp32},
+        {MOMENTS_FP8, e4m3, nearest, bf16_, u16, bf16_},     {MOMENTS_FP8, e5m2, nearest, bf16_, fp32, bf16_},
+        {MOMENTS_FP8, e4m3, stochastic, bf16_, fp32, fp32},
+    };
+    c->tensors = sizeof sizes / sizeof sizes[0];
+    c->steps = CHECK_STEPS;
+    for (const Storage &s : storages) check_storage(c, s, sizes);
+}
+
+int check_optimizer_states(bool small) {
+    static OptimizerCheck check; // zero; its configuration is large
+    OptimizerCheck *c = &check;
+    Config *config = &c->bench.config;
+    config->recipe.precision = PRECISION_FP32; // no attention is needed
+    config->micro_batch = 1, config->seq_len = 1024;
+    config->shape.heads = config->shape.kv_heads = 1;
+    config->shape.head_dim = config->shape.channels = config->shape.ffn = 64;
+    bench_exec_open(&c->bench.exec, cuda_ops(), DEVICE_CUDA, config);
+    c->gpu_state = (StepState *)bench_allocate(&c->bench, sizeof(StepState));
+    check_small(c);
+    if (!small) check_large(c);
+    c->bench.exec.ops->release(&c->bench.exec, c->gpu_state);
+    bench_exec_close(&c->bench.exec);
+    return check_report("optimizer states", c->checks, c->failures);
+}
