@@ -177,13 +177,13 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
     t.state = (StepState *)bench_allocate(bench, sizeof(StepState));
 
     printf("\n%s, %.0f M parameters\n", model.name, (double)t.room * 1e-6);
-    printf("%-26s %9s %9s %9s %9s %8s\n", "moments, master", "ms", "B/element", "GB/s", "of copy", "faster");
+    printf("moments, master: time, bytes moved, rate, share of copy, bytes per element, times as fast as the first\n");
     double baseline = 0;
     for (const TimedStorage &s : storages) {
         const double ms = time_storage(&t, model, &s), rate = t.bytes / ms * 1e3;
         if (baseline == 0) baseline = ms;
-        printf("%-26s %9.3f %9.2f %9.0f %7.1f %% %7.2fx\n", s.name, ms, t.bytes / (double)t.elements, rate * 1e-9,
-               100 * rate / copy, baseline / ms);
+        printf("%-26s %9.3f ms %9.1f MB %7.0f GB/s %6.1f %% %7.2f B %6.2fx\n", s.name, ms, t.bytes * 1e-6, rate * 1e-9,
+               100 * rate / copy, t.bytes / (double)t.elements, baseline / ms);
         fflush(stdout);
     }
     void *const memory[] = {t.value,   t.master,  t.grad,       t.m,          t.v,

@@ -59,5 +59,5 @@ is "one GPU is not enough" "$(GPUS=1 scripts/measure_gpus.sh train val 2>&1)" "e
 is "another part" "$(GPUS=2 scripts/measure_gpus.sh train val fast 2>&1)" "error: fast: not one of speed, large, loss"
 said=$(GPUS=2 PROGRAM=false scripts/measure_gpus.sh train val large 2>&1)
 is "a run that fails ends it: status" $? 1
-is "a run that fails ends it" "$(cut -c 1-25 <<<"$said")" "error: large ended with 1:"
+is "a run that fails ends it" "$(cut -c 1-26 <<<"$said")" "error: large ended with 1:"
 exit $failures
