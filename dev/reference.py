@@ -134,6 +134,9 @@ def main():
     a = parser.parse_args()
     weights = make_weights(a)
     os.makedirs(a.folder, exist_ok=True)
+    updates = os.path.join(a.folder, "updates.safetensors")
+    if os.path.exists(updates):
+        os.remove(updates)  # of other weights
     save_file(weights, os.path.join(a.folder, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(a.folder, "config.json"), "w") as f:
         json.dump(dict(architectures=["GPT2LMHeadModel"], model_type="gpt2", activation_function="gelu_new",
@@ -143,8 +146,8 @@ def main():
     g = torch.Generator().manual_seed(a.seed + 1)
     # Token frequencies follow Zipf's law, as text's do, so that gradients have the coherent part that real ones
     # have. On uniformly random tokens they are noise alone, and the rounding of the BF16 residual stream and its
-    # gradient over 24 additions shows undiluted: 1.2e-2 instead of 0.7e-2, in PyTorch with the same roundings too.
-    # (--tokens uniform shows it.)
+    # gradient over 24 additions shows undiluted: 1.1e-2 instead of 6.4e-3, in PyTorch with the same roundings too.
+    # (--tokens uniform shows it; the test's limit of 1e-2 is then exceeded. tinyshakespeare's beginning: 5.2e-3.)
     count = a.batch * (a.length + 1)
     if a.tokens in ("zipf", "uniform"):
         rank = torch.arange(1, a.vocab + 1, dtype=torch.float64)
@@ -162,9 +165,6 @@ def main():
     save_file(out, os.path.join(a.folder, "reference.safetensors"))
     print(f"{a.folder}: loss {loss.item():.7f}, {len(parameters)} gradients", flush=True)
     del parameters, loss, out
-    updates = os.path.join(a.folder, "updates.safetensors")
-    if os.path.exists(updates):
-        os.remove(updates)  # of other weights
     if a.updates > 0:
         save_file(make_updates(a, weights, tokens, targets), updates)
 
