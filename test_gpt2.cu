@@ -7,7 +7,7 @@ wrote, against PyTorch. Where there is a GPU, the two backends are compared: eve
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
     test_gpt2                          all tests
     test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
-    test_gpt2 --reference FOLDER       compare loss and gradients with PyTorch's
+    test_gpt2 --reference FOLDER       compare loss, gradients and ten updates with PyTorch's
     test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
 */
 #define TESTING
@@ -430,139 +430,11 @@ static bool gpu_present(char *why, size_t size) {
 }
 #endif
 
-// --- against PyTorch ------------------------------------------------------------------------------------------------
-
-static void fail_if(bool bad, const Error *err) {
-    if (bad) fatal(err->code, "%s", err->text);
-}
-
-static void *read_tensor(const SafeFile *file, const char *name, size_t *bytes) {
-    Error err;
-    const SafeTensor *t = safetensors_find(file, name);
-    if (!t) fatal(EXIT_DATA, "%s: no tensor %s", file->path, name);
-    void *data = xmalloc((size_t)t->bytes);
-    fail_if(!safetensors_read(file, t, 0, data, (size_t)t->bytes, &err), &err);
-    *bytes = (size_t)t->bytes;
-    return data;
-}
-
-// A model with the weights of a Hugging Face folder, for passes of B x T tokens.
-static void create_from_folder(Model *m, const char *folder, int B, int T, bool bf16) {
-    Error err;
-    Small s = {1, 1, 16, 16, B, T, bf16, 0};
-    Config c = small_config(s);
-    c.logits_chunk = 0;
-    fail_if(!model_shape_from_files(folder, &c.shape, &err), &err);
-    fail_if(!model_create(m, &c, &one_process, &err), &err);
-    fail_if(!checkpoint_load_weights(folder, &m->arena, &m->exec, &err), &err);
-}
-
-// A gradient in Hugging Face's layout: padding rows cut, linear weights (in, out).
-static double *hugging_face_layout(Model *m, TensorId id, int layer, size_t *count) {
-    Tensor t = grad(m, id, layer);
-    double *values = values_of(m, t);
-    int64_t rows = id == WTE ? m->config.shape.vocab : t.rows;
-    *count = (size_t)(rows * t.cols);
-    if (!tensor_row(id)->hf_transposed) return values;
-    double *turned = (double *)xmalloc(*count * sizeof *turned);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < t.cols; j++) turned[j * rows + i] = values[i * t.cols + j];
-    free(values);
-    return turned;
-}
-
-static void compare_with_reference(const char *folder, bool bf16) {
-    Error err;
-    char path[PATH_MAX_LENGTH + 32];
-    snprintf(path, sizeof path, "%s/reference.safetensors", folder);
-    SafeFile file;
-    fail_if(!safetensors_open(&file, path, &err), &err);
-    const SafeTensor *shape = safetensors_find(&file, "tokens");
-    if (!shape || shape->rank != 2) fatal(EXIT_DATA, "%s: no tokens (B, T)", path);
-    int B = (int)shape->shape[0], T = (int)shape->shape[1];
-    size_t bytes;
-    int32_t *tokens = (int32_t *)read_tensor(&file, "tokens", &bytes);
-    int32_t *targets = (int32_t *)read_tensor(&file, "targets", &bytes);
-    double *expected_loss = (double *)read_tensor(&file, "loss", &bytes);
-    Model m;
-    create_from_folder(&m, folder, B, T, bf16);
-    m.host.loss_sum = 0.0;
-    state_upload(&m);
-    batch_upload(&m, B, T, tokens, targets);
-    model_forward(&m);
-    model_loss(&m, 1.0f / (float)(B * T), true, false);
-    model_backward(&m, false, true);
-    state_download(&m);
-    double loss_error = fabs(m.host.loss_sum - *expected_loss), limit = bf16 ? 1e-2 : 1e-4;
-    char name[160];
-    snprintf(name, sizeof name, "%s loss %.7f, PyTorch's %.7f, difference %.1e", bf16 ? "bf16" : "fp32",
-             m.host.loss_sum, *expected_loss, loss_error);
-    check(bf16 ? loss_error < 1e-2 : loss_error < 1e-5, name);
-    TensorId ids[1024];
-    int layers[1024];
-    arena_parameters(&m.arena, m.parameters, ids, layers);
-    for (int i = 0; i < m.parameter_count; i++) {
-        char hf_name[128];
-        snprintf(hf_name, sizeof hf_name, tensor_row(ids[i])->hf_name, layers[i]);
-        float *want = (float *)read_tensor(&file, hf_name, &bytes);
-        size_t n;
-        double *have = hugging_face_layout(&m, ids[i], layers[i], &n),
-               *expected = (double *)xmalloc(n * sizeof(double));
-        if (n * sizeof *want != bytes) fatal(EXIT_DATA, "%s: %s has another size", path, hf_name);
-        for (size_t j = 0; j < n; j++) expected[j] = want[j];
-        double error = relative_error(have, expected, n);
-        snprintf(name, sizeof name, "%s gradient of %s %d against PyTorch: relative error %.1e", bf16 ? "bf16" : "fp32",
-                 tensor_row(ids[i])->name, layers[i], error);
-        check(error < limit, name);
-        free(expected);
-        free(have);
-        free(want);
-    }
-    free(expected_loss);
-    free(targets);
-    free(tokens);
-    safetensors_close(&file);
-    model_destroy(&m);
-}
-
-// Writes tokens (1, T) and their logits (1, T, vocab) in FP32 for a comparison with another program.
-static void write_logits(const char *folder, const char *out) {
-    enum { T = 64 };
-    Error err;
-    Model m;
-    create_from_folder(&m, folder, 1, T, true);
-    int vocab = m.config.shape.vocab;
-    int32_t tokens[T];
-    for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
-    batch_upload(&m, 1, T, tokens, tokens);
-    model_forward(&m);
-    Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
-    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, WTE, 0), no_tensor());
-    double *values = values_of(&m, logits);
-    float *row = (float *)xmalloc((size_t)vocab * sizeof *row);
-    SafeWriter writer;
-    memset(&writer, 0, sizeof writer);
-    int64_t logit_shape[3] = {1, T, vocab}, token_shape[2] = {1, T};
-    uint64_t hash;
-    safewriter_declare(&writer, "logits", DTYPE_F32, 3, logit_shape, 0);
-    safewriter_declare(&writer, "tokens", DTYPE_I32, 2, token_shape, 1);
-    fail_if(!safewriter_begin(&writer, out, &err), &err);
-    for (int t = 0; t < T; t++) {
-        for (int j = 0; j < vocab; j++) row[j] = (float)values[t * logits.cols + j];
-        fail_if(!safewriter_write(&writer, row, (size_t)vocab * sizeof *row, &err), &err);
-    }
-    fail_if(!safewriter_write(&writer, tokens, sizeof tokens, &err), &err);
-    fail_if(!safewriter_end(&writer, &hash, &err), &err);
-    safewriter_close(&writer);
-    free(row);
-    free(values);
-    model_destroy(&m);
-}
+#include "dev/reference_check.h"
 
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--reference") == 0) {
-        compare_with_reference(argv[2], false);
-        compare_with_reference(argv[2], true);
+        compare_with_reference(argv[2]);
         return failures > 0;
     }
     if (argc == 4 && strcmp(argv[1], "--logits") == 0) {
