@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "coat/moments.h"
+#include "tap.h"
 
 enum { COUNT = 1 << 20, GROUP = 128, THREADS = 256 };
 
@@ -51,13 +52,6 @@ static __global__ void compute_all(Result *results) {
     if (i < COUNT) results[i] = compute(i);
 }
 
-static int failures;
-
-static void report(bool good, const char *name, const char *detail) {
-    printf("%s - %s (%s)\n", good ? "ok" : "not ok", name, detail);
-    failures += !good;
-}
-
 int main(void) {
     Result *device, *results = (Result *)malloc(COUNT * sizeof *results);
     check(cudaMalloc((void **)&device, COUNT * sizeof *device), "memory of the device");
@@ -78,20 +72,14 @@ int main(void) {
             if (host.value[j] > 1e-36f) value = fmax(value, error / (double)host.value[j]);
         }
     }
-    char text[128];
-    snprintf(text, sizeof text, "%d of %d differ", logarithms, COUNT);
-    report(logarithms == 0, "moment_log2 has the host's bits", text);
-    snprintf(text, sizeof text, "%d of %d differ", exponents, COUNT);
-    report(exponents == 0, "k is the host's", text);
-    snprintf(text, sizeof text, "%d of %d differ, %d by more than one", codes, 2 * COUNT, far);
-    report(codes < COUNT / 1000 && far == 0, "codes differ only near rounding boundaries", text);
-    snprintf(text, sizeof text, "%d of %d differ", stochastic, COUNT);
-    report(stochastic < COUNT / 1000, "stochastic codes too", text);
-    snprintf(text, sizeof text, "largest relative difference %.1e", value);
-    report(value < 1e-4, "values agree", text);
-    snprintf(text, sizeof text, "%d of %d differ", weights, COUNT);
-    report(weights == 0, "stochastic BF16 has the host's bits", text);
+    tap_check(logarithms == 0, "moment_log2 has the host's bits", "%d of %d differ", logarithms, COUNT);
+    tap_check(exponents == 0, "k is the host's", "%d of %d differ", exponents, COUNT);
+    tap_check(codes < COUNT / 1000 && far == 0, "codes differ only near rounding boundaries",
+              "%d of %d differ, %d by more than one", codes, 2 * COUNT, far);
+    tap_check(stochastic < COUNT / 1000, "stochastic codes too", "%d of %d differ", stochastic, COUNT);
+    tap_check(value < 1e-4, "values agree", "largest relative difference %.1e", value);
+    tap_check(weights == 0, "stochastic BF16 has the host's bits", "%d of %d differ", weights, COUNT);
     cudaFree(device);
     free(results);
-    return failures ? 1 : 0;
+    return tap_status();
 }

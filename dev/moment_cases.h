@@ -1,0 +1,170 @@
+// Groups that the 8-bit moments must keep (COAT: cases that must hold), and their definition in double: for the tests
+// of both backends.
+#pragma once
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coat/moments.h"
+#include "coat/quantize.h"
+
+#define GROUP 128 // elements
+#define WHY 160   // characters
+
+// --- groups --------------------------------------------------------------------------------------------------------
+
+// exp(spread * normal), with random signs if `sign`.
+static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
+    for (int i = 0; i < n; i++) {
+        double value = exp(spread * (double)rng_normal(11, stream, (uint64_t)i));
+        x[i] = (float)(sign && rng_hash(12, stream, (uint64_t)i) & 1 ? -value : value);
+    }
+}
+
+// The same, at some place among the numbers: case `g` of those of the `s`th spread.
+static inline void group_scaled(float x[GROUP], double spread, uint64_t s, uint64_t g) {
+    float scale = exp2f(60 * rng_uniform(13, s, g) - 30);
+    lognormal(x, GROUP, spread, true, g);
+    for (int i = 0; i < GROUP; i++) x[i] *= scale;
+}
+
+enum { SINGLE_VALUES = 6, SINGLE_PLACES = 8 };
+static const float single_values[SINGLE_VALUES] = {1.0f, 0.1f, 3e-30f, 1e-42f, 3e38f, 1e-20f};
+
+static inline void group_constant(float x[GROUP], float value) {
+    for (int i = 0; i < GROUP; i++) x[i] = i % 3 ? value : -value;
+}
+
+// One element that is not zero, of either sign, at the beginning, within, or at the end.
+static inline void group_single(float x[GROUP], float value, int place) {
+    static const int places[] = {0, 1, 64, GROUP - 1};
+    memset(x, 0, GROUP * sizeof *x);
+    x[places[place / 2]] = place % 2 ? -value : value;
+}
+
+// Lognormal with a third of it zero, of either sign.
+static inline void group_sprinkled(float x[GROUP], uint64_t g) {
+    lognormal(x, GROUP, 1, true, g);
+    for (int i = 0; i < GROUP; i++)
+        if (rng_hash(14, g, (uint64_t)i) % 3 == 0) x[i] = i % 2 ? 0.0f : -0.0f;
+}
+
+// Evenly over a range of 2^bits.
+static inline void group_range(float x[GROUP], int bits) {
+    for (int i = 0; i < GROUP; i++) x[i] = (i % 2 ? 1.0f : -1.0f) * exp2f(-(float)bits * (float)i / (GROUP - 1));
+}
+
+// Two sizes, 2^252 apart.
+static inline void group_ends(float x[GROUP]) {
+    for (int i = 0; i < GROUP; i++) x[i] = i % 2 ? 1e38f : -1e-38f;
+}
+
+// All of FP32, its subnormal numbers included; and these alone.
+static inline void group_all_exponents(float x[GROUP]) {
+    for (int i = 0; i < GROUP; i++) x[i] = ldexpf(1.0f + (float)i / GROUP, 127 - i * 276 / (GROUP - 1));
+}
+static inline void group_subnormal(float x[GROUP]) {
+    for (int i = 0; i < GROUP; i++) x[i] = bits_float(1 + (uint32_t)(rng_hash(15, 0, (uint64_t)i) % 0x7fffffu));
+}
+
+// --- the definition, in double -------------------------------------------------------------------------------------
+
+// 16 k without rounding down; infinite where all elements that are not zero are alike.
+static inline double exponent_exact(const float *x, int n, Format format) {
+    double a = 0, b = INFINITY, largest = (double)moment_largest(format), smallest = (double)fp8_decode(format, 1);
+    for (int i = 0; i < n; i++) {
+        double magnitude = fabs((double)x[i]);
+        if (magnitude > a) a = magnitude;
+        if (magnitude > 0 && magnitude < b) b = magnitude;
+    }
+    return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
+}
+
+// The code of x is the nearest to F (|x| / a)^k, except where that lies near the middle between two: within 1e-4, and
+// what hardware's logarithms may be off by, 2^-22 of each.
+static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
+    const int magnitude = code & 0x7f;
+    if (x == 0.0f) return code == 0;
+    if ((code >> 7) != (!second && x < 0)) return false;
+    const double largest = (double)moment_largest(format), k = k_16ths / 16.0;
+    const double log2_x = log2(fabs((double)x)), log2_a = log2((double)a);
+    const double position = largest * exp2(k * (log2_x - log2_a));
+    const double slack = position * (1e-4 + k * (fabs(log2_x) + fabs(log2_a) + 2) * 0x1p-22);
+    const double here = (double)fp8_decode(format, (uint8_t)magnitude);
+    if (magnitude > (second ? 1 : 0))
+        if (position < ((double)fp8_decode(format, (uint8_t)(magnitude - 1)) + here) / 2 - slack) return false;
+    if (magnitude < moment_largest_code(format))
+        if (position > (here + (double)fp8_decode(format, (uint8_t)(magnitude + 1))) / 2 + slack) return false;
+    if (magnitude == 0) return true;
+    // and decodes to a (code / F)^(1/k)
+    const double decoded = (double)moment_decode(code, moment_group(a, k_16ths, format), format);
+    const double exact = exp2(log2_a + log2(here / largest) / k);
+    return fabs(fabs(decoded) - exact) <= 5e-5 * exact + 0x1p-149 && decoded != 0 && (decoded < 0) == (code >> 7);
+}
+
+// Whether the n elements of x are stored as their definition says; else why not.
+static inline bool group_follows(const float *x, int n, const uint8_t *codes, float a, uint8_t k, Format format,
+                                 bool expand, bool second, char why[WHY]) {
+    float largest = 0;
+    for (int i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
+    const double exact = largest == 0.0f || !expand ? 16.5 : exponent_exact(x, n, format); // 16.5: 16 for certain
+    const int least = (int)fmin(255, fmax(1, floor(exact - 0.01))), most = (int)fmin(255, fmax(1, floor(exact + 0.01)));
+    if (a != largest) {
+        snprintf(why, WHY, "the maximum is stored as %g, not %g", (double)a, (double)largest);
+        return false;
+    }
+    if (k < least || k > most) {
+        snprintf(why, WHY, "k is %d / 16, not %d to %d", k, least, most);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (code_follows(x[i], codes[i], a, k, format, second)) continue;
+        snprintf(why, WHY, "element %d, %.9g, has code %02x where a is %.9g and k %d / 16", i, (double)x[i], codes[i],
+                 (double)a, k);
+        return false;
+    }
+    return true;
+}
+
+// --- the first step ------------------------------------------------------------------------------------------------
+
+// Gradients of step t: spread over scales, and zero for whole stretches.
+static inline float update_gradient(uint64_t t, int i) {
+    const float scale = 1e-3f * exp2f(8 * rng_uniform(32, 0, (uint64_t)i) - 4);
+    return i % 4096 < 200 ? 0.0f : scale * rng_normal(33, t, (uint64_t)i);
+}
+static inline float update_start(int i) {
+    return 0.02f * rng_normal(31, 0, (uint64_t)i);
+}
+
+// From zero states the first update is lr * sign(g), whatever the moments are stored as: it uses the fresh ones. Where
+// the gradient is zero nothing but the decay happens. lr = 1e-3, decay 0.1, eps 1e-8.
+static inline bool first_step_follows(float before, float g, float after) {
+    const float expected = before - 1e-3f * ((g > 0) - (g < 0) * 1.0f) - 1e-4f * before;
+    return fabsf(after - expected) < 1e-6f + 1e-3f * 1e-8f / (fabsf(g) + 1e-30f) * (g != 0);
+}
+
+// --- errors --------------------------------------------------------------------------------------------------------
+
+// Mean of |y / x - 1| over the elements that are not zero.
+static inline double relative_error(const float *x, const float *y, int n) {
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] == 0.0f) continue;
+        sum += fabs((double)y[i] - (double)x[i]) / fabs((double)x[i]);
+        count++;
+    }
+    return count ? sum / count : 0;
+}
+
+// Mean relative error in percent of lognormal groups in E4M3, SPREAD_GROUPS of them, with and without expansion.
+enum { SPREADS = 4, SPREAD_GROUPS = 500, SPREAD_STREAM = 1000 };
+#define SPREAD_MARGIN 0.04 // of the figures
+
+typedef struct {
+    double spread, expanded, plain;
+} SpreadError;
+
+static const SpreadError spread_errors[SPREADS] = {{0.1, 0.14, 2.3}, {1, 1.07, 2.23}, {2, 2.13, 2.32}, {4, 4.35, 31.9}};

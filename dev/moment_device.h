@@ -1,0 +1,180 @@
+// A parameter whose moments the GPU's optimizer keeps, as a place to store groups of given values: with beta = 0 a step
+// from zero states stores the gradient and its square, with beta = 1 and no gradient it stores again what it decodes.
+#pragma once
+#include <vector>
+
+#include "bench_cuda.h"
+#include "moment_cases.h"
+#include "tap.h"
+
+// What follows the states in memory, and must stay.
+#define BANK_GUARD ((size_t)GROUP)
+#define BANK_GUARD_BYTE 0xa5
+
+typedef struct {
+    Bench *bench;
+    MomentsKind kind;
+    Format second;
+    bool odd; // the gradients on an odd address: no chunks, every group by the kernel for what is left
+    size_t elements, groups;
+    float *value, *grad;
+    uint8_t *data[2], *k[2]; // data: codes, or moments of 4 bytes
+    float *a[2];
+    StepState *state;
+} Bank;
+
+// One moment of a bank, on the host.
+typedef struct {
+    std::vector<uint8_t> codes, k; // with their guards
+    std::vector<float> a;
+} BankStates;
+
+// The GPU with the least that an Exec needs, for whatever a test of the optimizer sets in its recipe.
+static inline void optimizer_device_open(Bench *bench) {
+    ModelShape *shape = &bench->config.shape;
+    bench->config.recipe.precision = PRECISION_FP32; // no attention is needed
+    bench->config.micro_batch = 1, bench->config.seq_len = 1024;
+    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 64;
+    bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
+}
+
+static inline void optimizer_recipe(Bench *bench, MomentsKind kind, RoundingKind rounding) {
+    cuda_backend(&bench->exec)->recipe.moments = bench->config.recipe.moments = kind;
+    cuda_backend(&bench->exec)->recipe.second_moment_round = bench->config.recipe.second_moment_round = rounding;
+}
+
+static inline void device_fill(Bench *bench, void *memory, int byte, size_t bytes) {
+    CUDA_CHECK(cudaMemsetAsync(memory, byte, bytes, cuda_backend(&bench->exec)->stream), "filling memory");
+}
+
+static inline Tensor flat_tensor(void *data, size_t elements, Format format) {
+    Tensor t = {};
+    t.data = data, t.format = format;
+    t.rows = 1, t.cols = t.stride = (int64_t)elements;
+    return t;
+}
+
+static inline Tensor expanded_tensor(void *codes, float *a, uint8_t *k, size_t elements, Format format) {
+    Tensor t = flat_tensor(codes, elements, format);
+    t.scale = a, t.exponent = k;
+    t.granularity = SCALE_EXPAND, t.group = GROUP;
+    return t;
+}
+
+static inline StepState step_state(float lr, float beta1, float beta2, float eps) {
+    StepState state = {};
+    state.lr = lr, state.beta1 = beta1, state.beta2 = beta2, state.eps = eps;
+    return state;
+}
+
+static inline void bank_open(Bank *bank, Bench *bench, size_t elements) {
+    *bank = Bank{};
+    bank->bench = bench, bank->kind = MOMENTS_COAT, bank->second = FMT_E4M3;
+    bank->elements = elements, bank->groups = (elements + GROUP - 1) / GROUP;
+    bank->value = (float *)bench_allocate(bench, elements * sizeof(float));
+    bank->grad = (float *)bench_allocate(bench, (elements + 1) * sizeof(float));
+    bank->state = (StepState *)bench_allocate(bench, sizeof(StepState));
+    for (int i = 0; i < 2; i++) {
+        bank->data[i] = (uint8_t *)bench_allocate(bench, elements * sizeof(float) + BANK_GUARD);
+        bank->a[i] = (float *)bench_allocate(bench, bank->groups * sizeof(float) + BANK_GUARD);
+        bank->k[i] = (uint8_t *)bench_allocate(bench, bank->groups + BANK_GUARD);
+    }
+}
+
+static inline void bank_close(Bank *bank) {
+    Exec *exec = &bank->bench->exec;
+    void *const memory[] = {bank->value, bank->grad, bank->state, bank->data[0], bank->data[1],
+                            bank->a[0],  bank->a[1], bank->k[0],  bank->k[1]};
+    for (void *part : memory) exec->ops->release(exec, part);
+}
+
+static inline bool bank_is_fp8(const Bank *bank) {
+    return bank->kind == MOMENTS_FP8 || bank->kind == MOMENTS_COAT;
+}
+
+// Zero states, and zero parameters.
+static inline void bank_clear(Bank *bank) {
+    const size_t bytes = bank->elements * (bank_is_fp8(bank) ? 1 : bank->kind == MOMENTS_BF16 ? 2 : 4);
+    for (int i = 0; i < 2; i++) {
+        device_fill(bank->bench, bank->data[i], 0, bytes);
+        device_fill(bank->bench, bank->a[i], 0, bank->groups * sizeof(float));
+        device_fill(bank->bench, bank->k[i], MOMENT_K_ONE, bank->groups);
+        device_fill(bank->bench, bank->data[i] + bytes, BANK_GUARD_BYTE, BANK_GUARD);
+        device_fill(bank->bench, bank->a[i] + bank->groups, BANK_GUARD_BYTE, BANK_GUARD);
+        device_fill(bank->bench, bank->k[i] + bank->groups, BANK_GUARD_BYTE, BANK_GUARD);
+    }
+    device_fill(bank->bench, bank->value, 0, bank->elements * sizeof(float));
+}
+
+static inline Tensor bank_moment(Bank *bank, int which) {
+    if (bank_is_fp8(bank))
+        return expanded_tensor(bank->data[which], bank->a[which], bank->k[which], bank->elements,
+                               which ? bank->second : FMT_E4M3);
+    return flat_tensor(bank->data[which], bank->elements, bank->kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32);
+}
+
+// A step with these gradients, NULL for none. Returns the state after it.
+static inline StepState bank_step(Bank *bank, const float *gradients, StepState state) {
+    Exec *exec = &bank->bench->exec;
+    float *grad = bank->grad + (bank->odd ? 1 : 0);
+    const size_t bytes = bank->elements * sizeof(float);
+    Parameter p = {};
+    if (gradients)
+        exec->ops->upload(exec, grad, gradients, bytes);
+    else
+        device_fill(bank->bench, grad, 0, bytes);
+    p.weight.value = flat_tensor(bank->value, bank->elements, FMT_FP32);
+    p.grad = flat_tensor(grad, bank->elements, FMT_FP32);
+    p.m = bank_moment(bank, 0);
+    p.v = bank_moment(bank, 1);
+    p.decay = true;
+    exec->ops->upload(exec, bank->state, &state, sizeof state);
+    exec->ops->adamw_update(exec, &p, 1, bank->state);
+    exec->ops->download(exec, &state, bank->state, sizeof state);
+    return state;
+}
+
+// Zero states, then m = x, and v = x * x or with `first_alone` zero. False where something was not finite. The
+// parameters become anything.
+static inline bool bank_store(Bank *bank, const float *x, bool first_alone) {
+    bank_clear(bank);
+    return bank_step(bank, x, step_state(0.0f, 0.0f, first_alone ? 1.0f : 0.0f, 1.0f)).nonfinite == 0;
+}
+
+// Decodes the moments and stores them again.
+static inline void bank_store_again(Bank *bank) {
+    bank_step(bank, NULL, step_state(0.0f, 1.0f, 1.0f, 1.0f));
+}
+
+// The first moments as the kernel decodes them: with v = 0, eps = 1 and the first's correction 1, a step of 2 with
+// beta1 = 1/2 makes -m of a parameter that was 0. The states are of no use after it.
+static inline std::vector<float> bank_decode_first(Bank *bank) {
+    Exec *exec = &bank->bench->exec;
+    std::vector<float> m(bank->elements);
+    const size_t bytes = bank->elements * sizeof(float);
+    StepState state = step_state(2.0f, 0.5f, 0.5f, 1.0f);
+    state.t = 1000;
+    device_fill(bank->bench, bank->value, 0, bytes);
+    device_fill(bank->bench, bank->a[1], 0, bank->groups * sizeof(float));
+    bank_step(bank, NULL, state);
+    exec->ops->download(exec, m.data(), bank->value, bytes);
+    for (float &x : m) x = -x;
+    return m;
+}
+
+static inline BankStates bank_states(Bank *bank, int which) {
+    Exec *exec = &bank->bench->exec;
+    BankStates s;
+    s.codes.resize(bank->elements + BANK_GUARD);
+    s.k.resize(bank->groups + BANK_GUARD);
+    s.a.resize(bank->groups + BANK_GUARD / sizeof(float));
+    exec->ops->download(exec, s.codes.data(), bank->data[which], s.codes.size());
+    exec->ops->download(exec, s.k.data(), bank->k[which], s.k.size());
+    exec->ops->download(exec, s.a.data(), bank->a[which], s.a.size() * sizeof(float));
+    return s;
+}
+
+// One element as the host decodes it.
+static inline float states_decode(const BankStates &s, Format format, size_t i) {
+    return moment_decode(s.codes[i], moment_group(s.a[i / GROUP], s.k[i / GROUP], format), format);
+}

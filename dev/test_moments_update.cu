@@ -1,0 +1,230 @@
+// The GPU's optimizer kernel on the groups that 8-bit moments must keep (COAT: cases that must hold), against their
+// definition in double; what it reports; and the first step. In whole chunks, and in the kernel for what is left.
+#include "moment_device.h"
+
+#include <string>
+
+static Bench bench; // zero; its configuration is large
+
+// --- groups -------------------------------------------------------------------------------------------------
+typedef struct {
+    std::vector<float> x;
+    std::vector<std::string> name; // of each group
+} Cases;
+
+static float *case_add(Cases *cases, const char *name) {
+    cases->name.push_back(name);
+    cases->x.resize(cases->x.size() + GROUP);
+    return cases->x.data() + cases->x.size() - GROUP;
+}
+
+static Cases cases_make(void) {
+    static const double spreads[] = {0, 0.001, 0.1, 0.5, 1, 2, 4, 8, 12};
+    Cases c;
+    memset(case_add(&c, "zero"), 0, GROUP * sizeof(float));
+    c.x[5] = -0.0f;
+    for (float value : single_values) {
+        group_constant(case_add(&c, "constant"), value);
+        for (int place = 0; place < SINGLE_PLACES; place++) group_single(case_add(&c, "one not zero"), value, place);
+    }
+    for (uint64_t g = 0; g < 200; g++) group_sprinkled(case_add(&c, "zeros sprinkled in"), g);
+    for (int bits = 16; bits <= 60; bits += 4) group_range(case_add(&c, "a wide range"), bits);
+    group_ends(case_add(&c, "1e38 and 1e-38"));
+    group_all_exponents(case_add(&c, "all exponents"));
+    group_subnormal(case_add(&c, "subnormal"));
+    for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++)
+        for (uint64_t g = 0; g < 100; g++) group_scaled(case_add(&c, "lognormal"), spreads[s], s, g);
+    return c;
+}
+
+// Groups that are not as their definition says, `want` being the values before they are stored; and the first's fault.
+static int groups_wrong(const Bank *bank, const std::vector<float> &want, const BankStates &s, int which, char why[WHY],
+                        size_t *first) {
+    int wrong = 0;
+    for (size_t g = 0; g < bank->groups; g++) {
+        const size_t begin = g * GROUP, n = bank->elements - begin < GROUP ? bank->elements - begin : GROUP;
+        char text[WHY];
+        if (group_follows(want.data() + begin, (int)n, s.codes.data() + begin, s.a[g], s.k[g],
+                          which ? bank->second : FMT_E4M3, bank->kind == MOMENTS_COAT, which, text))
+            continue;
+        if (wrong++ == 0) snprintf(why, WHY, "%s", text), *first = g;
+    }
+    return wrong;
+}
+
+// The kernel's decoding of first moments beside the host's: how many lie further apart than the special-function unit
+// allows, or than a unit of the smallest subnormal number, which halving may round off.
+static int decoded_wrong(Bank *bank, const BankStates &s) {
+    int wrong = 0;
+    const std::vector<float> have = bank_decode_first(bank);
+    for (size_t i = 0; i < bank->elements; i++) {
+        const double want = (double)states_decode(s, FMT_E4M3, i);
+        const bool largest = (s.codes[i] & 0x7f) == 0x7e && s.a[i / GROUP] > 0.0f;
+        const double relative = largest ? 1e-6 : 1e-4; // the maximum itself is stored
+        wrong += !(fabs((double)have[i] - want) <= relative * fabs(want) + 0x1p-147);
+    }
+    return wrong;
+}
+
+static void check_cases(Bank *bank, const Cases &cases, bool second) {
+    char name[128], why[WHY] = "";
+    std::vector<float> gradients = cases.x, want[2];
+    size_t first = 0;
+    optimizer_recipe(bank->bench, bank->kind, ROUND_NEAREST);
+    if (second)
+        for (float &g : gradients) g = sqrtf(fabsf(g));
+    want[0] = want[1] = gradients;
+    for (float &v : want[1]) v *= v;
+    const bool finite = bank_store(bank, gradients.data(), !second);
+    for (int which = 0; which <= (second ? 1 : 0); which++) {
+        const BankStates s = bank_states(bank, which);
+        const int wrong = groups_wrong(bank, want[which], s, which, why, &first);
+        snprintf(name, sizeof name, "%s moment of %s, v in %s, %s, %s", which ? "second" : "first",
+                 second ? "roots" : "values", format_name(bank->second),
+                 bank->kind == MOMENTS_COAT ? "expanded" : "k = 1", bank->odd ? "group by group" : "in chunks");
+        tap_check(finite && wrong == 0, name, "%d of %zu groups are wrong%s%s%s%s", wrong, bank->groups,
+                  wrong ? "; the first, " : "", wrong ? cases.name[first].c_str() : "", wrong ? ": " : "", why);
+    }
+    if (second) return;
+    const BankStates s = bank_states(bank, 0);
+    const int wrong = decoded_wrong(bank, s);
+    tap_check(wrong == 0, (std::string(name) + ", decoded").c_str(), "%d of %zu elements are wrong", wrong,
+              bank->elements);
+}
+
+static void cases_that_must_hold(void) {
+    const Cases cases = cases_make();
+    Bank bank;
+    bank_open(&bank, &bench, cases.x.size());
+    for (int way = 0; way < 4; way++) {
+        bank.odd = way & 1;
+        bank.kind = way & 2 ? MOMENTS_FP8 : MOMENTS_COAT;
+        bank.second = FMT_E4M3;
+        check_cases(&bank, cases, false);
+        check_cases(&bank, cases, true);
+        bank.second = FMT_E5M2;
+        check_cases(&bank, cases, true);
+    }
+    bank_close(&bank);
+}
+
+// Elements that end a group early, behind whole groups too; and nothing beyond the end.
+static void tails(void) {
+    static const size_t sizes[] = {1, 2, 3, 127, 129, 5 * GROUP + 77, 8 * GROUP + 1, 4 * GROUP};
+    optimizer_recipe(&bench, MOMENTS_COAT, ROUND_NEAREST);
+    for (size_t size : sizes) {
+        Bank bank;
+        char name[64], why[WHY] = "";
+        size_t first = 0;
+        int wrong = 0, guards = 0;
+        bank_open(&bank, &bench, size);
+        std::vector<float> x(bank.groups * GROUP), want[2];
+        for (uint64_t g = 0; g < bank.groups; g++) lognormal(x.data() + g * GROUP, GROUP, 2, true, g);
+        want[0] = want[1] = x;
+        for (float &v : want[1]) v *= v;
+        bank_store(&bank, x.data(), false);
+        for (int which = 0; which < 2; which++) {
+            const BankStates s = bank_states(&bank, which);
+            wrong += groups_wrong(&bank, want[which], s, which, why, &first);
+            const uint8_t *a = (const uint8_t *)(s.a.data() + bank.groups);
+            for (size_t i = 0; i < BANK_GUARD; i++)
+                guards += (s.codes[size + i] != BANK_GUARD_BYTE) + (s.k[bank.groups + i] != BANK_GUARD_BYTE) +
+                          (a[i] != BANK_GUARD_BYTE);
+        }
+        snprintf(name, sizeof name, "%zu elements", size);
+        tap_check(wrong == 0 && guards == 0, name, "%d groups are wrong%s%s, %d bytes behind the end", wrong,
+                  wrong ? ", the first: " : "", why, guards);
+        bank_close(&bank);
+    }
+}
+
+// --- what is not finite -------------------------------------------------------------------------------------
+// Of a group with such a gradient both maxima are not finite, and every element that is not zero decodes to that.
+static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,
+                          size_t g, float bad) {
+    bool good = true;
+    for (int which = 0; which < 2; which++)
+        good = good && (isnan(bad) ? isnan(states[which].a[g]) : isinf(states[which].a[g]));
+    for (size_t i = g * GROUP; i < (g + 1) * GROUP; i++)
+        good = good && (x[i] == 0.0f ? decoded[i] == 0.0f : !isfinite(decoded[i]));
+    return good;
+}
+
+static void not_finite_is_reported_and_stays(void) {
+    const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u), 1e30f};
+    enum { GROUPS = 6, AT = 40 }; // four in a chunk, two left
+    Bank bank;
+    bank_open(&bank, &bench, GROUPS * GROUP);
+    for (int way = 0; way < 4; way++) {
+        const size_t lost = way & 1 ? 5 : 1;
+        bank.kind = way & 2 ? MOMENTS_FP8 : MOMENTS_COAT;
+        optimizer_recipe(&bench, bank.kind, ROUND_NEAREST);
+        for (float value : bad) {
+            std::vector<float> x(bank.elements);
+            for (uint64_t g = 0; g < GROUPS; g++) lognormal(x.data() + g * GROUP, GROUP, 1, true, g);
+            x[lost * GROUP + AT] = value, x[lost * GROUP + AT + 1] = 0.0f;
+            bank_clear(&bank);
+            const StepState state = bank_step(&bank, x.data(), step_state(1e-3f, 0.9f, 0.95f, 1e-8f));
+            const BankStates states[2] = {bank_states(&bank, 0), bank_states(&bank, 1)};
+            const std::vector<float> decoded = bank_decode_first(&bank);
+            bool good = state.nonfinite == 1;
+            if (value == 1e30f) // finite, but not its square
+                good = good && isinf(states[1].a[lost]) && isfinite(states[0].a[lost]);
+            else
+                good = good && group_is_lost(states, x, decoded, lost, value);
+            for (size_t g = 0; g < GROUPS; g++)
+                good = good && (g == lost || (isfinite(states[0].a[g]) && isfinite(states[1].a[g])));
+            char name[96];
+            snprintf(name, sizeof name, "%g, bits %08x, %s, %s", (double)value, float_bits(value),
+                     way & 1 ? "group by group" : "in chunks", way & 2 ? "k = 1" : "expanded");
+            tap_check(good, name, "flag %d, maxima %g and %g", state.nonfinite, (double)states[0].a[lost],
+                      (double)states[1].a[lost]);
+        }
+    }
+    bank_close(&bank);
+}
+
+// --- the first step -----------------------------------------------------------------------------------------
+static void first_step_from_zero(void) {
+    enum { COUNT = 3 * 4096 + 1000 };
+    static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
+    static const char *const names[] = {"first step, fp32", "first step, bf16", "first step, fp8", "first step, coat"};
+    Bank bank;
+    bank_open(&bank, &bench, COUNT);
+    std::vector<float> start(COUNT), gradients(COUNT), after(COUNT);
+    for (int i = 0; i < COUNT; i++) start[(size_t)i] = update_start(i), gradients[(size_t)i] = update_gradient(0, i);
+    for (int kind = 0; kind < 4; kind++) {
+        Exec *exec = &bench.exec;
+        StepState state = step_state(1e-3f, 0.9f, 0.95f, 1e-8f);
+        state.weight_decay = 0.1f;
+        bank.kind = kinds[kind];
+        optimizer_recipe(&bench, bank.kind, ROUND_STOCHASTIC);
+        bank_clear(&bank);
+        exec->ops->upload(exec, bank.value, start.data(), COUNT * sizeof(float));
+        state = bank_step(&bank, gradients.data(), state);
+        exec->ops->download(exec, after.data(), bank.value, COUNT * sizeof(float));
+        int wrong = 0, zeros = 0;
+        for (size_t i = 0; i < COUNT; i++) wrong += !first_step_follows(start[i], gradients[i], after[i]);
+        if (bank_is_fp8(&bank)) {
+            const BankStates m = bank_states(&bank, 0), v = bank_states(&bank, 1);
+            for (size_t i = 0; i < COUNT; i++) {
+                zeros += (v.codes[i] == 0) != (gradients[i] == 0.0f);
+                zeros += gradients[i] == 0.0f && m.codes[i] != 0;
+            }
+            zeros += m.a[0] != 0.0f || m.k[0] != MOMENT_K_ONE || v.a[0] != 0.0f || v.k[0] != MOMENT_K_ONE;
+        }
+        tap_check(wrong == 0 && zeros == 0 && state.t == 1 && state.nonfinite == 0, names[kind],
+                  "%d of %d parameters are wrong, %d zeros", wrong, COUNT, zeros);
+    }
+    bank_close(&bank);
+}
+
+int main(void) {
+    optimizer_device_open(&bench);
+    cases_that_must_hold();
+    tails();
+    not_finite_is_reported_and_stays();
+    first_step_from_zero();
+    bench_close(&bench);
+    return tap_status();
+}
