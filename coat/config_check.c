@@ -24,6 +24,13 @@ static bool uses_autotune(const Config *c, int ranks) {
     (void)ranks;
     return c->autotune && !may_use_gpu(c);
 }
+static bool tunes_together(const Config *c, int ranks) {
+    return c->autotune && ranks > 1;
+}
+static bool has_matmul_table(const Config *c, int ranks) {
+    (void)ranks;
+    return c->matmul_table[0] && !may_use_gpu(c);
+}
 static bool uses_other_norm(const Config *c, int ranks) {
     (void)ranks;
     return c->shape.norm != NORM_LAYER;
@@ -60,6 +67,10 @@ static const NotBuilt not_built[] = {
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
+    {tunes_together, true, "--autotune", "one process tunes, so that all compute alike",
+     "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
+    {has_matmul_table, true, "--matmul-table", "it is of the products of a GPU, and this runs on the CPU",
+     "leave it away"},
 };
 // clang-format on
 
