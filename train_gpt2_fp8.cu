@@ -297,9 +297,11 @@ static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool record = shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
+    m->exec.trains = true;
     model_forward(m);
     model_loss(m, loss_scale, true, accumulate);
     model_backward(m, accumulate, last);
+    m->exec.trains = false;
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 

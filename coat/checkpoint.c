@@ -15,6 +15,7 @@
 #include "checkpoint_shards.h"
 #include "files.h"
 #include "hf.h"
+#include "matmul_choices.h"
 #include "run_state.h"
 
 #define PATH_BUFFER 4096
@@ -159,6 +160,7 @@ static bool write_folder(const char *folder, const Snapshot *s, const char *toke
     manifest_begin(&manifest);
     bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
+    if (good && s->choices) good = add_file(folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), &manifest, err);
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);

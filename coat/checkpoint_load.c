@@ -7,6 +7,7 @@
 #include "files.h"
 #include "hf.h"
 #include "llmc_weights.h"
+#include "matmul_choices.h"
 #include "run_state.h"
 #include "states_convert.h"
 #include "weights.h"
@@ -48,6 +49,21 @@ static void upload_state(const Arena *arena, Exec *exec, const StepState *state)
     if (device.data) exec->ops->upload(exec, device.data, state, sizeof *state);
 }
 
+// The choices of the device that wrote the checkpoint, where it had any and this one has.
+static bool load_choices(const Manifest *manifest, Exec *exec, Error *err) {
+    char path[PATH_BUFFER], *text;
+    size_t size;
+    if (!json_object_get(json_object_get(manifest->root, "files"), MATMUL_TABLE_NAME)) return true;
+    if (!manifest_check_file(manifest, MATMUL_TABLE_NAME, err)) return false;
+    if (!exec->ops->choices_load) return true;
+    if (!path_join(path, sizeof path, manifest->folder, MATMUL_TABLE_NAME, err) ||
+        !file_read_all(path, MATMUL_TABLE_LIMIT, &text, &size, err))
+        return false;
+    exec->ops->choices_load(exec, text);
+    free(text);
+    return true;
+}
+
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err) {
     char state[PATH_BUFFER];
     Manifest manifest;
@@ -58,7 +74,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, "config.json", err) &&
                 manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
                 compare_shapes(folder, &shape, &arena->config.shape, err) &&
-                run_state_read(state, run, &arena->config, exec, err);
+                run_state_read(state, run, &arena->config, exec, err) && load_choices(&manifest, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
         good = checkpoint_read_tensors(&manifest, "model.safetensors", model, count, exec, err);

@@ -263,10 +263,12 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
 
 static bool check_given(const Parse *p, Error *err) {
     const Config *c = p->config;
+    const bool tunes = c->autotune && c->plan == PLAN_NONE; // and writes what it finds
     const char *needs_out = c->resume           ? "resume"
                             : c->save_every > 0 ? "save-every"
                             : c->keep > 0       ? "keep"
                             : c->keep_every > 0 ? "keep-every"
+                            : tunes             ? "autotune"
                                                 : NULL;
     if (needs_out && !c->out[0])
         return error_set(err, EXIT_USER, "--%s: there is no folder of the run; add --out DIR", needs_out);
@@ -288,6 +290,9 @@ static bool check_given(const Parse *p, Error *err) {
         return error_set(err, EXIT_USER,
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (c->train[0] && !c->eval_only) return true;
+    if (tunes)
+        return error_set(err, EXIT_USER,
+                         "--autotune: it times the products of training; add --train, or leave it away");
     if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
         return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
     if (!c->prompt[0] && !c->eval_only)

@@ -128,7 +128,8 @@ typedef struct {
     int64_t memory_limit; // bytes; --plan searches the largest micro-batch under it; 0 = none
     int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
     bool autotune;
-    int64_t time_limit_ms; // the run ends before it, counted from the program's start; 0 = none
+    char matmul_table[PATH_MAX_LENGTH]; // file of products' algorithms; "" = none
+    int64_t time_limit_ms;              // the run ends before it, counted from the program's start; 0 = none
     bool quiet, json;
     // processes; what is not given comes from the launcher's environment
     int world_size;       // 0 = from the environment

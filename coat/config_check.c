@@ -28,6 +28,13 @@ static bool uses_profile(const Config *c, int ranks) {
     (void)ranks;
     return c->profile > 0 && !may_use_gpu(c);
 }
+static bool tunes_together(const Config *c, int ranks) {
+    return c->autotune && ranks > 1;
+}
+static bool has_matmul_table(const Config *c, int ranks) {
+    (void)ranks;
+    return c->matmul_table[0] && !may_use_gpu(c);
+}
 static bool uses_other_norm(const Config *c, int ranks) {
     (void)ranks;
     return c->shape.norm != NORM_LAYER;
@@ -66,6 +73,10 @@ static const NotBuilt not_built[] = {
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
      "leave it away, and use perf or gprof as for any program"},
+    {tunes_together, true, "--autotune", "one process tunes, so that all compute alike",
+     "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
+    {has_matmul_table, true, "--matmul-table", "it is of the products of a GPU, and this runs on the CPU",
+     "leave it away"},
 };
 // clang-format on
 

@@ -126,6 +126,12 @@ typedef struct Ops {
     int64_t (*memory_in_use)(Exec *);
     // Dense BF16 peak of the device in FLOP/s for the share of peak; 0 = unknown.
     double (*peak_flops)(Exec *);
+    // Which algorithms the products of training have taken so far (matmul_choices.h), for whoever goes on from here:
+    // malloc'ed text, the same in equal runs; NULL: there is nothing to say. And the choices of the run that this one
+    // goes on from, told before the first product; what is not of this device is passed over. A table without the two:
+    // there is no choice.
+    char *(*choices_text)(Exec *);
+    void (*choices_load)(Exec *, const char *text);
 
     // --- forward -----------------------------------------------------------------------------------------
     // r (M, C) = wte[token] + wpe[row % T]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
@@ -237,6 +243,7 @@ struct Exec {
     void *backend;
     void *workspace; // device scratch of at least ops_workspace_bytes(), for use within one operation
     size_t workspace_bytes;
+    bool trains;      // the operations are those of a training step, not of an evaluation or a sample
     StepState *state; // of the run, in the device's memory: where a value to be quantised is not finite, nonfinite is
                       // raised; NULL while there is none
     int rank, ranks;

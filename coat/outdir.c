@@ -9,6 +9,7 @@
 
 #include "events.h"
 #include "files.h"
+#include "matmul_choices.h"
 
 // step-00000020, or what was left of writing one.
 static bool is_checkpoint_name(const char *name) {
@@ -17,8 +18,8 @@ static bool is_checkpoint_name(const char *name) {
 }
 
 static bool is_run_file(const char *name) {
-    return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || events_is_name(name) ||
-           is_checkpoint_name(name);
+    return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || strcmp(name, MATMUL_TABLE_NAME) == 0 ||
+           events_is_name(name) || is_checkpoint_name(name);
 }
 
 // Deletes a file, or a checkpoint folder with the files in it. Links are removed, never followed.

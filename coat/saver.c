@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "matmul_choices.h"
 #include "snapshot.h"
 
 #define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it
@@ -39,6 +40,14 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+// What --autotune has found, where people look for it; a run reads only what its checkpoints hold.
+static void write_tuned(const Config *c, const char *choices) {
+    char path[PATH_MAX_LENGTH + sizeof MATMUL_TABLE_NAME];
+    Error err;
+    snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, c->out);
+    if (!file_replace(path, choices, strlen(choices), &err)) fprintf(stderr, "warning: %s\n", err.text);
+}
+
 // The folder of the run may have been removed under it; where it can be made again, nothing is lost but the log.
 static void write_files(Saver *s) {
     const Config *c = s->config;
@@ -48,6 +57,7 @@ static void write_files(Saver *s) {
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (s->good && gone)
         fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
+    if (s->good && c->autotune && s->snapshot.choices) write_tuned(c, s->snapshot.choices);
     // while updates are skipped the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 ? 0 : c->keep;
     if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);

@@ -71,6 +71,9 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
 void snapshot_take(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
     if (snapshot->shards) shards_settle(snapshot->shards);
+    Exec *exec = snapshot->exec;
+    free(snapshot->choices);
+    snapshot->choices = exec->rank == 0 && exec->ops->choices_text ? exec->ops->choices_text(exec) : NULL;
     if (!snapshot->memory && !snapshot->shards) return;
     copy(snapshot, snapshot->model, snapshot->model_count);
     copy(snapshot, snapshot->optimizer, snapshot->optimizer_count);
@@ -84,5 +87,6 @@ void snapshot_close(Snapshot *snapshot) {
         free(snapshot->memory);
     free(snapshot->model);
     free(snapshot->optimizer);
+    free(snapshot->choices);
     memset(snapshot, 0, sizeof *snapshot);
 }

@@ -18,8 +18,9 @@ typedef struct {
     RunState run;
     CheckpointTensor *model, *optimizer; // as in the files of these names
     int model_count, optimizer_count;
-    char *memory; // of the copy; NULL: there is none
-    size_t bytes; // that it has or would need
+    char *choices; // of rank 0's device (ops.h); NULL: none
+    char *memory;  // of the copy; NULL: there is none
+    size_t bytes;  // that it has or would need
 } Snapshot;
 
 // Lists the tensors: all, or with several processes the model's on rank 0 and each one's share of the optimizer's.

@@ -4,7 +4,7 @@
 //
 //   bench_matmul [--quick] [--autotune [--micro-batch N]]
 //
-// --autotune times the library's algorithms for every shape and prints rows for coat/cuda/matmul_table.h.
+// --autotune times the library's algorithms for every shape and prints rows for coat/cuda/matmul_table_rows.h.
 #include "bench_ceiling.h"
 
 #define SAMPLES 512
@@ -176,6 +176,7 @@ int main(int argc, char **argv) {
     }
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench_open(&bench);
+    bench.exec.trains = bench.autotune;
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
     double limit_bf16 = bench_product_ceiling(&bench, false), limit_fp8 = fp8 ? bench_product_ceiling(&bench, true) : 0;
     Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
@@ -185,7 +186,9 @@ int main(int argc, char **argv) {
         wrong += bench_model(&bench, &models[m], false, limit_bf16);
         if (fp8) wrong += bench_model(&bench, &models[m], true, limit_fp8);
     }
-    if (bench.autotune) matmul_write_table(cuda_backend(&bench.exec)->matmul, stdout);
+    char *rows = bench.autotune ? bench.exec.ops->choices_text(&bench.exec) : NULL;
+    if (rows) fputs(rows, stdout);
+    free(rows);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all products are right");
     return wrong ? EXIT_USER : EXIT_DONE;

@@ -126,6 +126,23 @@ check_recipe() { # RECIPE
     report $? "$recipe: the GPU's checkpoint has one validation loss on both" "$cpu and $gpu"
 }
 
+# What --autotune has found goes on to hold after a kill, and in a run that is given its table: the same bits. Nothing of
+# it is left in the folder but the checkpoint.
+check_tuned() { # RECIPE
+    local recipe=$1 status=0
+    train gpu "$recipe.tuned" 20 --recipe "$recipe" --autotune --save-every 10 && mkdir "$folder/$recipe.killed" &&
+        cp -r "$folder/$recipe.tuned/step-00000010" "$folder/$recipe.killed" &&
+        train gpu "$recipe.killed" 20 --recipe "$recipe" &&
+        train gpu "$recipe.given" 20 --recipe "$recipe" --matmul-table "$folder/$recipe.tuned/matmul_table.txt"
+    report $? "$recipe: 20 tuned steps on the GPU, the second half again, and all again with their table"
+    cmp "$folder/$recipe.tuned/matmul_table.txt" "$folder/$recipe.tuned/step-00000010/matmul_table.txt" >"$folder/said" 2>&1
+    report $? "$recipe: the table is the checkpoint's"
+    for other in killed given; do
+        diff -r "$folder/$recipe.tuned/step-00000020" "$folder/$recipe.$other/step-00000020" >>"$folder/said" 2>&1 || status=1
+    done
+    report $status "$recipe: all three have equal checkpoints byte for byte"
+}
+
 # changes FROM DEVICE FLAGS...: FROM's run of 10 steps goes on with other states on DEVICE, near to where it would have
 # gone; the first loss after that is before any update with them.
 changes() {
@@ -142,6 +159,10 @@ changes() {
 
 check_recipe bf16
 check_recipe coat
+if [ "$gpu_device" = cuda ]; then
+    check_tuned bf16
+    check_tuned coat
+fi
 for device in cpu gpu; do
     changes bf16 $device --moments coat --master split16
     changes bf16 $device --moments bf16 --master none

@@ -81,8 +81,8 @@ static inline double exponent_exact(const float *x, int n, Format format) {
     return 16 * log2(largest / (2 * smallest)) / (log2(a) - log2(b)) + 0.02;
 }
 
-// The code of x is the nearest to F (|x| / a)^k, except where that lies near the middle between two: within 1e-4, and
-// what hardware's logarithms may be off by, 2^-22 of each.
+// The code of x is the nearest to F (|x| / a)^k, except where that lies near the middle between two: within 1e-4, and on
+// the device within what the hardware's logarithms may be off by, 2^-22 of each.
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
     const int magnitude = code & 0x7f;
     if (x == 0.0f) return code == 0;
@@ -90,7 +90,12 @@ static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths,
     const double largest = (double)moment_largest(format), k = k_16ths / 16.0;
     const double log2_x = log2(fabs((double)x)), log2_a = log2((double)a);
     const double position = largest * exp2(k * (log2_x - log2_a));
-    const double slack = position * (1e-4 + k * (fabs(log2_x) + fabs(log2_a) + 2) * 0x1p-22);
+#ifdef __CUDACC__
+    const double hardware = k * (fabs(log2_x) + fabs(log2_a) + 2) * 0x1p-22;
+#else
+    const double hardware = 0;
+#endif
+    const double slack = position * (1e-4 + hardware);
     const double here = (double)fp8_decode(format, (uint8_t)magnitude);
     if (magnitude > (second ? 1 : 0))
         if (position < ((double)fp8_decode(format, (uint8_t)(magnitude - 1)) + here) / 2 - slack) return false;

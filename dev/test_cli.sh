@@ -54,6 +54,8 @@ refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
 refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
+refuses "tuning without a folder for the table" 1 "\-\-autotune.*\-\-out" "${run[@]}" --autotune
+refuses "tuning on the CPU" 1 "\-\-autotune.*GPU" "${run[@]}" --out "$folder/x" --autotune --device cpu
 refuses "contradiction: heads do not divide channels" 1 "\-\-heads|\-\-channels" "${run[@]}" --heads 3
 refuses "batch does not divide" 1 "\-\-batch-tokens.*(128|256)" "${run[@]}" --batch-tokens 200
 refuses "nothing to train on" 1 "\-\-train" "${small[@]}"

@@ -39,6 +39,9 @@ static void test_contradictions(void **state) {
     refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");
     refuse("--train x --keep 5", EXIT_USER, "--keep&--out DIR");
     refuse("--train x --keep-every 5", EXIT_USER, "--keep-every&--out DIR");
+    refuse("--train x --autotune", EXIT_USER, "--autotune&--out DIR");
+    refuse("--eval-only --val x --out o --resume --autotune", EXIT_USER, "--autotune&training");
+    refuse("--prompt hello --out o --resume --autotune", EXIT_USER, "--autotune&training");
     accept("--train x --save-every 5 --save-every 0 --keep 0");
     refuse("--eval-only", EXIT_USER, "--eval-only&--val");
     refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
@@ -105,8 +108,12 @@ static void test_not_built(void **state) {
     accept_run("--train x --moments coat --second-moment e5m2 --master none --device cpu", 1);
     accept_run("--train x --moments coat --master none --device cuda", 1);
     accept_run("--train x --moments bf16 --master split16 --device cuda", 1);
-    refuse_run("--train x --autotune --device cpu", 1, "--autotune&GPU");
-    accept_run("--train x --autotune --device cuda", 1);
+    refuse_run("--train x --out o --autotune --device cpu", 1, "--autotune&GPU");
+    accept_run("--train x --out o --autotune --device cuda", 1);
+    refuse_run("--train x --out o --autotune --device cuda", 2, "--autotune&one process&--matmul-table");
+    refuse_run("--train x --matmul-table t --device cpu", 1, "--matmul-table&GPU");
+    accept_run("--train x --matmul-table t --device cuda", 2);
+    assert_string_equal(config.matmul_table, "t");
     refuse_run("--train x --profile 3 --device cpu", 1, "--profile&CPU");
     accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);

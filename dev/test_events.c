@@ -321,6 +321,8 @@ static void overwrite_removes_them(void **state) {
     log_close(log_open(config, 0, 4, 1, 0, 1000, &err));
     assert_true(event_file(config->out)[0]);
     unlink(path_of("again/log.jsonl"));
+    write_text(path_of("again/matmul_table.txt"), "");
+    write_text(path_of("again/notes.txt"), "mine");
     Lock lock = {-1, ""};
     assert_false(out_prepare(config, &lock, &err)); // event files alone are a run too
     lock_release(&lock);
@@ -331,6 +333,8 @@ static void overwrite_removes_them(void **state) {
     assert_true(event_file(config->out)[0]);
     assert_true(out_clear(config, &err));
     assert_string_equal(event_file(config->out), "");
+    assert_false(path_is_file(path_of("again/matmul_table.txt")));
+    assert_true(path_is_file(path_of("again/notes.txt")));
 }
 
 int main(void) {

@@ -70,6 +70,50 @@ static void test_copy(void **state) {
     }
 }
 
+static int rows_said;
+
+static char *changing_choices(Exec *exec) {
+    (void)exec;
+    char text[32];
+    snprintf(text, sizeof text, "row %d\n", rows_said++);
+    return strdup(text);
+}
+
+static void assert_text(const char *path, const char *expected) {
+    size_t size;
+    char *text = read_file(path, &size);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+// The products' algorithms are those of the moment of saving; with --autotune people find them in the run's folder.
+static void test_choices(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_BF16);
+    run->ops.choices_text = changing_choices;
+    RunState rs = fill(run, 3);
+    for (int tunes = 0; tunes < 2; tunes++) {
+        Saving s = saving_open(run, tunes ? "tuned" : "untuned");
+        s.config.autotune = tunes == 1;
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        rows_said = 0;
+        rs.step = 20;
+        saver_save(s.saver, &rs);
+        rows_said = 7;
+        rs.step = 30;
+        saver_save(s.saver, &rs);
+        wait_for(&s);
+        saving_close(&s);
+        assert_text(in(s.config.out, "step-00000020/matmul_table.txt"), "row 0\n");
+        assert_text(in(s.config.out, "step-00000030/matmul_table.txt"), "row 7\n");
+        if (tunes)
+            assert_text(in(s.config.out, "matmul_table.txt"), "row 7\n");
+        else
+            assert_false(path_is_file(in(s.config.out, "matmul_table.txt")));
+    }
+    run_close(run);
+}
+
 static void *no_memory(Exec *exec, size_t bytes) {
     (void)exec, (void)bytes;
     return NULL;
@@ -243,8 +287,9 @@ static void test_exit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),        cmocka_unit_test(test_without_memory),
-                                       cmocka_unit_test(test_keep),        cmocka_unit_test(test_failing_save),
-                                       cmocka_unit_test(test_folder_gone), cmocka_unit_test(test_exit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy), cmocka_unit_test(test_choices),      cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_keep), cmocka_unit_test(test_failing_save), cmocka_unit_test(test_folder_gone),
+        cmocka_unit_test(test_exit)};
     return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
 }

@@ -130,7 +130,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
-    backend->matmul = matmul_open(backend, config, err);
+    backend->matmul = matmul_open(exec, config, err);
     if (backend->matmul && open_attention(exec, config, err)) return true;
     cuda_close(exec);
     return false;
@@ -148,7 +148,6 @@ void cuda_close(Exec *exec) {
     if (!backend) return;
     cudaStreamSynchronize(backend->stream);
     cuda_replay_forget(exec);
-    if (exec->rank == 0 && backend->matmul) matmul_save_tuned(backend->matmul);
     attention_close(backend->attention);
     matmul_close(backend->matmul);
     for (int i = 0; i < STAGING_PIECES; i++) cudaEventDestroy(backend->staging->done[i]);

@@ -134,12 +134,12 @@ void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count);
 void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 
 // matrix products: cuda_matmul.cu
-// Algorithms come from a table (matmul_table.h) or are the library's first choice; with --autotune they are timed
-// when a shape is first met, which overwrites the product's output before the right result is written.
-struct MatmulState *matmul_open(const CudaBackend *backend, const Config *config, Error *err);
+// Algorithms come from a table (matmul_choices.h) or are the library's first choice; with --autotune those of training
+// are timed when a shape is first met, which overwrites the product's output before the right result is written.
+struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
-void matmul_write_table(const struct MatmulState *state, FILE *out); // the choices so far, as rows of the table
-void matmul_save_tuned(const struct MatmulState *state);             // after --autotune: into the run's folder
+char *cuda_choices_text(Exec *exec);
+void cuda_choices_load(Exec *exec, const char *text);
 void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias);
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w);
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate);

@@ -8,24 +8,17 @@
 // A plan (descriptors and algorithm) is made when a shape is first met and kept.
 #include "cuda_internal.h"
 #include "fp8_ops.h"
-#include "matmul_table.h"
+#include "matmul_choices.h"
+#include "matmul_table_rows.h"
 
 #include <cublasLt.h>
 
 #define MAX_PLANS 512
-#define MAX_CHOICES 1024
 #define FIND_CANDIDATES 16 // algorithms that --autotune compares
 
-// What a plan depends on besides the shape. Alignments in bytes, as far as the library cares.
 typedef struct {
-    MatmulShape shape;
-    int64_t lda, ldb, ldd;
-    int align_a, align_b, align_d;
-    bool accumulate;
-} PlanKey;
-
-typedef struct {
-    PlanKey key;
+    MatmulKey key;
+    bool trained; // a product of training: checkpoints record its algorithm
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -36,9 +29,7 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_backward, autotune;
-    char tuned_file[PATH_MAX_LENGTH + 32]; // the run's own table; "": none
-    MatmulChoice choices[MAX_CHOICES];     // of the run's table, then of the committed one
-    int choice_count;
+    MatmulChoices resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
     Plan plans[MAX_PLANS];
     int count;
 };
@@ -46,7 +37,7 @@ struct MatmulState {
 // One product to be made: its plan's key and the memory.
 typedef struct {
     const char *name;
-    PlanKey key;
+    MatmulKey key;
     const void *a, *b, *bias;
     const void *scale_a, *scale_b; // FP8: one FP32 each, 16-byte aligned; scale_b NULL: the rows' scales are left out
     void *d;
@@ -86,12 +77,6 @@ static int alignment(const void *address) {
 }
 
 // --- plans --------------------------------------------------------------------------------------------------
-static bool same_key(const PlanKey *x, const PlanKey *y) {
-    return matmul_same_shape(&x->shape, &y->shape) && x->lda == y->lda && x->ldb == y->ldb && x->ldd == y->ldd &&
-           x->align_a == y->align_a && x->align_b == y->align_b && x->align_d == y->align_d &&
-           x->accumulate == y->accumulate;
-}
-
 static void set_attribute(const Product *p, const Plan *plan, cublasLtMatmulDescAttributes_t attribute,
                           const void *value, size_t bytes) {
     check(p, cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes), "describing it");
@@ -107,7 +92,7 @@ static void set_pointers(const Product *p, const Plan *plan) {
 }
 
 static void describe(const Product *p, Plan *plan) {
-    const PlanKey *key = &p->key;
+    const MatmulKey *key = &p->key;
     const MatmulShape *s = &key->shape;
     cublasOperation_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -144,7 +129,7 @@ static int candidates(MatmulState *state, const Product *p, const Plan *plan, in
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;
     check(p, cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm");
-    const PlanKey *key = &p->key;
+    const MatmulKey *key = &p->key;
     size_t workspace = MATMUL_WORKSPACE_BYTES;
     uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align_a = (uint32_t)key->align_a, align_b = (uint32_t)key->align_b, align_d = (uint32_t)key->align_d;
@@ -204,10 +189,11 @@ static bool usable(MatmulState *state, const Plan *plan, const cublasLtMatmulAlg
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-static bool from_table(MatmulState *state, const Product *p, Plan *plan) {
-    for (int i = 0; i < state->choice_count; i++) {
-        const MatmulChoice *choice = &state->choices[i];
-        if (!matmul_same_shape(&choice->shape, &p->key.shape)) continue;
+// The product's own row, else one of its shape.
+static bool from_table(MatmulState *state, const MatmulChoices *table, Plan *plan) {
+    for (int i = 0; i < 2 * table->count; i++) {
+        const MatmulChoice *choice = &table->rows[i % table->count];
+        if (!matmul_choice_fits(choice, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
         static_assert(sizeof algorithm == sizeof choice->algorithm, "the table keeps an algorithm in 64 bytes");
         memcpy(&algorithm, choice->algorithm, sizeof algorithm);
@@ -223,7 +209,8 @@ static bool from_table(MatmulState *state, const Product *p, Plan *plan) {
 static bool from_tuned(MatmulState *state, const Product *p, Plan *plan) {
     for (int i = 0; i < state->count; i++) {
         const Plan *other = &state->plans[i];
-        if (other->key.accumulate || !matmul_same_shape(&other->key.shape, &p->key.shape)) continue;
+        if (!other->trained || other->key.accumulate) continue;
+        if (!matmul_same_shape(&other->key.shape, &p->key.shape)) continue;
         if (!usable(state, plan, &other->algorithm)) continue;
         plan->algorithm = other->algorithm;
         return true;
@@ -231,11 +218,14 @@ static bool from_tuned(MatmulState *state, const Product *p, Plan *plan) {
     return false;
 }
 
+// What a resumed run has used it goes on with, also under --autotune, which times products of training alone: a run
+// that is resumed does not make again all the evaluations that the whole run has made.
 static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
-    cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES];
-    if (!state->autotune && from_table(state, p, plan)) return;
-    bool compare = state->autotune && !p->key.accumulate;
-    if (state->autotune && !compare && from_tuned(state, p, plan)) return;
+    cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
+    if (from_table(state, &state->resumed, plan) || from_table(state, &state->given, plan)) return;
+    bool tunes = state->autotune && exec->trains, compare = tunes && !p->key.accumulate;
+    if (!tunes && from_table(state, &state->committed, plan)) return;
+    if (tunes && !compare && from_tuned(state, p, plan)) return;
     int count = candidates(state, p, plan, compare ? FIND_CANDIDATES : 1, found), best = 0;
     float best_ms = INFINITY;
     for (int i = 0; compare && i < count; i++) {
@@ -248,13 +238,21 @@ static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan)
 
 static const Plan *plan_get(Exec *exec, const Product *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
-    for (int i = 0; i < state->count; i++)
-        if (same_key(&state->plans[i].key, &p->key)) return &state->plans[i];
+    for (int i = 0; i < state->count; i++) {
+        Plan *plan = &state->plans[i];
+        if (!matmul_same_key(&plan->key, &p->key)) continue;
+        if (exec->trains && !plan->trained) {
+            if (state->autotune) choose(exec, state, p, plan); // an evaluation has met it first
+            plan->trained = true;
+        }
+        return plan;
+    }
     if (state->count == MAX_PLANS) product_fail(p, "the run uses more different shapes than plans can be kept");
     Plan *plan = &state->plans[state->count];
     plan->key = p->key;
     describe(p, plan);
     choose(exec, state, p, plan);
+    plan->trained = exec->trains;
     state->count++;
     return plan;
 }
@@ -334,16 +332,19 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     product_run(exec, &p);
 }
 
-// --- open, close, table -------------------------------------------------------------------------------------
-static void read_tables(MatmulState *state) {
-    if (state->tuned_file[0])
-        state->choice_count =
-            matmul_table_read(state->tuned_file, state->gpu, state->cublas_version, state->choices, MAX_CHOICES);
-    state->choice_count += matmul_table_read(NULL, state->gpu, state->cublas_version,
-                                             state->choices + state->choice_count, MAX_CHOICES - state->choice_count);
+// --- open, close, tables ------------------------------------------------------------------------------------
+static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
+    const char *file = config->matmul_table, *gpu = state->gpu;
+    state->committed = matmul_choices_read(matmul_table_rows, gpu, state->cublas_version);
+    if (!file[0]) return true;
+    if (!matmul_choices_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
+    if (state->given.count == 0 && exec->rank == 0 && !config->quiet)
+        fprintf(stderr, "note: --matmul-table %s has no row for %s with cuBLAS %zu\n", file, gpu,
+                state->cublas_version);
+    return true;
 }
 
-MatmulState *matmul_open(const CudaBackend *backend, const Config *config, Error *err) {
+MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     MatmulState *state = (MatmulState *)xcalloc(1, sizeof *state);
     cublasStatus_t status = cublasLtCreate(&state->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -354,29 +355,31 @@ MatmulState *matmul_open(const CudaBackend *backend, const Config *config, Error
     state->cublas_version = cublasLtGetVersion();
     state->fast_backward = config->recipe.fast_accumulation_backward;
     state->autotune = config->autotune;
-    snprintf(state->gpu, sizeof state->gpu, "%s", backend->device_name);
-    if (config->out[0]) snprintf(state->tuned_file, sizeof state->tuned_file, "%s/matmul_table.txt", config->out);
-    if (!state->autotune) read_tables(state);
-    return state;
+    snprintf(state->gpu, sizeof state->gpu, "%s", ((const CudaBackend *)exec->backend)->device_name);
+    if (read_tables(state, exec, config, err)) return state;
+    matmul_close(state);
+    return NULL;
 }
 
-void matmul_write_table(const MatmulState *state, FILE *out) {
+char *cuda_choices_text(Exec *exec) {
+    const MatmulState *state = cuda_backend(exec)->matmul;
+    MatmulChoice *rows = (MatmulChoice *)xcalloc((size_t)state->count, sizeof *rows);
+    int count = 0;
     for (int i = 0; i < state->count; i++) {
         const Plan *plan = &state->plans[i];
-        if (plan->key.accumulate) continue;
-        MatmulChoice choice;
-        choice.shape = plan->key.shape;
-        memcpy(choice.algorithm, &plan->algorithm, sizeof choice.algorithm);
-        matmul_table_write(out, state->gpu, state->cublas_version, &choice);
+        if (!plan->trained) continue;
+        rows[count].key = plan->key;
+        memcpy(rows[count++].algorithm, &plan->algorithm, sizeof rows->algorithm);
     }
+    char *text = matmul_choices_text(rows, count, state->gpu, state->cublas_version);
+    free(rows);
+    return text;
 }
 
-void matmul_save_tuned(const MatmulState *state) {
-    if (!state->autotune || !state->tuned_file[0]) return;
-    FILE *out = fopen(state->tuned_file, "w");
-    if (out) matmul_write_table(state, out);
-    if (!out || fclose(out) != 0)
-        fprintf(stderr, "warning: the tuned products could not be written to %s\n", state->tuned_file);
+void cuda_choices_load(Exec *exec, const char *text) {
+    MatmulState *state = cuda_backend(exec)->matmul;
+    free(state->resumed.rows);
+    state->resumed = matmul_choices_read(text, state->gpu, state->cublas_version);
 }
 
 void matmul_close(MatmulState *state) {
@@ -387,6 +390,9 @@ void matmul_close(MatmulState *state) {
         cublasLtMatrixLayoutDestroy(state->plans[i].d);
         cublasLtMatmulDescDestroy(state->plans[i].operation);
     }
+    free(state->resumed.rows);
+    free(state->given.rows);
+    free(state->committed.rows);
     cublasLtDestroy(state->handle);
     free(state);
 }

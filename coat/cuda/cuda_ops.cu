@@ -100,6 +100,8 @@ extern "C" const Ops *cuda_ops(void) {
         .describe = cuda_describe,
         .memory_in_use = cuda_memory_in_use,
         .peak_flops = cuda_peak_flops,
+        .choices_text = cuda_choices_text,
+        .choices_load = cuda_choices_load,
         .embed_forward = cuda_embed_forward,
         .residual_norm_forward = residual_norm_forward_op,
         .linear_forward = cuda_linear_forward,

@@ -1,5 +1,5 @@
-// The committed table of product algorithms, as --autotune leaves it in OUT/matmul_table.txt. A row: cuBLAS version; m n k;
-// formats of A, B, D and the bias; A, B transposed; fast accumulation; the algorithm; the GPU.
+// The committed table of product algorithms: rows of matmul_choices.h, as --autotune leaves them in OUT/matmul_table.txt,
+// here without what is in parentheses, so that they hold for all memory.
 #pragma once
 
 // clang-format off

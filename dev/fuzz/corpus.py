@@ -328,3 +328,22 @@ write("log", "losses-of-all-sizes", b"\x01" + "".join(
         ("1e308", "-1e308", "1e-320", "0", "null", "1e999", "\"nan\"", "-0.0", "9223372036854775807"))).encode())
 write("log", "one-loss", b'\x00{"step":1,"loss":1e-300}\n')
 write("log", "empty", b"\x00")
+
+# --- the table of product algorithms -----------------------------------------------------------------------------
+
+SHAPE = "130100 768 1024 64 e4m3 e5m2 bf16 none 1 0 1 "
+ALGORITHM = "1d00000042 100000024 0 5000000000003 1fc3400000001 1c0000001c 44000e000e 0 NVIDIA H200\n"
+MEMORY = "(768 64 768 256 256 256 0) "
+write("matmul", "both-forms", SHAPE + MEMORY + ALGORITHM + SHAPE + ALGORITHM)
+write("matmul", "twice", 2 * (SHAPE + MEMORY + ALGORITHM))
+write("matmul", "other-gpu", SHAPE + ALGORITHM.replace("H200", "H100") + SHAPE + ALGORITHM)
+write("matmul", "other-version", "120900" + SHAPE[6:] + ALGORITHM)
+write("matmul", "no-end-of-line", SHAPE + MEMORY + ALGORITHM[:-1])
+write("matmul", "lines-of-windows", (SHAPE + ALGORITHM).replace("\n", "\r\n"))
+write("matmul", "open-parenthesis", SHAPE + MEMORY.replace(")", "") + ALGORITHM)
+write("matmul", "alignment-of-24", SHAPE + MEMORY.replace("256", "24") + ALGORITHM)
+write("matmul", "negative", SHAPE.replace("768", "-768") + ALGORITHM)
+write("matmul", "too-large", SHAPE.replace("768", "99999999999999999999") + ALGORITHM)
+write("matmul", "word-of-65-bits", SHAPE + ALGORITHM.replace("1d00000042", "1ffffffffffffffff"))
+write("matmul", "nul", SHAPE + "\0" + ALGORITHM)
+write("matmul", "empty", "")
