@@ -189,9 +189,9 @@ static bool usable(MatmulState *state, const Plan *plan, const cublasLtMatmulAlg
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-// The product's own row, else one of its shape.
-static bool from_table(MatmulState *state, const MatmulChoices *table, Plan *plan) {
-    for (int i = 0; i < 2 * table->count; i++) {
+// The product's own row, else one of its shape where `others` may stand for it.
+static bool from_table(MatmulState *state, const MatmulChoices *table, bool others, Plan *plan) {
+    for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulChoice *choice = &table->rows[i % table->count];
         if (!matmul_choice_fits(choice, &plan->key, i < table->count)) continue;
         cublasLtMatmulAlgo_t algorithm;
@@ -219,12 +219,13 @@ static bool from_tuned(MatmulState *state, const Product *p, Plan *plan) {
 }
 
 // What a resumed run has used it goes on with, also under --autotune, which times products of training alone: a run
-// that is resumed does not make again all the evaluations that the whole run has made.
+// that is resumed does not make again all the evaluations that the whole run has made. What a checkpoint does not name,
+// the whole run has not met in training either, and chooses as if it had not been cut.
 static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
-    if (from_table(state, &state->resumed, plan) || from_table(state, &state->given, plan)) return;
+    if (from_table(state, &state->resumed, false, plan) || from_table(state, &state->given, true, plan)) return;
     bool tunes = state->autotune && exec->trains, compare = tunes && !p->key.accumulate;
-    if (!tunes && from_table(state, &state->committed, plan)) return;
+    if (!tunes && from_table(state, &state->committed, true, plan)) return;
     if (tunes && !compare && from_tuned(state, p, plan)) return;
     int count = candidates(state, p, plan, compare ? FIND_CANDIDATES : 1, found), best = 0;
     float best_ms = INFINITY;
