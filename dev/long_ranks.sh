@@ -111,7 +111,7 @@ fi
 
 # memory that one process does not have, at several moments
 no_memory "no memory for the run" 3 1000000 --steps 1 --micro-batch 8192 --batch-tokens 786432
-no_memory "no memory for what comes beside it" 2 1700000 --steps 1 --micro-batch 8192 --batch-tokens 524288
+no_memory "no memory for what comes beside it" 2 1620000 --steps 1 --micro-batch 8192 --batch-tokens 524288
 if [[ $build != *asan* ]]; then
     # for the copy that is written in the background: it is written in the foreground
     large=(--layers 4 --heads 8 --channels 1024 --batch-tokens 128 --recipe bf16 --val-batches 1 --save-every 1 --steps 2)
