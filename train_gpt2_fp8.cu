@@ -531,6 +531,7 @@ typedef struct {
     CommPlace place;             // among the processes
     bool agreed;                 // all of them know of the failure that ends the run: the first that failed says why
     int speaker;                 // which is that
+    bool others_well;            // it has not failed everywhere: the message names the speaker
     bool save_asked;             // by a signal to any of them
     int32_t *next;               // inputs and targets of a step's micro-batches, (accumulation, 2, B * T)
     Error unread;                // why they could not be read; its code is EXIT_DONE where they could
@@ -544,6 +545,7 @@ static bool together(Run *run, bool good, Error *err) {
     if (comm_all_good(comm, good, err)) return true;
     run->agreed = true;
     run->speaker = run->place.ranks - (int)comm_max_i64(comm, good ? 0 : run->place.ranks - run->place.rank);
+    run->others_well = comm_max_i64(comm, good);
     return false;
 }
 
@@ -1035,7 +1037,9 @@ int main(int argc, char **argv) {
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA, "standard output could not be written: is the disk full?");
-    if (!ok && (!run.agreed || run.place.rank == run.speaker)) fprintf(stderr, "error: %s\n", err.text);
+    char who[32] = "";
+    if (run.others_well) snprintf(who, sizeof who, "rank %d: ", run.speaker);
+    if (!ok && (!run.agreed || run.place.rank == run.speaker)) fprintf(stderr, "error: %s%s\n", who, err.text);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif

@@ -69,8 +69,8 @@ static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
-                         "%d processes on CPUs talk over MPI, and %s is not a launcher of MPI; start them with "
-                         "mpirun -np %d (or srun --mpi=pmix)",
+                         "%d processes on CPUs talk over MPI, which %s did not start; start them with mpirun -np %d "
+                         "(or srun --mpi=pmix)",
                          comm->place.ranks, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
@@ -100,6 +100,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
     comm->exec = exec;
     comm->patience = COMM_PATIENCE;
     if (place->ranks == 1) return comm;
+    error_rank = place->rank;
     bool gpu = strcmp(exec->ops->name, "cuda") == 0;
     if (gpu ? open_gpu(comm, config, err) : open_cpu(comm, err)) return comm;
     free(comm);

@@ -37,6 +37,8 @@ typedef struct {
 // The place by the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and the flags --world-size and
 // --rank, which may only add what the environment does not say. Calls nothing of MPI. EXIT_USER where they contradict.
 bool comm_discover(const Config *config, CommPlace *place, Error *err);
+// Whether the environment says that a launcher of MPI started this process, or any launcher several of them.
+bool comm_launched(void);
 
 typedef struct Comm Comm;
 

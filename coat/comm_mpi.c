@@ -4,11 +4,15 @@
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
+#include <errno.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define STAGING_BYTES ((int64_t)32 << 20) // for what the other ranks send to be summed
 #define MESSAGE_BYTES ((int64_t)16 << 20) // of what needs no staging; MPI counts in int
@@ -312,7 +316,55 @@ static bool mpi_check(Comm *comm, Error *err) { // what fails ends the run where
 
 // --- opening and closing --------------------------------------------------------------------------------------------
 
-CommMpi *mpi_open(const CommPlace *place, Error *err) {
+// MPI itself waits for the others without limit while it starts, whatever has become of them: of one that finds no
+// memory there, for example. A thread ends this process, and the launcher the others, if that takes too long.
+typedef struct {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool over, running;
+    int rank;
+} Opening;
+
+static void *opening_watch(void *argument) {
+    Opening *o = (Opening *)argument;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += COMM_PATIENCE;
+    pthread_mutex_lock(&o->lock);
+    while (!o->over && pthread_cond_timedwait(&o->changed, &o->lock, &until) != ETIMEDOUT) {}
+    if (!o->over) {
+        fprintf(stderr,
+                "error: rank %d: waited %d s while MPI started for the other ranks, of which one hangs, is lost or has "
+                "no memory\n",
+                o->rank, COMM_PATIENCE);
+        _exit(EXIT_RANK);
+    }
+    pthread_mutex_unlock(&o->lock);
+    return NULL;
+}
+
+static void opening_begin(Opening *o, int rank) {
+    memset(o, 0, sizeof *o);
+    o->rank = rank;
+    pthread_mutex_init(&o->lock, NULL);
+    pthread_cond_init(&o->changed, NULL);
+    sigset_t all, before; // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    o->running = pthread_create(&o->thread, NULL, opening_watch, o) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void opening_end(Opening *o) {
+    pthread_mutex_lock(&o->lock);
+    o->over = true;
+    pthread_cond_signal(&o->changed);
+    pthread_mutex_unlock(&o->lock);
+    if (o->running) pthread_join(o->thread, NULL);
+}
+
+static CommMpi *open_watched(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;
     MPI_Initialized(&already);
     if (already || MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
@@ -340,6 +392,14 @@ CommMpi *mpi_open(const CommPlace *place, Error *err) {
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
+    return mpi;
+}
+
+CommMpi *mpi_open(const CommPlace *place, Error *err) {
+    Opening opening;
+    opening_begin(&opening, place->rank);
+    CommMpi *mpi = open_watched(place, err);
+    opening_end(&opening);
     return mpi;
 }
 

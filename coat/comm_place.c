@@ -145,6 +145,12 @@ static bool by_flags(const Config *c, CommPlace *place, Error *err) {
     return read_local(NULL, place, err);
 }
 
+bool comm_launched(void) {
+    for (int i = 0; i < LAUNCHERS; i++)
+        if (applies(&launchers[i]) && (launchers[i].mpi || atoi(getenv(launchers[i].ranks)) > 1)) return true;
+    return is_set("PMIX_RANK");
+}
+
 bool comm_discover(const Config *config, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;

@@ -156,6 +156,12 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
+static void note_alone(Config *c) {
+    size_t used = strlen(c->notes);
+    snprintf(c->notes + used, sizeof c->notes - used, "note: --zero %d: one process shares nothing; %s\n", c->zero,
+             c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+}
+
 bool config_check(Config *config, int ranks, Error *err) {
     if (config->plan == PLAN_NONE && config->world_size > 0 && config->world_size != ranks)
         return error_set(err, EXIT_USER,
@@ -164,6 +170,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     if (!check_shape(config, err) || !recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err)) return false;
+    if (ranks == 1 && config->zero > 0) note_alone(config);
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;

@@ -49,13 +49,18 @@ static inline bool error_result(void) {
     return false;
 }
 
+// Of several processes, which one this is: fatal() says so. -1 = the only one.
+extern int error_rank;
+
+// In one piece, because several processes may share the stream.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
+    char text[1024], who[32] = "";
     va_list args;
     va_start(args, format);
-    fputs("error: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (error_rank >= 0) snprintf(who, sizeof who, "rank %d: ", error_rank);
+    fprintf(stderr, "error: %s%s\n", who, text);
     exit((int)code);
 }
 

@@ -8,16 +8,24 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "comm.h"
+
+static bool is_terminal(int fd) {
+    return !comm_launched() && isatty(fd);
+}
+
 int terminal_columns(int fd) {
     struct winsize window;
-    if (!isatty(fd)) return 0;
+    if (!is_terminal(fd)) return 0;
     if (ioctl(fd, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;
     return 80;
 }
 
 bool terminal_colours(int fd) {
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(fd) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM"), *force = getenv("CLICOLOR_FORCE");
+    if (no_color && *no_color) return false;
+    if (force && *force && strcmp(force, "0") != 0) return true;
+    return is_terminal(fd) && !(term && strcmp(term, "dumb") == 0);
 }
 
 void format_duration(char *text, size_t size, double seconds) {

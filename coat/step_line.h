@@ -22,9 +22,11 @@ typedef struct {
 // where not; columns 0: always in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
-// Columns of the terminal behind the stream; 0 where it is none.
+// Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
+// a terminal of its own making, whatever the stream behind it leads to.
 int terminal_columns(int fd);
-// Whether the stream shows colours: a terminal that is not dumb, and no NO_COLOR in the environment (no-color.org).
+// Whether the stream shows colours: a terminal that is not dumb, or whatever it is with CLICOLOR_FORCE in the
+// environment (bixense.com/clicolors; 0 is as if unset); never with NO_COLOR (no-color.org).
 bool terminal_colours(int fd);
 
 #define COLOUR_BOLD "\033[1m"

@@ -109,6 +109,24 @@ if [ $status -eq 2 ] && grep -qE "^error: the checkpoint of step 2 could not be 
     bad "a share that cannot be written" "exit $status; $(ls -A "$folder/full" | tr '\n' ' ')" "$(grep -v '^--' "$folder/said" | head -5)"
 fi
 
+# memory that one process does not have, at several moments
+no_memory "no memory for the run" 3 1000000 --steps 1 --micro-batch 8192 --batch-tokens 786432
+no_memory "no memory for what comes beside it" 2 1620000 --steps 1 --micro-batch 8192 --batch-tokens 524288
+if [[ $build != *asan* ]]; then
+    # for the copy that is written in the background: it is written in the foreground
+    large=(--layers 4 --heads 8 --channels 1024 --batch-tokens 128 --recipe bf16 --val-batches 1 --save-every 1 --steps 2)
+    starved 2 1000000 "${large[@]}" --zero 1 --out "$folder/starved"
+    [ $status -eq 0 ] || bad "no memory for the copy of the states" "exit $status" "$(head -5 "$folder/said")"
+    train 2 fed "${large[@]}" --zero 1 && same "no memory for the copy of the states: the same checkpoint" 00000002 starved fed
+fi
+# MPI's own start waits without limit for a process that hangs; the program does not
+stopped='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || kill -STOP $$; exec "$@"'
+status=0 begun=$SECONDS
+timeout -k 1 100 "${mpirun[@]}" -np 2 bash -c "$stopped" bash "$program" "${flags[@]}" --steps 1 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank 0: waited 45 s while MPI started" "$folder/said"; then ok "a process that hangs before MPI has started"; else
+    bad "a process that hangs before MPI has started" "exit $status after $((SECONDS - begun)) s" "$(head -5 "$folder/said")"
+fi
+
 # begin NAME FLAGS...: four processes in the background, until the first steps are done; $pids are theirs.
 begin() {
     local name=$1 waited=0
@@ -126,7 +144,9 @@ ended() { # SECONDS: waits for the launcher that begin() started; its status, or
     status=$?
     [ $waited -le $(($1 * 10)) ] || status=124
 }
-begin lost --steps 100000 --batch-tokens 256 --zero 3
+begin lost --steps 100000 --batch-tokens 256 --zero 3 --schedule constant --save-every 4 --keep 2
+until ls -d "$folder"/lost/step-* >/dev/null 2>&1 || ! kill -0 $launcher 2>/dev/null; do sleep 0.1; done
+rank=$(tr '\0' '\n' <"/proc/${pids[2]}/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)
 kill -9 "${pids[2]}"
 ended 60
 for alive in $(seq 100 -1 0); do # tenths of a second that are left; zombies that nobody waits for are dead
@@ -136,6 +156,14 @@ done
 if [ $status -ne 0 ] && [ $status -ne 124 ] && [ $alive -gt 0 ]; then ok "a lost process ends all"; else
     bad "a lost process ends all" "status $status, tenths of a second left: $alive" "$(tail -3 "$folder/lost.said")"
 fi
+# by mpirun, or by those that waited for it
+if grep -qE "rank $rank .*signal 9|waited .* for rank $rank," "$folder/lost.said"; then ok "and is named"; else bad "and is named" "rank $rank" "$(cat "$folder/lost.said")"; fi
+saved=$(basename "$(ls -d "$folder"/lost/step-* | tail -n 1)")
+until=$((10#${saved#step-} + 4))
+train 4 lost --steps $until --batch-tokens 256 --zero 3 --schedule constant --resume &&
+    train 4 unlost --steps $until --batch-tokens 256 --zero 3 --schedule constant &&
+    same "its last checkpoint, of step $((10#${saved#step-})), goes on with the bits of a run that lost nobody" "$(printf %08d $until)" lost unlost
+grep -q "damaged" "$folder/lost.said" && bad "and was whole" "$(cat "$folder/lost.said")"
 begin asked --steps 100000 --batch-tokens 256 --zero 2 --schedule constant
 kill -TERM "${pids[1]}"
 ended 60

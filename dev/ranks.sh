@@ -50,3 +50,29 @@ near() {
 same() {
     if diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -3 "$folder/diff")"; fi
 }
+
+# starved PROCESSES KIB FLAGS...: a run in which the last process has so much address space; its status, and how long it
+# took, in $status and $seconds, what it says in $folder/said.
+starved() {
+    local processes=$1 begun=$SECONDS
+    limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != '$((processes - 1))" ] || ulimit -v $2"'; exec "$@"'
+    shift 2
+    status=0
+    timeout -k 1 100 "${mpirun[@]}" -np "$processes" bash -c "$limited" bash "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
+    seconds=$((SECONDS - begun))
+}
+# no_memory NAME PROCESSES KIB FLAGS...: such a run ends at once, with one line that names this process.
+no_memory() {
+    local name=$1
+    shift
+    if [[ $build = *asan* ]]; then
+        echo "skip - $name: sanitizers take address space of their own"
+        return
+    fi
+    starved "$@"
+    if [ $status -eq 3 ] && [ $seconds -lt 45 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: rank $(($1 - 1)): .*memory" "$folder/said"; then
+        ok "$name"
+    else
+        bad "$name" "exit $status after $seconds s" "$(head -5 "$folder/said")"
+    fi
+}

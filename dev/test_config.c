@@ -124,6 +124,9 @@ static void test_not_built(void **state) {
     refuse_run("--train x --no-tied-head", 1, "--no-tied-head&not built yet");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
     assert_true(config.recipe.cache_transposed);
+    assert_string_equal(config.notes, "note: --zero 3: one process shares nothing; mpirun -np N starts several\n");
+    accept_run("--train x --recipe coat --zero 3", 2);
+    assert_string_equal(config.notes, "");
     accept_run("--train x --master split16 --recompute 2", 1);
     accept_run("--train x --precision fp32", 1);
     assert_int_equal(config.recipe.grads, FMT_FP32);

@@ -92,4 +92,45 @@ has "on several: the first is where they meet" "$line" "--rendezvous node7 --see
 has "and all GPUs share the states" "$line" "--zero 1"
 has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
 said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M"
+line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
+[[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]] && ok "the one that queues again prints its command too" || bad "the one that queues again prints its command too" "$line"
+
+# --- what NCCL can be told: a line for each setting that matters there, and all of them in the page
+for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME slurm_single.sbatch:NVLS_ENABLE,DEBUG \
+    slurm_multi.sbatch:SOCKET_IFNAME,IB_HCA,IB_DISABLE,NVLS_ENABLE,DEBUG slurm_requeue.sh:NVLS_ENABLE,DEBUG; do
+    script=scripts/${settings%%:*} missing=
+    for setting in $(tr , ' ' <<<"${settings#*:}"); do
+        grep -qE "^#   NCCL_$setting=[^ ]+ +[^ ].{20}" "$script" && grep -qE "^\| .NCCL_$setting=" docs/many_gpus.md || missing+=" $setting"
+    done
+    [ -z "$missing" ] && ok "$script explains NCCL's settings" || bad "$script explains NCCL's settings" "not, here or in docs/many_gpus.md:$missing"
+done
+
+# --- figures of README.md and docs/many_gpus.md against what they are from
+planned_row() { # RECIPE NAME LAYERS HEADS CHANNELS: what README's row must be; italics: more than 80 GB
+    local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
+    for gpus in 1 2 4 8; do
+        batch=1
+        [ "$2" != 7B ] || [ $gpus -eq 1 ] || batch=2
+        cells+=$(awk -v model="$2" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --layers "$3" --heads "$4" \
+            --channels "$5" --seq-len 2048 --vocab 32000 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
+            BEGIN { if (planned + 0 > 80) planned = "*" planned "*" }
+            $1 == "table7" && $2 == model && $3 == gpus && $5 == recipe { paper = " (" ($8 == "OOM" ? "out of memory" : $8) ")" }
+            END { printf " %s%s |", planned, paper }' scripts/paper_figures.txt)
+    done
+    echo "$cells"
+}
+while read -r model; do
+    for recipe in bf16 coat; do
+        row=$(planned_row $recipe $model)
+        grep -qxF "$row" README.md && ok "README.md: the plan of ${model%% *}, $recipe" || bad "README.md: the plan of ${model%% *}, $recipe" "$row" "$(grep -F "${row%% |*}" README.md)"
+        # the page has COAT alone, in other words, and the same figures
+        [ $recipe = bf16 ] && continue
+        page=$(grep "^| ${model%% *}, [12]" docs/many_gpus.md | sed 's/, does not fit//g; s/^| [^|]*|//')
+        [ "$page" = "$(sed 's/\*//g; s/^| [^|]*|//' <<<"$row")" ] && ok "docs/many_gpus.md: and there" || bad "docs/many_gpus.md: and there" "$row" "$page"
+    done
+done <<<"7B 32 32 4096
+13B 40 40 5120
+30B 60 52 6656"
+modelled=$(awk -f scripts/step_time.awk)
+[ "$(grep -A 100 '^| model | tokens' docs/many_gpus.md | sed '/^$/,$d')" = "$modelled" ] && ok "docs/many_gpus.md: the times of a step" || bad "docs/many_gpus.md: the times of a step" "$modelled"
 exit $failures

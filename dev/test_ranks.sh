@@ -72,4 +72,21 @@ train 2 narrow --steps 2 --batch-tokens 128 --channels 40
 if [ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]; then ok "two processes fall back together, with one note"; else
     bad "two processes fall back together, with one note" "$(head -n 5 "$folder/narrow.said")"
 fi
+# A process without memory for its part, here 1.3 GB: all end, and it is named.
+no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
+
+# mpirun makes a terminal for rank 0: what it leads to is a file all the same.
+loud=()
+for flag in "${flags[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+export TERM=xterm
+unset NO_COLOR CLICOLOR_FORCE
+said=$("${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
+if [[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; then ok "in a file, lines of words, without colours"; else bad "in a file, lines of words, without colours" "$said"; fi
+said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
+if [[ $said == *"loss "$'\033[1m'* ]]; then ok "CLICOLOR_FORCE=1: with colours"; else bad "CLICOLOR_FORCE=1: with colours" "$said"; fi
+
+# One process has nobody to share with, and is told once.
+note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: one process shares nothing"; }
+told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"
+if [ "$told" = "1 0 1 0" ]; then ok "--zero with one process: a note"; else bad "--zero with one process: a note" "$told"; fi
 exit $failures

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "coat/step_line.h"
-#include "test_folder.h"
+#include "comm_fixture.h"
 
 static const StepLine usual = {12345, 20000, 3.294117, 0.3012, 6e-4, 800.25, 655100, 0.412, 12065, 0, false};
 static char text[512];
@@ -110,7 +110,9 @@ static void terminals(void **state) {
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
     int terminal = open(ptsname(master), O_RDWR | O_NOCTTY);
     assert_true(terminal >= 0);
+    clear_launchers();
     unsetenv("NO_COLOR");
+    unsetenv("CLICOLOR_FORCE");
     setenv("TERM", "xterm", 1);
     assert_true(terminal_colours(terminal));
     assert_false(terminal_colours(file));
@@ -123,6 +125,32 @@ static void terminals(void **state) {
     unsetenv("NO_COLOR");
     setenv("TERM", "dumb", 1);
     assert_false(terminal_colours(terminal));
+    setenv("TERM", "xterm", 1);
+    // a launcher of MPI makes terminals itself; Slurm and a plain environment do not, but one of several is watched by
+    // nobody
+    static const char *const launchers[][3] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"},
+                                               {"PMI_RANK", "PMI_SIZE", "2"},
+                                               {"SLURM_PROCID", "SLURM_NTASKS", "2"},
+                                               {"RANK", "WORLD_SIZE", "2"}};
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        clear_launchers();
+        assert_int_equal(terminal_columns(terminal), 80);
+        setenv(launchers[i][0], "0", 1);
+        setenv(launchers[i][1], launchers[i][2], 1);
+        assert_false(terminal_colours(terminal));
+        assert_int_equal(terminal_columns(terminal), 0);
+    }
+    setenv("CLICOLOR_FORCE", "1", 1); // there too, and in files
+    assert_true(terminal_colours(terminal));
+    assert_true(terminal_colours(file));
+    setenv("CLICOLOR_FORCE", "0", 1);
+    assert_false(terminal_colours(file));
+    unsetenv("CLICOLOR_FORCE");
+    clear_launchers();
+    setenv("SLURM_PROCID", "0", 1); // a shell within a job
+    setenv("SLURM_NTASKS", "1", 1);
+    assert_true(terminal_colours(terminal));
+    clear_launchers();
     close(terminal);
     close(master);
     close(file);

@@ -13,6 +13,13 @@
 #   MICRO_BATCH=N       sequences per GPU and pass, if the GPU has less memory than an H200
 #   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5)
 #   PROGRAM=./train_gpt2_fp8
+#
+# NCCL takes its settings from the environment, which mpirun hands on to the processes of this machine; none is needed:
+#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL does not start for want of multicast (containers)
+#   NCCL_DEBUG=WARN            says why a call failed; INFO also which links it has chosen, for a run that is too slow
+#   NCCL_P2P_LEVEL=NVL         direct copies between GPUs over NVLink only: where those over PCIe hang (virtual machines)
+#   NCCL_SHM_DISABLE=1         no shared memory between processes: where /dev/shm is too small (containers)
+#   NCCL_SOCKET_IFNAME=lo      the interface by which the processes meet: where the one NCCL finds first is firewalled
 set -euo pipefail
 [ -n "${name:-}" ] || { echo "launch.sh: scripts/run_gpt2_124M.sh and its like use it; run one of them" >&2; exit 1; }
 case ${1:-} in -h | --help) sed -s -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" "$(dirname "$0")/launch.sh"; exit 0 ;; esac

@@ -6,6 +6,11 @@
 #   sbatch scripts/slurm_requeue.sh [FLAGS...]     flags of the program, after (and so above) those below
 #
 #   PROGRAM=./train_gpt2_fp8 OUT=runs/gpt2 STEPS=20000     settings come from the environment
+#
+# --dry-run among the flags prints the command. One GPU has nobody to send to; with several (sbatch --ntasks=8 --gpus=8
+# ... --zero 1), NCCL reads what was exported before sbatch:
+#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL fails to start for want of multicast memory
+#   NCCL_DEBUG=WARN            says why a call failed: a job that queues again by itself leaves only its log
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -20,8 +25,19 @@ case ${1:-} in -h | --help) sed -n '2,/^#SBATCH/{/^#SBATCH/!s/^# \{0,1\}//p}' "$
 cd "${SLURM_SUBMIT_DIR:-.}"
 out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
 
-srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 --train 'data/tokens/mine_train_*.bin' --val 'data/tokens/mine_val_*.bin' \
-    --micro-batch 64 --batch-tokens 524288 --lr 6e-4 --warmup 700 --lr-final 0 --weight-decay 0.1 --val-every 250 \
-    --save-every 1000 --keep 2 --out "$out" --resume "$@" --steps "$steps"
+dry_run= flags=()
+for flag; do
+    if [ "$flag" = --dry-run ]; then dry_run=yes; else flags+=("$flag"); fi
+done
+
+command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 --train 'data/tokens/mine_train_*.bin' --val 'data/tokens/mine_val_*.bin'
+    --micro-batch 64 --batch-tokens 524288 --lr 6e-4 --warmup 700 --lr-final 0 --weight-decay 0.1 --val-every 250
+    --save-every 1000 --keep 2 --out "$out" --resume "${flags[@]}" --steps "$steps")
+if [ -n "$dry_run" ]; then
+    printf '%q ' "${command[@]}" | sed 's/ $//'
+    echo
+    exit 0
+fi
+"${command[@]}"
 
 if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi

@@ -3,7 +3,14 @@
 
 #ifdef COAT_OPENBLAS
 #include <cblas.h>
+#include <sys/mman.h>
 extern char *openblas_get_corename(void);
+// of its inside, which a library may hide
+extern void *blas_memory_alloc(int) __attribute__((weak));
+extern void blas_memory_free(void *) __attribute__((weak));
+
+#define BLAS_BYTES ((size_t)129 << 20) // of address space for each product under way: 128 MiB and what belongs to them
+#define MOST_RESERVED 64               // of them; OpenBLAS itself has a limit
 
 #ifdef __x86_64__
 // OpenBLAS picks its kernels by the CPU's model, and for models newer than itself (Zen 4 and 5 with version
@@ -26,6 +33,22 @@ const char *blas_core(void) {
     return openblas_get_corename();
 }
 
+// It takes the memory in the first product of each thread, and where there is none asks for it again for ever. So it is
+// tried here whether there is, and then taken, before anything else takes it.
+bool blas_reserve(int threads) {
+    void *taken[MOST_RESERVED];
+    int count = threads < MOST_RESERVED ? threads : MOST_RESERVED, tried = 0;
+    for (; tried < count; tried++) {
+        taken[tried] = mmap(NULL, BLAS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (taken[tried] == MAP_FAILED) break;
+    }
+    for (int i = 0; i < tried; i++) munmap(taken[i], BLAS_BYTES);
+    if (tried < count || !blas_memory_alloc || !blas_memory_free) return tried == count;
+    for (int i = 0; i < count; i++) taken[i] = blas_memory_alloc(0);
+    for (int i = 0; i < count; i++) blas_memory_free(taken[i]);
+    return true;
+}
+
 void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
                   const real *b, int64_t ldb, bool add, real *c, int64_t ldc) {
     CBLAS_TRANSPOSE ta = trans_a ? CblasTrans : CblasNoTrans, tb = trans_b ? CblasTrans : CblasNoTrans;
@@ -43,6 +66,11 @@ bool blas_open(void) {
 
 const char *blas_core(void) {
     return "none";
+}
+
+bool blas_reserve(int threads) {
+    (void)threads;
+    return true;
 }
 
 void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,

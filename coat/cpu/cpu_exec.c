@@ -49,7 +49,7 @@ void cpu_close(Exec *exec) {
 }
 
 void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
-    (void)exec;
+    const Cpu *cpu = (const Cpu *)exec->backend;
     size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGE_SIZE);
     size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     // Linux would grant more and end the process when it is touched
@@ -57,6 +57,13 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     if (!memory) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB of the machine's %zu MiB of memory", bytes >> 20,
                   pages * (page >> 10) >> 10);
+        return NULL;
+    }
+    if (cpu && cpu->blas && !blas_reserve(cpu->threads)) {
+        error_set(err, EXIT_DEVICE,
+                  "they are there, but not the 128 MiB that OpenBLAS takes in each of %d threads; see --threads",
+                  cpu->threads);
+        free(memory);
         return NULL;
     }
     madvise(memory, rounded, MADV_HUGEPAGE); // fewer TLB misses; where refused, nothing is lost

@@ -16,16 +16,13 @@ struct Staging {
     int next;
 };
 
-static int failing_rank = 0; // for cuda_fail, which has no exec at hand
-
 void cuda_fail(cudaError_t error, const char *doing, const char *file, int line) {
     const char *hint = "if it happens again, run with CUDA_LAUNCH_BLOCKING=1 and report what it says";
     if (error == cudaErrorMemoryAllocation)
         hint = "the GPU's memory is used up: lower --micro-batch or stop other programs on this GPU";
     if (error == cudaErrorECCUncorrectable || error == cudaErrorDevicesUnavailable)
         hint = "the GPU has failed or is taken: look at nvidia-smi, then go on with --resume";
-    fatal(EXIT_DEVICE, "rank %d: CUDA failed while %s: %s (%s:%d): %s", failing_rank, doing, cudaGetErrorString(error),
-          file, line, hint);
+    fatal(EXIT_DEVICE, "CUDA failed while %s: %s (%s:%d): %s", doing, cudaGetErrorString(error), file, line, hint);
 }
 
 // --- opening ------------------------------------------------------------------------------------------------
@@ -117,7 +114,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     cudaDeviceProp prop = {};
     query_device(exec, config, &query, &prop);
     if (!device_check(&query, err)) return false;
-    failing_rank = exec->rank;
+    if (exec->ranks > 1) error_rank = exec->rank;
     CudaBackend *backend = (CudaBackend *)xcalloc(1, sizeof *backend);
     exec->backend = backend;
     backend->device = query.index;

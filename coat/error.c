@@ -1,0 +1,3 @@
+#include "error.h"
+
+int error_rank = -1;
