@@ -473,19 +473,16 @@ static int sample_sequences(const Config *c, int T) {
     return B;
 }
 
-// Continues ids[0 .. count) by `more` tokens and prints text (token ids where there is no vocabulary).
-static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, int count, int more) {
+// Continues ids[0 .. count) by `more` tokens.
+static void sample(Model *m, int32_t *ids, int count, int more) {
     const Config *c = &m->config;
-    FILE *out = c->json ? stderr : stdout; // standard output is JSON lines then
     int T = c->seq_len, vocab = c->shape.vocab;
-    int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
     int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     size_t bytes = (size_t)vocab * format_bytes(few.format);
     void *raw = xmalloc(bytes);
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
-    memcpy(ids, prompt, (size_t)count * sizeof *ids);
     for (int n = count; n < count + more && !stop_at_once(m); n++) {
         int length = n < T ? n : T;
         int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
@@ -499,7 +496,14 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
         ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
     }
-    for (int i = 0; i < count + more && m->exec.rank == 0; i++) {
+    free(logits);
+    free(raw);
+    free(window);
+}
+
+// Text, or token ids where there is no vocabulary.
+static void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
+    for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (tokenizer)
@@ -507,12 +511,14 @@ static void sample(Model *m, const Tokenizer *tokenizer, const int32_t *prompt, 
         else
             fprintf(out, "%d ", ids[i]);
     }
-    if (m->exec.rank == 0) fprintf(out, "\n");
+    fprintf(out, "\n");
     fflush(out);
-    free(logits);
-    free(raw);
-    free(window);
-    free(ids);
+}
+
+static void print_tokens_json(const char *name, const int32_t *ids, int count) {
+    printf(",\"%s\":[", name);
+    for (int i = 0; i < count; i++) printf(i ? ",%d" : "%d", ids[i]);
+    printf("]");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -625,13 +631,31 @@ static int prompt_tokens(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error 
     return count;
 }
 
-// A sample, from the prompt or from the end-of-text token.
+// The step that an evaluation is of; weights given by --model are as old as their folder's name says.
+static int64_t evaluated_step(const Run *run) {
+    const Config *c = &run->model.config;
+    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_step(c->model) : -1;
+    return named > 0 ? named : run->done.step;
+}
+
+// A sample, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,
+// or, where nothing is trained, one with the tokens, from which text that is no UTF-8 loses nothing.
 static bool show_sample(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    int32_t ids[MOST_PROMPT_TOKENS];
-    int count = prompt_tokens(run, ids, err);
+    int32_t prompt[MOST_PROMPT_TOKENS];
+    int count = prompt_tokens(run, prompt, err), more = c->sample_tokens;
     if (count == 0) return false;
-    sample(&run->model, run->tokenizer, ids, count, c->sample_tokens);
+    int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
+    memcpy(ids, prompt, (size_t)count * sizeof *ids);
+    sample(&run->model, ids, count, more);
+    if (run->place.rank == 0) print_tokens(run->tokenizer, ids, count + more, c->json ? stderr : stdout);
+    if (run->place.rank == 0 && c->json && !run->train) {
+        printf("{\"step\":%lld", (long long)evaluated_step(run));
+        print_tokens_json("prompt", ids, count);
+        print_tokens_json("sample", ids + count, more);
+        printf("}\n");
+    }
+    free(ids);
     return true;
 }
 
@@ -803,20 +827,18 @@ static bool train(Run *run, Error *err) {
     return finish_saving(run, err);
 }
 
-// Opens the vocabulary; training goes on without one, with one line that says so.
+// Opens the vocabulary; training goes on without one.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error ignored;
     if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
         run->tokenizer = tokenizer_bytes();
-        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (c->model_from_files && c->shape.vocab != 257))
+        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (c->shape_files[0] && c->shape.vocab != 257))
             return error_set(err, EXIT_USER, "--tokenizer bytes: the model knows %d tokens, not 257", c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
         run->tokenizer = tokenizer_open(c->tokenizer_file, err);
         if (!run->tokenizer) return false;
-    } else if (c->model_from_files && (run->tokenizer = tokenizer_open(c->model, &ignored))) {
-        return true; // the vocabulary that lies with the model
-    } else if (!c->quiet && c->sample_tokens > 0 && run->place.rank == 0) {
-        fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
+    } else if (c->shape_files[0]) {
+        run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model
     }
     return true;
 }
@@ -886,7 +908,7 @@ static bool start_or_resume(Run *run, Error *err) {
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
     } else if (c->resume && !run->train) {
-        return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s", c->out);
+        return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", c->out);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
@@ -899,13 +921,6 @@ static bool start_or_resume(Run *run, Error *err) {
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
     shards_weights_loaded(&m->shards);
     return true;
-}
-
-// The step that an evaluation is of; weights given by --model are as old as their folder's name says.
-static int64_t evaluated_step(const Run *run) {
-    const Config *c = &run->model.config;
-    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_step(c->model) : -1;
-    return named > 0 ? named : run->done.step;
 }
 
 static void report(Run *run) {
@@ -953,6 +968,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         usable = error_set(err, EXIT_USER, "--profile %lld: the run makes the steps %lld to %lld; name one of them",
                            (long long)c->profile, (long long)run->done.step + 1, (long long)run->steps);
     if (!together(run, usable, err)) return false;
+    if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     report(run);
     if (c->eval_only && run->val) {
         double loss;
@@ -980,13 +997,14 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err), err))
         return false;
     if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
-    run->log = log_open(c, m->exec.rank, run->steps, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
+    int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
+    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
     if (!together(run, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     if (run->done.step < run->steps) return train(run, err);
-    log_text(run->log, "nothing to do: the run stands at step %lld of %lld", (long long)run->done.step,
-             (long long)run->steps);
+    log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
+             (long long)run->done.step, (long long)run->steps);
     return validate(run, err) && make_up(run, false, true, err);
 }
 
@@ -1004,7 +1022,7 @@ int main(int argc, char **argv) {
     bool found = comm_discover(&config, place, ok ? &err : &why);
     if (ok && !exit_now) {
         ok = found;
-        if (ok && config.model_from_files) ok = model_shape_from_files(config.model, &config.shape, &err);
+        if (ok && config.shape_files[0]) ok = model_shape_from_files(config.shape_files, &config.shape, &err);
 #ifdef COAT_CUDA
         if (ok && !config.plan && config.device != DEVICE_CPU)
             cuda_find_fp8(place->local_rank, place->local_ranks, config.gpu_without_fp8, sizeof config.gpu_without_fp8);

@@ -266,10 +266,14 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
     int64_t *steps;
     int count = checkpoint_steps(out, &steps, err);
     if (count > 0)
-        error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 "; the newest is of step %" PRId64, out,
-                  step, steps[0]);
+        error_set(err, EXIT_DATA,
+                  "%s: there is no checkpoint of step %" PRId64 "; use --resume=%" PRId64
+                  " or --resume, for the newest",
+                  out, step, steps[0]);
     else if (count == 0)
-        error_set(err, EXIT_DATA, "%s: there is no checkpoint of step %" PRId64 ", nor any other", out, step);
+        error_set(err, EXIT_DATA,
+                  "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,
+                  step);
     free(steps);
     return false;
 }

@@ -207,12 +207,21 @@ static bool finish_shape(const Parse *p, Error *err) {
         "norm",   "norm-eps", "activation", "position-encoding", "biases",   "no-biases", "tied-head", "no-tied-head"};
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    if (config->model_from_files) {
+    const char *first = NULL; // of these that was given
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0] && !first; i++)
+        if (given(p, flags[i])) first = flags[i];
+    if (config->model_from_files && first)
+        return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
+                         config->model, first);
+    config->shape_files[0] = '\0';
+    bool trains = config->plan != PLAN_NONE || (config->train[0] && !config->eval_only);
+    if (config->model_from_files)
+        snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
+    else if (!trains && !given(p, "model") && !first &&
+             resumed_checkpoint(config, config->shape_files, sizeof config->shape_files))
+        config->model[0] = '\0';
+    if (config->shape_files[0]) {
         if (!given(p, "seq-len")) config->seq_len = 0; // known with the shape
-        for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-            if (given(p, flags[i]))
-                return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away",
-                                 flags[i], config->model, flags[i]);
         return true;
     }
     bool channels = given(p, "channels"), heads = given(p, "heads");
@@ -333,6 +342,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
     if (!set_all(&p->args, config, err)) return false;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
+    if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
     config->plain_recipe = chosen->recipe;

@@ -78,6 +78,7 @@ typedef struct {
     // model
     char model[PATH_MAX_LENGTH]; // a name (gpt2, d12 ...), a checkpoint folder, a weight file, or "" = explicit shape
     bool model_from_files;       // model names existing files whose weights are to be loaded
+    char shape_files[PATH_MAX_LENGTH + 64]; // what says the shape, as model_shape_from_files() reads it; "" = the flags
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_settle() falls back to
@@ -147,8 +148,8 @@ void recipe_apply(Recipe *recipe, RecipeKind kind);
 // Parses argv into config. llm.c's short flags are rewritten to the long ones first. Returns false with
 // err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
 // for text (--help, --version), which has been printed.
-// A model named by folder or weight file is only marked (model_from_files); its shape is read by
-// model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where no flag gives it.
+// A model named by folder or weight file, or the checkpoint that an evaluation resumes, is only marked (shape_files);
+// its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where no flag gives it.
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):

@@ -102,14 +102,14 @@ static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
         s->vocab < 1)
-        return error_set(err, EXIT_DATA, "--model %s: its shape is incomplete", c->model);
+        return error_set(err, EXIT_DATA, "%s: its shape is incomplete", c->shape_files);
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
     if (c->seq_len > s->positions)
         return error_set(err, EXIT_USER, "--seq-len %d: the model has %d positions; use --seq-len %d%s", c->seq_len,
-                         s->positions, s->positions, c->model_from_files ? "" : " or a larger --positions");
+                         s->positions, s->positions, c->shape_files[0] ? "" : " or a larger --positions");
     if (c->tokenizer == TOKENIZER_BYTES && s->vocab < 257)
         return error_set(err, EXIT_USER, "--vocab %d: --tokenizer bytes has 257 tokens; use --vocab 257", s->vocab);
     return true;

@@ -9,6 +9,7 @@
 #include "manifest.h"
 
 #define STATE_FILE "state.json"
+#define CONFIG_FILE "config.json"
 #define STATE_LIMIT ((size_t)1 << 20)
 
 // ---------------------------------------------------------------- what a checkpoint records
@@ -67,20 +68,41 @@ static bool recorded_in(const char *folder, Config *config) {
     return good;
 }
 
-bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
-    char folder[PATH_MAX_LENGTH + 64];
+// config.json as the checkpoint was saved with it.
+static bool shape_is_in(const char *folder, Config *unused) {
+    (void)unused;
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    bool good = manifest_check_file(&manifest, CONFIG_FILE, &ignored);
+    manifest_close(&manifest);
+    return good;
+}
+
+// The newest checkpoint in --out, or that of --resume=STEP, of which `taken` takes what it is asked for.
+static bool find_resumed(const Config *flags, bool (*taken)(const char *folder, Config *config), Config *config,
+                         char *folder, size_t size) {
     int64_t *steps;
     Error ignored;
-    if (flags->resume && flags->out[0]) {
-        int count = checkpoint_steps(flags->out, &steps, &ignored);
-        bool found = false;
-        for (int i = 0; i < count && !found; i++)
-            found = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
-                    checkpoint_folder(flags->out, steps[i], folder, sizeof folder, &ignored) &&
-                    recorded_in(folder, config);
-        free(steps);
-        if (found) return true;
-    }
+    if (!flags->resume || !flags->out[0]) return false;
+    int count = checkpoint_steps(flags->out, &steps, &ignored);
+    bool found = false;
+    for (int i = 0; i < count && !found; i++)
+        found = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
+                checkpoint_folder(flags->out, steps[i], folder, size, &ignored) && taken(folder, config);
+    free(steps);
+    return found;
+}
+
+bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
+    if (find_resumed(flags, shape_is_in, NULL, folder, size)) return true;
+    folder[0] = '\0';
+    return false;
+}
+
+bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
+    char folder[PATH_MAX_LENGTH + 64];
+    if (find_resumed(flags, recorded_in, config, folder, sizeof folder)) return true;
     bool trains = flags->plan != PLAN_NONE || (flags->train[0] && !flags->eval_only);
     return model_from_files && !trains && path_is_folder(flags->model) && recorded_in(flags->model, config);
 }

@@ -1,4 +1,4 @@
-// Which recipe a run has where --recipe does not name it. Internal to the config modules.
+// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, its shape. Internal to the config modules.
 #pragma once
 #include "config.h"
 
@@ -10,6 +10,9 @@ extern "C" {
 // nothing is trained, the one that --model names. `flags` holds the flags' values. False where there is none or it
 // records none; config is as it was then.
 bool recipe_recorded(const Config *flags, bool model_from_files, Config *config);
+
+// The folder of the checkpoint that --resume will find, for its shape; false where there is none.
+bool resumed_checkpoint(const Config *flags, char *folder, size_t size);
 
 // Whether FP8, where the recipe has it, can take the shape and the batch.
 bool recipe_check_shape(const Config *config, Error *err);

@@ -67,7 +67,8 @@ bool folder_make(const char *path, Error *err) {
         part[i] = 0;
         int why = mkdir(part, 0777) == 0 ? 0 : errno;
         if (why && !path_is_folder(part))
-            return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", part, strerror(why));
+            return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", part,
+                             why == EEXIST ? "a file has that name" : strerror(why));
     }
     return true;
 }

@@ -99,7 +99,11 @@ static bool read_examples(HellaSwag *set, Cursor *c, const uint16_t *end, Error 
 
 static bool read_file(HellaSwag *set, const char *path, int seq_len, int vocab, Error *err) {
     size_t size;
-    if (!file_read_all(path, FILE_LIMIT, &set->data, &size, err)) return false;
+    Error why;
+    if (!file_read_all(path, FILE_LIMIT, &set->data, &size, &why))
+        return error_set(err, why.code,
+                         "--hellaswag: %.900s; make the file with data/prepare.py --hellaswag, or leave the flag away",
+                         why.text);
     int32_t header[4] = {0, 0, 0, 0};
     if (size >= HEADER_BYTES) memcpy(header, set->data, sizeof header);
     if (header[0] != MAGIC)

@@ -32,7 +32,10 @@ static bool remove_entry(const char *path, Error *err) {
 
 bool out_prepare(const Config *config, Lock *lock, Error *err) {
     lock->fd = -1;
-    if (!folder_make(config->out, err)) return false;
+    Error why;
+    if (!folder_make(config->out, &why))
+        return error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be made and written", config->out,
+                         why.text);
     if (access(config->out, W_OK | X_OK) != 0)
         return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
     if (!lock_take(lock, config->out, err)) return false;

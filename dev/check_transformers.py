@@ -7,6 +7,8 @@
     dev/check_transformers.py FOLDER --val GLOB --loss 3.21              the same with a loss that is known already
     dev/check_transformers.py FOLDER --hellaswag FILE --program ./train_gpt2_fp8_cpu [-- FLAGS]
                                                                          both choose the same endings of HellaSwag
+    dev/check_transformers.py FOLDER --prompts [TEXT...] --program ./train_gpt2_fp8_cpu [-- FLAGS]
+                                                                         both continue prompts with the same tokens
     dev/check_transformers.py FOLDER --logits FILE                       FILE: safetensors with tokens (B, T) I32 and
                                                                          logits (B, T, V) F32, as the program has them
     dev/check_transformers.py --make-random FOLDER [--layers 2 --dtype float16 --shards 3 --bare]
@@ -34,8 +36,12 @@ try:
 except ImportError as e:
     sys.exit(f"check_transformers.py needs torch, transformers and safetensors ({e})")
 
-# (largest relative error of the logits in the L2 norm, largest difference of the mean loss)
-TOLERANCES = {"float32": (1e-4, 1e-5), "float16": (1e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+# (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a token
+# that was taken for the likeliest may lie below the largest, as a share of the largest magnitude of the logits there: in
+# BF16 the rounding of two logits makes 0.8 %, small models were within 0.2 %, other weights 8 % off)
+TOLERANCES = {"float32": (1e-4, 1e-5, 1e-4), "float16": (1e-3, 1e-3, 1e-3), "bfloat16": (2e-2, 1e-2, 2e-2)}
+PROMPTS = ["The meaning of life is", "#include <std", "Zürich, at 10 °C:"]
+BYTES_VOCAB = 257  # 256 bytes, and the end of a text
 FORMATS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # llm.c's token files: (magic, version)
 failures = 0
 
@@ -186,6 +192,111 @@ def check_hellaswag(model, a):
            f"{ours:.6f}, transformers {theirs:.6f} of {total} examples, {close} of them close")
 
 
+class Bytes:
+    """The vocabulary of models of bytes: the text's bytes are its tokens."""
+
+    def tokens(self, text):
+        return list(os.fsencode(text))
+
+    def text(self, tokens):
+        return bytes(t for t in tokens if t < 256)  # without the end of text
+
+
+class Pairs:
+    """GPT-2's byte pairs, from vocab.json and merges.txt or, as OpenAI names them, encoder.json and vocab.bpe."""
+
+    def __init__(self, vocabulary, merges):
+        from tokenizers import ByteLevelBPETokenizer
+        self.encoder = ByteLevelBPETokenizer(vocabulary, merges)
+        with open(vocabulary, encoding="utf-8") as file:
+            self.names = {number: name for name, number in json.load(file).items()}
+        # each byte is written as a character that can be seen: itself, or one from 256 on
+        seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        hidden = [byte for byte in range(256) if byte not in seen]
+        self.bytes = {chr(byte): byte for byte in seen} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+
+    def tokens(self, text):
+        try:
+            return self.encoder.encode(text.encode().decode()).ids
+        except UnicodeEncodeError:
+            return None  # the library takes UTF-8 alone
+
+    def text(self, tokens):
+        return b"".join(bytes(self.bytes[c] for c in self.names.get(t, "")) for t in tokens)
+
+
+def vocabulary_of(model, a):
+    """The vocabulary of --tokenizer, else of the folder; None where there is none."""
+    folder = a.tokenizer or a.folder
+    if folder == "bytes" or (not a.tokenizer and model.config.vocab_size == BYTES_VOCAB):
+        return Bytes()
+    if not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    for names in ("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"):
+        paths = [os.path.join(folder, name) for name in names]
+        if all(map(os.path.isfile, paths)):
+            return Pairs(*paths)
+    return None
+
+
+def shown(text):
+    """Bytes as one line that a terminal can show, whatever they are."""
+    return json.dumps(text.decode("utf-8", "backslashreplace"), ensure_ascii=False)
+
+
+def program_continues(a, text):
+    """(the prompt's tokens, the tokens that the program goes on with), the likeliest one each time."""
+    command = [a.program, "--model", a.folder, "--prompt", text, "--temperature", "0", "--sample-tokens",
+               str(a.prompt_tokens), "--recipe", "bf16", "--micro-batch", "1", "--seq-len", str(a.seq_len), "--json",
+               "--quiet", *(["--tokenizer", a.tokenizer] if a.tokenizer else []), *a.flags]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # its text may be no UTF-8
+    if done.returncode:
+        sys.exit(f"failed ({done.returncode}): {' '.join(command)}\n{done.stderr.decode('utf-8', 'replace')}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["prompt"], found["sample"]
+
+
+def transformers_continues(model, prompt, count):
+    given = torch.tensor([prompt])
+    model.generation_config.eos_token_id = None  # the program goes on behind the end of a text
+    with torch.no_grad():
+        return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=count,
+                              pad_token_id=0)[0, len(prompt):].tolist()
+
+
+def check_prompt(model, vocabulary, a, text, tolerance):
+    prompt, ours = program_continues(a, text)
+    ours = ours[: a.seq_len - len(prompt)]  # from there on the program's window slides
+    if not ours:
+        sys.exit(f"--prompts {text!r}: {len(prompt)} tokens leave no room in --seq-len {a.seq_len}")
+    theirs = transformers_continues(model, prompt, len(ours))
+    wanted = vocabulary.tokens(text)
+    same_prompt = wanted in (None, prompt) and vocabulary.text(prompt) == os.fsencode(text)
+    # at every place transformers sees what the program saw there: its own tokens, not transformers'
+    logits = logits_of(model, [prompt + ours[:-1]])[0, len(prompt) - 1 :].double()
+    best, scale = logits.max(dim=-1).values, logits.abs().max(dim=-1).values
+    gap = ((best - logits[torch.arange(len(ours)), ours]) / scale).max().item()
+    likeliest = sum(x == y for x, y in zip(logits.argmax(dim=-1).tolist(), ours))
+    equal = sum(x == y for x, y in zip(ours, theirs))
+    print(f"      program       {shown(vocabulary.text(prompt + ours))}")
+    print(f"      transformers  {shown(vocabulary.text(prompt + theirs))}")
+    name = f"prompt {shown(os.fsencode(text))}"
+    if not same_prompt:
+        return report(name, False, f"the program's tokens are {prompt}, where the vocabulary has {wanted}")
+    report(name, gap <= tolerance,
+           f"{likeliest} of {len(ours)} tokens are transformers' likeliest, the others at most {gap:.1e} of the largest "
+           f"logit below (at most {tolerance:g}); {100 * equal / len(ours):.0f} % equal where each goes its own way")
+
+
+def check_prompts(model, a, tolerance):
+    vocabulary = vocabulary_of(model, a)
+    if not vocabulary:
+        sys.exit(f"--prompts: {a.folder} has no vocab.json with merges.txt; name a folder with GPT-2's by --tokenizer")
+    a.seq_len = min(a.seq_len, model.config.n_positions)
+    for text in a.prompts or PROMPTS:
+        check_prompt(model, vocabulary, a, text, tolerance)
+
+
 def make_random(a):
     torch.manual_seed(a.seed)
     config = GPT2Config(n_layer=a.layers, n_head=a.heads, n_embd=a.channels, vocab_size=a.vocab,
@@ -195,6 +306,9 @@ def make_random(a):
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
+        for name, p in model.named_parameters():
+            if p.dim() == 2 and ".h." in name:
+                p.mul_(a.gain)
     model = model.to(getattr(torch, a.dtype))
     os.makedirs(a.make_random, exist_ok=True)
     bytes_in_all = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -219,6 +333,9 @@ def parse():
     p.add_argument("--loss", type=float, help="the loss that the program reports for them")
     p.add_argument("--program", help="the program; its loss is asked for with --eval-only")
     p.add_argument("--hellaswag", metavar="FILE", help="llm.c's evaluation file; needs --program")
+    p.add_argument("--prompts", metavar="TEXT", nargs="*", help="texts to continue, three if none is named; needs --program")
+    p.add_argument("--prompt-tokens", type=int, default=32, help="tokens to continue them by")
+    p.add_argument("--tokenizer", metavar="bytes|PATH", help="vocabulary of the prompts (default: the folder's)")
     p.add_argument("--micro-batch", type=int, default=4)
     p.add_argument("--seq-len", type=int, default=128)
     p.add_argument("--batches", type=int, default=4, help="micro-batches of the loss")
@@ -228,6 +345,8 @@ def parse():
     for name, default in dict(layers=2, heads=2, channels=64, vocab=257, positions=128, seed=1, shards=1).items():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=TOLERANCES, default="float32")
+    p.add_argument("--gain", type=float, default=1.0,
+                   help="of the blocks' matrices: with 1 the likeliest token is the one before it")
     p.add_argument("--bare", action="store_true", help="names without 'transformer.', and buffers of the mask")
     ours, flags = sys.argv[1:], []
     if "--" in ours:
@@ -236,10 +355,13 @@ def parse():
     a.flags = flags
     if not a.folder and not a.make_random:
         p.error("give a FOLDER or --make-random DIR")
-    if (a.loss is not None and not a.val) or (a.program and not a.val and not a.hellaswag):
-        p.error("--loss needs --val, --program needs --val or --hellaswag")
-    if a.hellaswag and not a.program:
-        p.error("--hellaswag needs --program")
+    prompts = a.prompts is not None
+    if (a.loss is not None and not a.val) or (a.program and not a.val and not a.hellaswag and not prompts):
+        p.error("--loss needs --val, --program needs --val, --hellaswag or --prompts")
+    if (a.hellaswag or prompts) and not a.program:
+        p.error("--hellaswag and --prompts need --program")
+    if a.prompt_tokens < 1 or (prompts and "" in a.prompts):
+        p.error("--prompt-tokens: at least 1; --prompts: no text may be empty")
     return a
 
 
@@ -252,7 +374,7 @@ def main():
     model = load(a.folder, torch.float64 if a.double else torch.float32)
     check_values(model, a.folder)
     stored = str(next(iter(stored_tensors(a.folder).values())).dtype).removeprefix("torch.")
-    logits_tolerance, loss_tolerance = TOLERANCES[a.tolerance or stored]
+    logits_tolerance, loss_tolerance, prompt_tolerance = TOLERANCES[a.tolerance or stored]
     if a.logits:
         check_logits(model, a.logits, logits_tolerance)
     if a.val:
@@ -264,6 +386,8 @@ def main():
                    f"{ours:.6f}, difference {abs(ours - theirs):.2e} (at most {loss_tolerance:g})")
     if a.hellaswag:
         check_hellaswag(model, a)
+    if a.prompts is not None:
+        check_prompts(model, a, prompt_tolerance)
     sys.exit(1 if failures else 0)
 
 

@@ -46,6 +46,9 @@ refuses "wrong version" 2 "version.bin.*version" "${small[@]}" --train "$folder/
 refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train "$folder/beyond.bin"
 { header 20240520 1 40 && head -c 80 /dev/zero; } >"$folder/few.bin"
 refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
+said=$("$program" --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin" 2>&1 >/dev/null)
+[[ $said == "error: "*few.bin* ]] && ok "and nothing is noted of a vocabulary before it" || bad "and nothing is noted of a vocabulary before it" "$said"
+refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
@@ -81,7 +84,9 @@ refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
 
 # --- where it writes
 : >"$folder/file"
-refuses "out is a file" 2 "$folder/file" "${run[@]}" --out "$folder/file"
+refuses "out is a file" 2 "\-\-out $folder/file: .*a file has that name; name a folder" "${run[@]}" --out "$folder/file"
+refuses "out is below a file" 2 "\-\-out $folder/file/run: .*a file has that name; name a folder" "${run[@]}" --out "$folder/file/run"
+refuses "out where no folder can be made" 2 "\-\-out /proc/none: .*name a folder" "${run[@]}" --out /proc/none
 if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/locked" && chmod 555 "$folder/locked"
     refuses "out cannot be written" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
@@ -163,6 +168,11 @@ for quiet in "" --quiet; do # a folder without a checkpoint
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq $((${#quiet} == 0)) ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
 done
+refuses "a step that was not saved" 2 "no checkpoint of step 7; use \-\-resume=20 or" "${long[@]}" --out "$folder/straight" --resume=7
+refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; is \-\-out" "${long[@]}" --out "$folder/typo" --resume=7
+rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
+said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
+[[ $said == "nothing to do: the run stands at step 20, and 5 are asked for; more come by --steps"*"done: 20 of 20 steps"* ]] && ok "fewer steps than are done" || bad "fewer steps than are done" "$said"
 said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
 [[ $said == "step 20  val loss "* ]] && ok "an evaluation says nothing of settings that only training reads" || bad "an evaluation says nothing of settings that only training reads" "$said"
 refuses "another micro-batch in the middle of the data" 1 "\-\-micro-batch 3" "${long[@]}" --steps 30 --micro-batch 3 --out "$folder/straight" --resume
@@ -184,6 +194,18 @@ trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val"
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
+# a checkpoint that is only evaluated or sampled from says its shape, as a model does
+resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
+[ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
+said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
+[[ $said == "step 10  val loss "* ]] && ok "nor that of a step" || bad "nor that of a step" "$said"
+refuses "what is said of it must be true" 2 "its model has layers 2 and this run's has 3" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "prompt without weights" 1 "\-\-out DIR \-\-resume" --prompt hello
+said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
+same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
+[[ $said == hello* && $said == "$same" ]] && ok "and what it advises works" || bad "and what it advises works" "$said" "$same"
+said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/straight/step-00000020" 2>/dev/null)
+grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes.*300" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
 text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
@@ -195,6 +217,7 @@ text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --
 # --- plans
 plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
 [[ $plan == '{"parameters": 1557611200, "total_bytes": '* ]] && ok "--plan=json" || bad "--plan=json" "$plan"
+[ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
 refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d96 --memory-limit 1GB
 for recipe in bf16 fp8-linear coat; do
     "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"

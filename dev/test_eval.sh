@@ -128,8 +128,32 @@ said=$(python3 data/prepare.py --bytes --hellaswag --out "$folder/wrong" "$folde
 if python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
     check "transformers chooses the same endings" python3 dev/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
+    prompts() { # FOLDER [FLAGS OF THE CHECK...]
+        python3 dev/check_transformers.py "$1" --program "$program" --prompts 'static int ' 'Zürich: 10 °C' $'\xfe\x80' "${@:2}"
+    }
+    random() { # NAME [FLAGS...]: a model whose continuations wander
+        python3 dev/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
+    }
+    check "transformers goes on with the same tokens" prompts "$checkpoint"
+    random bytes
+    check "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
+    # byte pairs: GPT-2's way of writing bytes, and a few merges
+    random pairs --vocab 261 --dtype bfloat16
+    python3 - "$folder/pairs" <<'PYTHON'
+import json, sys
+seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+names = [chr(byte) for byte in seen] + [chr(256 + i) for i in range(256 - len(seen))]
+merges = ["t a", "ta t", "i n", "in t"]
+names += [pair.replace(" ", "") for pair in merges] + ["<|endoftext|>"]
+json.dump({name: i for i, name in enumerate(names)}, open(sys.argv[1] + "/vocab.json", "w"))
+open(sys.argv[1] + "/merges.txt", "w").write("#version: 0.2\n" + "\n".join(merges) + "\n")
+PYTHON
+    check "and with a vocabulary of byte pairs" prompts "$folder/pairs"
+    random other --seed 2
+    said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)
+    [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ] && ok "and other weights are found out" || bad "and other weights are found out" "$said"
 else
-    echo "skip - transformers chooses the same endings: Python has no torch or transformers"
+    for name in "chooses the same endings" "goes on with the same tokens"; do echo "skip - transformers $name: Python has no torch or transformers"; done
 fi
 cd "$root" || exit 1
 exit $failures

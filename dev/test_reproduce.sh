@@ -47,6 +47,8 @@ has "it shows the plans" "$said" '--plan=json --layers 32 .*--gpus 8 --zero 3 --
 has "it shows the error table and its picture" "$said" "quant_error $folder/dry/bf16/step-LAST $folder/dry/ranges.svg"
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
+has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
 
 said=$(scripts/reproduce.sh --out "$folder/cpu" table7 quant-error 2>&1)
 check "table7 and quant-error on the CPU" $? "$said"

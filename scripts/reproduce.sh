@@ -359,6 +359,7 @@ piece_figure4() {
         [ -n "$dry_run" ] || awk -F'|' '/^\| [0-9]+ x [0-9]+ \|/ { split($2, at, "x"); print at[1] + 0, at[2] + 0, $3 + 0, $5 + 0, $6 + 0 }' \
             "$out/bench_group_scaling.log" >"$work/figure4.txt"
     else
+        [ -z "$dry_run" ] || echo "# figure4 needs a GPU for FP8: without one nothing runs, and the page has the paper's figures alone"
         awk '$1 == "figure4" { print $2, $3, "- - -" }' scripts/paper_figures.txt >"$work/figure4.txt"
     fi
     [ -n "$dry_run" ] || table figure4 "$work/figure4.txt"
