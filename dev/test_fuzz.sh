@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The fuzz targets of dev/fuzz: each on its committed corpus and then on mutations for a few seconds. A target fails
+# The fuzz targets of dev/fuzz: each on its committed corpus and then on mutations for a second. A target fails
 # when it crashes, leaks, reads or writes where it must not, hangs, asks for far too much memory, or breaks a promise
 # that it checks.
 #
@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL SANITIZE
 
-seconds=3 built=
+seconds=1 built=
 targets=()
 while [ $# -gt 0 ]; do
     case $1 in

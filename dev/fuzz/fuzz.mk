@@ -1,7 +1,7 @@
 # Included by the Makefile: the fuzz targets, dev/fuzz/fuzz_NAME.c -> build/fuzz/fuzz_NAME. With clang and its
 # libFuzzer where they are, else (or with FUZZ_CC=gcc) with gcc and dev/fuzz/driver.c.
 #   make fuzz FUZZ_SECONDS=600    every target so long, one after the other
-#   make fuzz-short               a few seconds each, as `make test` does
+#   make fuzz-short               a second each, as `make test` does
 #   make fuzz-targets             only build them
 
 FUZZ_SECONDS ?= 60
