@@ -7,6 +7,7 @@ wrote, against PyTorch. Where there is a GPU, the two backends are compared: eve
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
     test_gpt2                          all tests
     test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
+    test_gpt2 [--small] PART...        only these: twin operations fp8 kernels fp8-kernels optimizer models
     test_gpt2 --reference FOLDER       compare loss, gradients and ten updates with PyTorch's
     test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
 */
@@ -432,6 +433,16 @@ static bool gpu_present(char *why, size_t size) {
 
 #include "dev/reference_check.h"
 
+// Whether the tests of this part were asked for: all are where none is named.
+static bool wanted(int argc, char **argv, const char *part) {
+    bool named = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], part) == 0) return true;
+        named = named || argv[i][0] != '-';
+    }
+    return !named;
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--reference") == 0) {
         compare_with_reference(argv[2]);
@@ -444,22 +455,35 @@ int main(int argc, char **argv) {
 #ifdef COAT_DOUBLE
     test_finite_differences();
 #else
-    test_recompute();
-    test_accumulation();
-    test_bf16_against_fp32();
-    test_training();
-    test_smaller_pass();
-    test_fp8();
+    const char *parts[] = {"--small", "twin", "operations", "fp8", "kernels", "fp8-kernels", "optimizer", "models"};
+    const int known = sizeof parts / sizeof *parts;
+    for (int i = 1; i < argc; i++) {
+        int part = 0;
+        while (part < known && strcmp(argv[i], parts[part]) != 0) part++;
+        if (part < known) continue;
+        fprintf(stderr, "error: %s: not a part of test_gpt2; name one of", argv[i]);
+        for (int k = 1; k < known; k++) fprintf(stderr, " %s", parts[k]);
+        fprintf(stderr, ", or none for all\n");
+        return EXIT_USER;
+    }
+    if (wanted(argc, argv, "twin")) {
+        test_recompute();
+        test_accumulation();
+        test_bf16_against_fp32();
+        test_training();
+        test_smaller_pass();
+        test_fp8();
+    }
 #ifdef COAT_CUDA
     char why[1024];
-    bool small = argc == 2 && strcmp(argv[1], "--small") == 0;
+    const bool small = argc > 1 && strcmp(argv[1], "--small") == 0;
     if (gpu_present(why, sizeof why)) {
-        compare_operations(small);
-        compare_fp8(small);
-        failures += check_kernels(small) > 0;
-        failures += check_fp8(small) > 0;
-        failures += check_optimizer_states(small) > 0;
-        compare_all_models(small);
+        if (wanted(argc, argv, "operations")) compare_operations(small);
+        if (wanted(argc, argv, "fp8")) compare_fp8(small);
+        if (wanted(argc, argv, "kernels")) failures += check_kernels(small) > 0;
+        if (wanted(argc, argv, "fp8-kernels")) failures += check_fp8(small) > 0;
+        if (wanted(argc, argv, "optimizer")) failures += check_optimizer_states(small) > 0;
+        if (wanted(argc, argv, "models")) compare_all_models(small);
     } else {
         printf("skip - the GPU's operations against the twin's: %s\n", why);
     }

@@ -846,7 +846,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
 static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
-    if (c->train[0] && !c->eval_only) {
+    if (config_trains(c)) {
         run->train = data_open(c->train, B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
         if (!run->train) return false;
     }
@@ -964,9 +964,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
         usable = error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
                            (long long)c->resume_step, (long long)run->steps);
-    if (usable && run->train && c->profile > 0 && (c->profile <= run->done.step || c->profile > run->steps))
-        usable = error_set(err, EXIT_USER, "--profile %lld: the run makes the steps %lld to %lld; name one of them",
-                           (long long)c->profile, (long long)run->done.step + 1, (long long)run->steps);
+    if (usable && run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
+        usable = error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
+                           (long long)c->profile, (long long)run->steps);
     if (!together(run, usable, err)) return false;
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
@@ -1033,7 +1033,7 @@ int main(int argc, char **argv) {
             ok = plan_print(&config, stdout, &err);
         } else if (ok) {
             config.threads = shards_threads(&config, place->local_ranks);
-            bool trains = config.train[0] && !config.eval_only;
+            bool trains = config_trains(&config);
             bool writes = trains && config.out[0] && place->rank == 0;
             if (trains) signals_open();
             ok = !writes || out_prepare(&config, &lock, &err);

@@ -214,7 +214,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
                          config->model, first);
     config->shape_files[0] = '\0';
-    bool trains = config->plan != PLAN_NONE || (config->train[0] && !config->eval_only);
+    bool trains = config->plan != PLAN_NONE || config_trains(config);
     if (config->model_from_files)
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
     else if (!trains && !given(p, "model") && !first &&
@@ -298,7 +298,7 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->eval_only && !c->val[0] && !c->hellaswag[0])
         return error_set(err, EXIT_USER,
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
-    if (c->train[0] && !c->eval_only) return true;
+    if (config_trains(c)) return true;
     if (tunes)
         return error_set(err, EXIT_USER,
                          "--autotune: it times the products of training; add --train, or leave it away");

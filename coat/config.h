@@ -152,6 +152,11 @@ void recipe_apply(Recipe *recipe, RecipeKind kind);
 // its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where no flag gives it.
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
+// Whether the run trains a model, as opposed to evaluating one or sampling from it. A plan is of a training, too.
+static inline bool config_trains(const Config *config) {
+    return config->train[0] && !config->eval_only;
+}
+
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
 // divisibility, positions, batch arithmetic for `ranks` processes, features not built yet. A recipe that was not named
 // falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.

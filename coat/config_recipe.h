@@ -1,4 +1,5 @@
-// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, its shape. Internal to the config modules.
+// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, and its shape.
+// Internal to the config modules.
 #pragma once
 #include "config.h"
 

@@ -167,7 +167,8 @@ static const Flag table[] = {
     {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), "TIME", 0, 0, "",
      "save and end before this time has passed since the start (3h50m, 1d12h, 90s)"},
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors"},
-    {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL, "print the log, the plan, or the tokens of a sample by --prompt as JSON"},
+    {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL,
+     "print the log, the plan, or the tokens of a sample by --prompt as JSON"},
     {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "markdown", 0, 0, "", "print this page, or a Markdown table, and end"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, "", 0, 0, "", "print the version and end"},
 

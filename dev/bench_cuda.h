@@ -60,6 +60,15 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
+// Configures what runs single operations, and no attention: a workspace for passes of B sequences of 1024 tokens at these
+// widths.
+static inline void bench_configure(Config *config, int B, int channels, int ffn) {
+    config->recipe.precision = PRECISION_FP32;
+    config->micro_batch = B, config->seq_len = 1024;
+    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
+    config->shape.channels = channels, config->shape.ffn = ffn;
+}
+
 // Opens a device with a workspace as a run with this configuration would have it.
 static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};

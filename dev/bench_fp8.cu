@@ -272,12 +272,8 @@ int main(int argc, char **argv) {
     const int wrong = check_fp8(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    // workspace for the largest of all shapes
-    ModelShape *shape = &bench.config.shape;
-    bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
+    bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
     bench.config.recipe.cache_transposed = true;
-    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = 1600, shape->ffn = 6400;
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

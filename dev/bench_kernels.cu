@@ -243,11 +243,7 @@ int main(int argc, char **argv) {
     const int wrong = check_kernels(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    // workspace for the largest of all shapes
-    ModelShape *shape = &bench.config.shape;
-    bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
-    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = 1600, shape->ffn = 6400;
+    bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
     bench_open(&bench);
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};

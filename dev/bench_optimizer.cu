@@ -206,10 +206,7 @@ int main(int argc, char **argv) {
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    ModelShape *shape = &bench.config.shape;
-    bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
-    bench.config.micro_batch = 1, bench.config.seq_len = 1024;
-    shape->heads = shape->kv_heads = 1, shape->head_dim = 64, shape->channels = shape->ffn = 64;
+    bench_configure(&bench.config, 1, 64, 64);
     bench_open(&bench);
     const ModelSize models[] = {{"GPT-2 124M", 768, 12}, {"GPT-2 1558M", 1600, 48}};
     const double copy = bench_copy_ceiling(&bench);

@@ -375,13 +375,8 @@ static void check_large(Check *c) {
 int check_fp8(bool small) {
     static Check check; // zero; its configuration is large
     Check *c = &check;
-    Config *config = &c->bench.config;
-    // workspace for the largest of all shapes
-    config->recipe.precision = PRECISION_FP32; // no attention is needed
-    config->recipe.cache_transposed = true;
-    config->micro_batch = 64, config->seq_len = 1024;
-    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
-    config->shape.channels = 8192, config->shape.ffn = 20480;
+    bench_configure(&c->bench.config, 64, 8192, 20480); // the largest of all shapes
+    c->bench.config.recipe.cache_transposed = true;
     check_open(c);
     check_small(c);
     if (!small) check_large(c);

@@ -288,12 +288,7 @@ static void check_large(Check *c) {
 int check_kernels(bool small) {
     static Check check; // zero; its configuration is large
     Check *c = &check;
-    Config *config = &c->bench.config;
-    // workspace for the largest of all shapes
-    config->recipe.precision = PRECISION_FP32; // no attention is needed
-    config->micro_batch = 64, config->seq_len = 1024;
-    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
-    config->shape.channels = config->shape.ffn = 8200;
+    bench_configure(&c->bench.config, 64, 8200, 8200); // the largest of all shapes
     check_open(c);
     check_small(c);
     if (!small) check_large(c);
