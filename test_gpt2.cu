@@ -452,9 +452,6 @@ int main(int argc, char **argv) {
         write_logits(argv[2], argv[3]);
         return 0;
     }
-#ifdef COAT_DOUBLE
-    test_finite_differences();
-#else
     const char *parts[] = {"--small", "twin", "operations", "fp8", "kernels", "fp8-kernels", "optimizer", "models"};
     const int known = sizeof parts / sizeof *parts;
     for (int i = 1; i < argc; i++) {
@@ -466,6 +463,9 @@ int main(int argc, char **argv) {
         fprintf(stderr, ", or none for all\n");
         return EXIT_USER;
     }
+#ifdef COAT_DOUBLE
+    if (wanted(argc, argv, "twin")) test_finite_differences();
+#else
     if (wanted(argc, argv, "twin")) {
         test_recompute();
         test_accumulation();

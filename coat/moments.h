@@ -174,11 +174,20 @@ COAT_HD static inline MomentGroup moment_group_measured(uint32_t largest, uint32
     return moment_group(bits_float(largest), plain ? MOMENT_K_ONE : moment_exponent(largest, smallest, format), format);
 }
 
+// F 2^(k log2_ratio), on the device with F as a power of two in the exponent.
+COAT_HD static inline float element_position(float log2_ratio, float k, Format format) {
+#ifdef __CUDA_ARCH__
+    return element_exp2(fmaf(k, log2_ratio, format == FMT_E4M3 ? 8.80735492f : 15.8073549f)); // log2(448), log2(57344)
+#else
+    return moment_largest(format) * element_exp2(k * log2_ratio);
+#endif
+}
+
 // F (|x| / a)^k: where |x| lies among the codes. In logarithms, so that no ratio leaves the range of FP32.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
-    float exponent = group.k * (element_log2(magnitude) - group.log2_a);
+    float log2_ratio = element_log2(magnitude) - group.log2_a;
     // not below zero: the maximum itself, or not finite
-    return exponent < 0.0f ? moment_largest(format) * element_exp2(exponent) : moment_largest(format);
+    return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
 // Code of x, rounding to nearest even. The second moment is never negative, and is 0 only where x is: with v = 0 and m

@@ -2,7 +2,7 @@
 """Writes a GPT-2 with random weights, one batch, and what PyTorch makes of it: loss, gradients, ten updates.
 
     python3 dev/reference.py FOLDER [--tokens zipf|uniform|FILE] [--layers 12 --heads 12 --channels 768 --vocab 50257
-                                    --batch 4 --length 128] [--updates 10 --lr 0.0001]
+                                    --batch 4 --length 128] [--updates 10 --lr 3e-5]
     ./test_gpt2_cpu --reference FOLDER      on the CPU
     ./test_gpt2 --reference FOLDER          on the CPU, then on the GPU
 
@@ -13,9 +13,10 @@ plain PyTorch, so that it is an independent second opinion. Needs torch and safe
 
 updates.safetensors holds the updates, all of them with the same batch, in FP64 by torch.optim.AdamW after
 torch.nn.utils.clip_grad_norm_: losses (updates + 1,) F64, after 0, 1, ... updates; every parameter after the last of
-them, in FP32 under its own name; and adamw (6,) F64, what the updates were made with: lr, beta1, beta2, eps, weight
-decay, and the gradients' largest norm. It is as large as the weights, 0.5 GB at 124M, where ten updates take some
-minutes of a CPU and 7 GB of memory; --updates 0 leaves it out.
+them, in FP32 under its own name; losses_bf16 (updates + 1,), of the same training with passes that see the weights
+rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were made with: lr,
+beta1, beta2, eps, weight decay, and the gradients' largest norm. It is as large as the weights, 0.5 GB at 124M, where
+twice ten updates take some minutes of a CPU and 8 GB of memory; --updates 0 leaves it out.
 
 --tokens FILE takes the batch from the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens).
 """
@@ -100,25 +101,39 @@ def loss_of(a, w, tokens, targets):
 BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
-def make_updates(a, weights, tokens, targets):
+def train(a, weights, tokens, targets, rounded):
+    """The losses after 0, 1, ... updates, and the parameters after the last; rounded: passes see weights in BF16."""
     parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
     groups = [dict(params=[t for t in parameters.values() if t.dim() == 2], weight_decay=WEIGHT_DECAY),
               dict(params=[t for t in parameters.values() if t.dim() == 1], weight_decay=0.0)]
     adamw = torch.optim.AdamW(groups, lr=a.lr, betas=BETAS, eps=EPS)
+
+    def seen():
+        # the gradient of a rounded weight is that of the weight
+        return {name: t + (t.detach().bfloat16().double() - t.detach()) if rounded else t
+                for name, t in parameters.items()}
+
     losses = []
     for step in range(a.updates):
         adamw.zero_grad()
-        loss = loss_of(a, parameters, tokens, targets)
+        loss = loss_of(a, seen(), tokens, targets)
         loss.backward()
         losses.append(loss.item())
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), LARGEST_NORM)
         adamw.step()
-        print(f"update {step + 1}: loss {losses[-1]:.7f}, norm {norm:.4f}", flush=True)
+        print(f"update {step + 1}{' in BF16' if rounded else ''}: loss {losses[-1]:.7f}, norm {norm:.4f}", flush=True)
     with torch.no_grad():
-        losses.append(loss_of(a, parameters, tokens, targets).item())
-    print(f"after {a.updates} updates: loss {losses[-1]:.7f}")
+        losses.append(loss_of(a, seen(), tokens, targets).item())
+    print(f"after {a.updates} updates{' in BF16' if rounded else ''}: loss {losses[-1]:.7f}", flush=True)
+    return torch.tensor(losses, dtype=torch.float64), parameters
+
+
+def make_updates(a, weights, tokens, targets):
+    losses, parameters = train(a, weights, tokens, targets, False)
     out = {name: t.detach().float().contiguous() for name, t in parameters.items()}
-    out["losses"] = torch.tensor(losses, dtype=torch.float64)
+    del parameters
+    out["losses"] = losses
+    out["losses_bf16"], _ = train(a, weights, tokens, targets, True)
     out["adamw"] = torch.tensor([a.lr, *BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM], dtype=torch.float64)
     return out
 
@@ -129,7 +144,7 @@ def main():
     for name, default in dict(layers=12, heads=12, channels=768, vocab=50257, positions=1024, batch=4, length=128,
                               seed=1, updates=10).items():
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--lr", type=float, default=3e-5)
     parser.add_argument("--tokens", default="zipf")
     a = parser.parse_args()
     weights = make_weights(a)

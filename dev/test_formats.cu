@@ -59,12 +59,17 @@ COAT_HD uint32_t bf16_single(uint32_t x) {
 COAT_HD uint32_t bf16_value(uint32_t x) {
     return float_bits(bf16_decode((uint16_t)x));
 }
-// What moments are encoded and decoded by: no sign, nothing above the largest value.
+// What moments are encoded and decoded by: no sign, nothing above the largest value, and no NaN. (Of a signalling NaN
+// and a number fminf() makes the number on the device, and with some C libraries NaN on the host.)
+template <Format F> COAT_HD float position_of(uint32_t x) {
+    const float y = fabsf(bits_float(x));
+    return y < moment_largest(F) ? y : moment_largest(F);
+}
 template <Format F> COAT_HD uint32_t position_single(uint32_t x) {
-    return code_nearest(fminf(fabsf(bits_float(x)), moment_largest(F)), F);
+    return code_nearest(position_of<F>(x), F);
 }
 template <Format F> COAT_HD uint32_t position_expected(uint32_t x) {
-    return fp8_encode(F, fminf(fabsf(bits_float(x)), moment_largest(F)));
+    return fp8_encode(F, position_of<F>(x));
 }
 template <Format F> COAT_HD uint32_t magnitude_single(uint32_t code) {
     return float_bits(code_magnitude((uint8_t)(code % (moment_largest_code(F) + 1)), F));

@@ -134,11 +134,12 @@ static double off(double stated, int i, int which) {
     return (rng_hash(41, (uint64_t)which, (uint64_t)i) & 1 ? 1 : -1) * (stated - 0x1p-24);
 }
 
-static float imitate_decode(uint8_t code, MomentGroup group, Format format, int i, int which) {
+// The code's value times beta.
+static float imitate_decode(uint8_t code, MomentGroup group, float beta, Format format, int i, int which) {
     if ((code & 0x7f) == 0) return 0.0f;
     const double exact = log2((double)(code_magnitude(code, format) * (1.0f / moment_largest(format))));
     const float L = (float)(exact + off(0x1p-22, i, which) * fmax(1, fabs(exact)));
-    float exponent = L * group.k_inv, x = group.a;
+    float exponent = L * group.k_inv, x = beta * group.a;
     for (int part = 0; part < (group.deep ? 3 : 1); part++) {
         const float now = fmaxf(exponent, -126.0f);
         x = x * (float)(exp2((double)now) * (1 + off(0x1p-22, i, which + 1 + part)));
@@ -156,25 +157,22 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
     if (mistake == K_OFF) group_m.k_inv = 16.0f / (float)(mem->k[0][i / 128] + 1);
     uint8_t code_v = mem->codes[1][i];
     if (mistake == NEXT_CODE && code_v) code_v = moment_code_above(code_v, c->second);
-    float m = imitate_decode(mem->codes[0][i], group_m, FMT_E4M3, i, 0);
-    float v = imitate_decode(code_v, group_v, c->second, i, 8);
-    float lr = s->lr, beta1 = s->beta1, beta2 = s->beta2, eps = fmaxf(s->eps, 0x1p-63f);
+    float lr = s->lr, beta1 = s->beta1, beta2 = s->beta2;
     if (mistake == LR_OFF) lr *= 1.0001f;
     if (mistake == BETAS_SWAPPED) beta1 = s->beta2, beta2 = s->beta1;
     if (mistake == BETA1_OFF) beta1 = 0.9001f;
-    if (mistake == NO_EPS) eps = 0x1p-63f;
     const double t = (double)(s->t + 1);
-    float c1 = (float)(1 / (1 - pow((double)beta1, t)));
-    const float c2 = (float)(1 / (1 - pow((double)beta2, t)));
-    if (mistake == NO_CORRECTION) c1 = 1.0f;
+    const double c1 = mistake == NO_CORRECTION ? 1 : 1 / (1 - pow((double)beta1, t));
+    const double root_c2 = sqrt(1 / (1 - pow((double)beta2, t)));
+    const float least = fmaxf(mistake == NO_EPS ? 0.0f : (float)((double)s->eps / root_c2), 0x1p-63f);
     const float clip = mistake == NO_CLIP ? 1.0f : s->grad_clip / s->grad_norm;
     const float decay = mistake == NO_DECAY ? 0.0f : lr * s->weight_decay;
     const float g = mem->grad[i] * clip, p = mem->before[i];
-    m = beta1 * m + (1.0f - beta1) * g;
-    v = beta2 * v + (1.0f - beta2) * g * g;
-    const float w = v * c2, root = w < 0x1p-126f ? 0.0f : (float)(sqrt((double)w) * (1 + off(0x1p-23, i, 16)));
-    const float update = m * (float)(1 / (double)(root + eps) * (1 + off(0x1p-23, i, 17)));
-    return fmaf(-decay, p, fmaf(-(lr * c1), update, p));
+    const float m = fmaf(1.0f - beta1, g, imitate_decode(mem->codes[0][i], group_m, beta1, FMT_E4M3, i, 0));
+    const float v = fmaf((1.0f - beta2) * g, g, imitate_decode(code_v, group_v, beta2, c->second, i, 8));
+    const float root = v < 0x1p-126f ? 0.0f : (float)(sqrt((double)v) * (1 + off(0x1p-23, i, 16)));
+    const float update = m * (float)(1 / (double)(root + least) * (1 + off(0x1p-23, i, 17)));
+    return fmaf(-decay, p, fmaf(-(float)((double)lr * c1 / root_c2), update, p));
 }
 
 // --- steps ---------------------------------------------------------------------------------------------------------

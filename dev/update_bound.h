@@ -10,18 +10,20 @@
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n = 1 power and 1 product by it; 3 where the group is deep
-// Moments. The gradient and its products are the same bits on both sides, so that what differs comes from the old
-// moments alone (nothing, where they are 0):
-//   d(m') <= beta1 (d(m) + 2 u |m|) + 2 u |m'|
-//   d(v') <= beta2 (d(v) + 2 u v) + 2 u v'
+// Moments. The gradient and its products are the same bits on both sides, and so are the fresh moments of old ones that
+// are 0. Else the GPU decodes with beta a in a's place, and fuses the last product of the gradient with the sum:
+//   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
+//   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // The first is not small beside m' where beta1 m and (1 - beta1) g nearly cancel: d(m') / |m'| has no bound, but d(m')
 // has. That is why the bound is the element's own.
-// Divisor D = s + eps, s = sqrt(v' c2), with 2 u for what the two corrections c may differ by; the GPU's root of a
-// subnormal number is 0, and its eps at least 2^-63:
-//   d(s) <= s (d(v') / v' + 2 u + 2 u) / 2 + s (u + 2 u) + 2^-63
-//   d(D) <= d(s) + 2 u D
-// Update U = lr c1 m' / D: three roundings in the twin; a reciprocal and two roundings on the GPU; and c1:
-//   d(U) <= lr c1 / D d(m') + |U| (d(D) / D + (3 + 4 + 2) u)
+// Divisor D = s + eps, s = sqrt(v' c2), in the twin with u for each of c2, product, root and sum; the GPU has
+// D / sqrt(c2), with 2 u for its root, which of a subnormal number is 0, and u for eps / sqrt(c2), at least 2^-63, and
+// for the sum:
+//   d(s) <= s (d(v') / v' + u + u) / 2 + s (u + 2 u) + 2^-63 sqrt(c2)
+//   d(D) <= d(s) + 3 u D
+// Update U = lr c1 m' / D: three roundings and c1's in the twin; on the GPU those of lr c1 / sqrt(c2) and of a product,
+// and a reciprocal:
+//   d(U) <= lr c1 / D d(m') + |U| (d(D) / D + (4 + 2 + 2) u)
 // Parameter p' = p - U - decay p: three roundings in the twin, two on the GPU:
 //   d(p') <= d(U) + 2 u |p - U| + u |decay p| + 2 u |p'|
 // Products of such errors are below a thousandth of them.
@@ -76,16 +78,19 @@ static inline BoundStep bound_step(const StepState *s, int64_t t) {
 // The parameter after the step, before it is rounded to what it is stored in.
 static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
     const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
-    const double fresh_m = s->beta1 * m.value + (1 - s->beta1) * g;
-    const double fresh_v = s->beta2 * v.value + (1 - s->beta2) * g * g;
-    const double m_error =
-        m.value == 0 ? 0 : s->beta1 * (m.error + 2 * u * fabs(m.value)) + 2 * u * fabs(fresh_m) + BOUND_TINY;
-    const double v_error = v.value == 0 ? 0 : s->beta2 * (v.error + 2 * u * v.value) + 2 * u * fresh_v + BOUND_TINY;
+    const double g_of_m = (1 - s->beta1) * g, g_of_v = (1 - s->beta2) * g * g;
+    const double fresh_m = s->beta1 * m.value + g_of_m, fresh_v = s->beta2 * v.value + g_of_v;
+    const double m_error = m.value == 0 ? 0
+                                        : s->beta1 * (m.error + 2 * u * fabs(m.value)) + u * fabs(g_of_m) +
+                                              2 * u * fabs(fresh_m) + BOUND_TINY;
+    const double v_error =
+        v.value == 0 ? 0 : s->beta2 * (v.error + 2 * u * v.value) + u * g_of_v + 2 * u * fresh_v + BOUND_TINY;
     const double root = sqrt(fresh_v * s->c2), divisor = root + s->eps;
-    const double root_error = fresh_v == 0 ? 0 : root * ((v_error / fresh_v + 4 * u) / 2 + 3 * u) + 0x1p-63;
-    const double divisor_error = root_error + 2 * u * divisor;
+    const double root_error =
+        fresh_v == 0 ? 0 : root * ((v_error / fresh_v + 2 * u) / 2 + 3 * u) + 0x1p-63 * sqrt(s->c2);
+    const double divisor_error = root_error + 3 * u * divisor;
     const double update = s->lr * s->c1 * fresh_m / divisor;
-    const double update_error = s->lr * s->c1 / divisor * m_error + fabs(update) * (divisor_error / divisor + 9 * u);
+    const double update_error = s->lr * s->c1 / divisor * m_error + fabs(update) * (divisor_error / divisor + 8 * u);
     Bounded after;
     after.value = p - update - decay * p;
     after.error = update_error + 2 * u * fabs(p - update) + u * fabs(decay * p) + 2 * u * fabs(after.value);

@@ -21,26 +21,13 @@ MasterStore master_store(const Parameter &p) {
 
 namespace {
 
-// Entries of one launch's table: tables stay below 4 KiB, the limit of kernel parameters on older toolkits.
-constexpr int NORM_ENTRIES = 160;
-constexpr int MAXIMUM_ENTRIES = 480;
-constexpr int UPDATE_ENTRIES = 52;
+// Entries of one launch's table.
+constexpr int NORM_ENTRIES = 1024;
+constexpr int MAXIMUM_ENTRIES = 1024;
+constexpr int UPDATE_ENTRIES = 420;
 constexpr int64_t NORM_ELEMENTS = 65536;  // of a gradient, per block
 constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
-
-// The entry whose blocks include `block`; first_block has count + 1 rising values.
-__device__ inline int table_find(const int *first_block, int count, int block) {
-    int low = 0, high = count; // first_block[low] <= block < first_block[high]
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (first_block[middle] <= block)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 // --- the norm of the gradients ------------------------------------------------------------------------------
 struct NormTable {
@@ -51,7 +38,7 @@ struct NormTable {
     int count;
     double *partials; // of the first block of this launch
 };
-static_assert(sizeof(NormTable) <= 4096, "a table is a kernel parameter");
+static_assert(sizeof(NormTable) <= TABLE_BYTES, "a table is a kernel parameter");
 
 // Squares of 8 neighbours are added in FP32, the rest in FP64. Where FP32 is not wide enough, FP64 takes over.
 template <int V> __device__ inline double squares_of(const float x[V]) {
@@ -148,8 +135,12 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.t = state->t;
         const bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
         s.clip = clip ? state->grad_clip / state->grad_norm : 1.0f;
-        s.correction1 = (float)(1.0 / (1.0 - pow((double)s.beta1, (double)state->t)));
-        s.correction2 = (float)(1.0 / (1.0 - pow((double)s.beta2, (double)state->t)));
+        const double correction1 = 1.0 / (1.0 - pow((double)s.beta1, (double)state->t));
+        const double correction2 = 1.0 / (1.0 - pow((double)s.beta2, (double)state->t));
+        s.correction1 = (float)correction1;
+        s.correction2 = (float)correction2;
+        s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
+        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)), 0x1p-63f); // the root of the smallest normal number
     }
     *scalars = s;
 }
@@ -159,7 +150,7 @@ struct MaximumTable {
     uint32_t *maximum[MAXIMUM_ENTRIES];
     int count;
 };
-static_assert(sizeof(MaximumTable) <= 4096, "a table is a kernel parameter");
+static_assert(sizeof(MaximumTable) <= TABLE_BYTES, "a table is a kernel parameter");
 
 __global__ void maxima_clear_kernel(const __grid_constant__ MaximumTable table, const UpdateScalars *scalars) {
     if (scalars->skip || (int)threadIdx.x >= table.count) return;
@@ -193,7 +184,7 @@ struct UpdateTable {
     int count;
     const UpdateScalars *scalars;
 };
-static_assert(sizeof(UpdateTable) <= 4096, "a table is a kernel parameter");
+static_assert(sizeof(UpdateTable) <= TABLE_BYTES, "a table is a kernel parameter");
 
 // S is the type of the moments, G that of the gradient.
 template <MasterStore MASTER, typename S, typename G, int V> struct UpdateLoaded {
@@ -238,7 +229,7 @@ __device__ inline uint32_t update_apply(const UpdateEntry &e, const UpdateScalar
             p = bf16_decode(x.high.value[i]);
         else
             p = x.master.value[i];
-        p = adamw_element<true>(s, decay, grad[i], &m[i], &v[i], p);
+        p = adamw_element(s, decay, grad[i], &m[i], &v[i], p);
         master.value[i] = p;
         low.value[i] = (uint16_t)float_bits(p);
         if constexpr (MASTER == IN_VALUE_BF16)

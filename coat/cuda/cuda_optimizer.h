@@ -5,13 +5,30 @@
 
 constexpr int OPTIMIZER_THREADS = 256;
 
+// Lists of parameters travel as kernel parameters, in as few launches as their limit allows.
+constexpr size_t TABLE_BYTES = 32764;
+
+// The entry whose pieces of work include number `piece`; first_piece has count + 1 values that do not fall.
+__device__ static inline int table_find(const int *first_piece, int count, int piece) {
+    int low = 0, high = count; // first_piece[low] <= piece < first_piece[high]
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first_piece[middle] <= piece)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // What all elements of a step share, made once on the device.
 struct UpdateScalars {
     float lr, beta1, beta2, eps, weight_decay;
     float clip;                     // factor of the gradient
     float correction1, correction2; // 1 / (1 - beta^t) of the moments
-    uint64_t seed;                  // of stochastic rounding, with
-    int64_t t;                      // the number of this update
+    float rate, floor; // for moments in 8 bits: lr correction1 / sqrt(correction2), eps / sqrt(correction2)
+    uint64_t seed;     // of stochastic rounding, with
+    int64_t t;         // the number of this update
     int32_t skip;
 };
 
@@ -35,23 +52,25 @@ __device__ static inline float fast_sqrt(float x) {
     return y;
 }
 
-// One element: m and v become the fresh moments; returns the parameter after the step. Without EXACT, for moments that
-// are rounded to 8 bits anyway, root and quotient are the hardware's, good to 22 bits, the last sums are fused, and
-// instead of an eps below 2^-63 there is that: the hardware's root of a subnormal number is 0.
-template <bool EXACT>
+// One element: m and v become the fresh moments; returns the parameter after the step.
 __device__ static inline float adamw_element(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                              float p) {
     const float g = grad * s.clip;
     *m = s.beta1 * *m + (1.0f - s.beta1) * g;
     *v = s.beta2 * *v + (1.0f - s.beta2) * g * g;
-    if constexpr (EXACT) {
-        const float update = *m * s.correction1 / (sqrtf(*v * s.correction2) + s.eps);
-        return p - s.lr * update - decay * p;
-    } else {
-        const float divisor = fast_sqrt(*v * s.correction2) + fmaxf(s.eps, 0x1p-63f);
-        const float update = *m * fast_reciprocal(divisor);
-        return fmaf(-decay, p, fmaf(-(s.lr * s.correction1), update, p));
-    }
+    const float update = *m * s.correction1 / (sqrtf(*v * s.correction2) + s.eps);
+    return p - s.lr * update - decay * p;
+}
+
+// The same for moments that are rounded to 8 bits anyway, in fewer operations: m and v come multiplied by their betas,
+// sums are fused, and root and quotient are the hardware's, good to 22 bits. What it makes of a subnormal number is 0.
+__device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
+                                                   float p) {
+    const float g = grad * s.clip;
+    *m = fmaf(1.0f - s.beta1, g, *m);
+    *v = fmaf((1.0f - s.beta2) * g, g, *v);
+    const float update = *m * fast_reciprocal(fast_sqrt(*v) + s.floor);
+    return fmaf(-decay, p, fmaf(-s.rate, update, p));
 }
 
 // The step for all parameters whose moments are SCALE_EXPAND, as Parameter and Recipe say.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
 constexpr int CHUNK_BLOCKS_PER_SM = 5;            // 20 warps of 96 registers
-constexpr int ENTRIES = 34;
+constexpr int ENTRIES = 280;
 
 struct MomentEntry {
     void *value, *master;
@@ -31,7 +31,7 @@ struct MomentTable {
     const UpdateScalars *scalars;
     StepState *state;
 };
-static_assert(sizeof(MomentTable) <= 4096, "a table is a kernel parameter");
+static_assert(sizeof(MomentTable) <= TABLE_BYTES, "a table is a kernel parameter");
 
 // --- parameters ---------------------------------------------------------------------------------------------
 // A vector of parameters in full precision, as stored.
@@ -51,15 +51,7 @@ template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(c
     return p;
 }
 
-// Pairs of 16 bits: the lower halves of two words, or the upper.
-__device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
-    return __byte_perm(first, second, 0x5410);
-}
-__device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
-    return __byte_perm(first, second, 0x7632);
-}
-
-// In FP32; of split masters as master_join() does, two at a time.
+// In FP32; of split masters as master_join() does, which is to add the 16 lower bits as a signed number.
 template <MasterStore MASTER> __device__ inline void master_values(const MasterPack<MASTER> &p, float out[WIDTH]) {
     if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32) {
         unpack<WIDTH>(p.full, out);
@@ -69,10 +61,19 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
         if constexpr (MASTER == IN_SPLIT16) memcpy(low, &p.low, sizeof low);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            const uint32_t x = i % 2 ? upper_halves(low[i / 2], high[i / 2]) : lower_halves(low[i / 2], high[i / 2]);
-            out[i] = bits_float(MASTER == IN_SPLIT16 ? x - (x & 0x8000u) * 2 : x);
+            const uint32_t upper = i % 2 ? high[i / 2] & 0xffff0000u : high[i / 2] << 16;
+            const int32_t lower = i % 2 ? (int32_t)low[i / 2] >> 16 : (int16_t)low[i / 2];
+            out[i] = bits_float(upper + (uint32_t)lower);
         }
     }
+}
+
+// Pairs of 16 bits: the lower halves of two words, or the upper.
+__device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x7632);
 }
 
 // Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32
@@ -150,8 +151,8 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
     }
 
     float m[LANE_ELEMENTS], v[LANE_ELEMENTS];
-    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, a[0], k[0], FMT_E4M3), code[0], m);
-    decode_lane<SECOND, true>(tables, lane_group(tables, a[1], k[1], SECOND), code[1], v);
+    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, s.beta1 * a[0], k[0], FMT_E4M3), code[0], m);
+    decode_lane<SECOND, true>(tables, lane_group(tables, s.beta2 * a[1], k[1], SECOND), code[1], v);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
 #pragma unroll
@@ -161,7 +162,7 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
         master_values<MASTER>(master[j], p);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
-            p[i] = adamw_element<false>(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
+            p[i] = adamw_element_short(s, decay, g[i], &m[j * WIDTH + i], &v[j * WIDTH + i], p[i]);
         largest = __hmax2_nan(largest, master_write<MASTER>(e, s, first + j * GROUP_LANES * WIDTH, p));
     }
     if constexpr (MASTER != IN_VALUE) maximum_note(maximum, largest);
@@ -189,22 +190,44 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
     }
 }
 
-// Asks for a later chunk, that its loads find it in the L2 cache. Each array of it is contiguous.
-template <MasterStore MASTER, typename G> __device__ inline void prefetch_chunk(const MomentEntry &e, int64_t begin) {
-#if __CUDA_ARCH__ >= 900
-    const auto ask = [](const void *address, uint32_t bytes) {
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(address)), "r"(bytes));
+__device__ inline void prefetch_l2(const void *address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
+}
+
+// What a chunk reads, in lines of the L2 cache, of which a lane asks for one, of FP32 gradients for two: so the loads of
+// a later chunk find it there. Each array of a chunk is contiguous.
+constexpr int LINE_BYTES = 128;
+
+template <MasterStore MASTER, typename G> struct ChunkLines {
+    static constexpr int code = CHUNK / LINE_BYTES, grad = CHUNK * (int)sizeof(G) / LINE_BYTES,
+                         value = MASTER == IN_FP32    ? 0
+                                 : MASTER == IN_VALUE ? CHUNK * (int)sizeof(float) / LINE_BYTES
+                                                      : CHUNK * (int)sizeof(uint16_t) / LINE_BYTES,
+                         master = MASTER == IN_FP32      ? CHUNK * (int)sizeof(float) / LINE_BYTES
+                                  : MASTER == IN_SPLIT16 ? CHUNK * (int)sizeof(uint16_t) / LINE_BYTES
+                                                         : 0;
+    static constexpr int all = 2 * code + grad + value + master, per_lane = (all + WARP - 1) / WARP;
+};
+
+struct LaneLine {
+    const char *address; // in the entry's first chunk; NULL of a lane that has none
+    int64_t chunk_bytes; // from there to the next chunk's
+};
+
+template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(const MomentEntry &e, int line) {
+    using Lines = ChunkLines<MASTER, G>;
+    const auto inside = [&](const void *array, int lines) {
+        const LaneLine found = {(const char *)array + line * LINE_BYTES, lines * LINE_BYTES};
+        line -= lines;
+        return found;
     };
-    if (threadIdx.x % WARP != 0) return;
-    ask(e.code[0] + begin, CHUNK);
-    ask(e.code[1] + begin, CHUNK);
-    ask((const G *)e.grad + begin, CHUNK * sizeof(G));
-    if constexpr (MASTER == IN_VALUE) ask((const float *)e.value + begin, CHUNK * sizeof(float));
-    if constexpr (MASTER == IN_FP32) ask((const float *)e.master + begin, CHUNK * sizeof(float));
-    if constexpr (MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16)
-        ask((const uint16_t *)e.value + begin, CHUNK * sizeof(uint16_t));
-    if constexpr (MASTER == IN_SPLIT16) ask((const uint16_t *)e.master + begin, CHUNK * sizeof(uint16_t));
-#endif
+    LaneLine found = inside(e.code[0], Lines::code);
+    if (line >= 0) found = inside(e.code[1], Lines::code);
+    if (line >= 0) found = inside(e.grad, Lines::grad);
+    if (line >= 0) found = inside(e.value, Lines::value);
+    if (line >= 0) found = inside(e.master, Lines::master);
+    if (line >= 0) found.address = NULL;
+    return found;
 }
 
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
@@ -214,23 +237,32 @@ __global__ __launch_bounds__(CHUNK_THREADS,
     __shared__ uint32_t maxima[ENTRIES]; // of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
-    if (threadIdx.x < ENTRIES) maxima[threadIdx.x] = 0;
+    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) maxima[i] = 0;
     tables_fill<SECOND>(&tables);
-    constexpr int WARPS = CHUNK_THREADS / WARP;
+    constexpr int WARPS = CHUNK_THREADS / WARP, LINES = ChunkLines<MASTER, G>::per_lane;
     const int chunks = table.first[table.count];
-    int entry = 0;
+    int entry = -1;
+    LaneLine line[LINES];
     for (int chunk = (int)blockIdx.x * WARPS + (int)threadIdx.x / WARP; chunk < chunks;
          chunk += (int)gridDim.x * WARPS) {
-        while (chunk >= table.first[entry + 1]) entry++;
+        if (entry < 0 || chunk >= table.first[entry + 1]) {
+            entry = table_find(table.first, table.count, chunk);
+#pragma unroll
+            for (int i = 0; i < LINES; i++)
+                line[i] = lane_line<MASTER, G>(table.entry[entry], i * WARP + (int)threadIdx.x % WARP);
+        }
         const int next = chunk + (int)gridDim.x * WARPS;
-        if (next < table.first[entry + 1])
-            prefetch_chunk<MASTER, G>(table.entry[entry], (int64_t)(next - table.first[entry]) * CHUNK);
+        if (next < table.first[entry + 1]) {
+#pragma unroll
+            for (int i = 0; i < LINES; i++)
+                if (line[i].address) prefetch_l2(line[i].address + (next - table.first[entry]) * line[i].chunk_bytes);
+        }
         update_chunk<MASTER, G, SECOND, STOCHASTIC>(table, scalars, &tables, table.entry[entry],
                                                     (int64_t)(chunk - table.first[entry]) * CHUNK, &maxima[entry]);
     }
     __syncthreads();
-    const int i = (int)threadIdx.x;
-    if (i < table.count && table.entry[i].maximum && maxima[i]) atomicMax(table.entry[i].maximum, maxima[i] << 16);
+    for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS)
+        if (table.entry[i].maximum && maxima[i]) atomicMax(table.entry[i].maximum, maxima[i] << 16);
 }
 
 // --- what is left of a parameter ----------------------------------------------------------------------------
@@ -282,12 +314,11 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     const UpdateScalars s = *table.scalars;
     const int warp = ((int)blockIdx.x * OPTIMIZER_THREADS + (int)threadIdx.x) / WARP, lane = (int)threadIdx.x % WARP;
     if (s.skip || warp >= table.first[table.count]) return;
-    int entry = 0;
-    while (warp >= table.first[entry + 1]) entry++;
+    const int entry = table_find(table.first, table.count, warp);
     const MomentEntry &e = table.entry[entry];
     const int64_t at = e.chunks * (CHUNK / GROUP) + warp - table.first[entry], begin = at * GROUP + lane;
-    const MomentGroup old_m = moment_group(e.scale[0][at], e.exponent[0][at], FMT_E4M3);
-    const MomentGroup old_v = moment_group(e.scale[1][at], e.exponent[1][at], table.second);
+    const MomentGroup old_m = moment_group(s.beta1 * e.scale[0][at], e.exponent[0][at], FMT_E4M3);
+    const MomentGroup old_v = moment_group(s.beta2 * e.scale[1][at], e.exponent[1][at], table.second);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     float m[GROUP / WARP] = {}, v[GROUP / WARP] = {};
     uint32_t largest = 0;
@@ -297,7 +328,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
         m[i] = moment_decode(e.code[0][index], old_m, FMT_E4M3);
         v[i] = moment_decode(e.code[1][index], old_v, table.second);
         const float grad = (float)((const G *)e.grad)[index];
-        const float p = adamw_element<false>(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index));
+        const float p = adamw_element_short(s, decay, grad, &m[i], &v[i], rest_load<MASTER>(e, index));
         largest = max(largest, rest_store<MASTER>(e, s, index, p));
     }
     largest = __reduce_max_sync(ALL_LANES, largest);

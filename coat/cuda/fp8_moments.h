@@ -96,12 +96,14 @@ struct LaneExtremes {
 
 __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS], bool signed_values) {
     LaneExtremes e = {};
+    uint32_t below = UINT32_MAX; // the smallest, less 1: zeros count last
 #pragma unroll
     for (int i = 0; i < LANE_ELEMENTS; i++) {
         const uint32_t bits = signed_values ? float_bits(x[i]) & 0x7fffffffu : float_bits(x[i]);
         e.largest = max(e.largest, bits);
-        e.negated = max(e.negated, 0u - bits);
+        below = __viaddmin_u32(bits, UINT32_MAX, below);
     }
+    e.negated = ~below;
     return e;
 }
 
@@ -143,7 +145,7 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
 // Where |x| lies among the codes, moment_position() for elements that are 0 or normal; what rounding leaves above F
 // saturates there.
 template <Format FORMAT> __device__ static inline float lane_position(float x, float k, float log2_a) {
-    return moment_largest(FORMAT) * element_exp2(k * (fast_log2(fabsf(x)) - log2_a));
+    return element_position(fast_log2(fabsf(x)) - log2_a, k, FORMAT);
 }
 
 template <Format FORMAT, bool SECOND, bool FLOORS>
