@@ -129,10 +129,10 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
     c->grad_clip = (float)r->adamw[5];
 }
 
-// The mean loss of the batch, and its gradients where they are wanted.
-static double reference_pass(Model *m, const Reference *r, bool backward) {
+// The mean loss of the batch, and its gradients where they are wanted. `update` is the number of the update that follows, whose rate is its share of the largest.
+static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
     float scale = 1.0f / (float)(r->B * r->T);
-    step_begin(m, m->config.lr);
+    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr);
     batch_upload(m, r->B, r->T, r->tokens, r->targets);
     if (backward) {
         micro_step(m, scale, false, true);
@@ -237,13 +237,13 @@ static void compare_on(const Reference *r, DeviceKind device, bool bf16) {
     create_for_reference(&m, r, bf16, device);
     device_called(&m, called, sizeof called);
     snprintf(where, sizeof where, "%s %s", called, bf16 ? "bf16" : "fp32");
-    double loss = reference_pass(&m, r, true), error = fabs(loss - *r->loss);
+    double loss = reference_pass(&m, r, 1, true), error = fabs(loss - *r->loss);
     snprintf(name, sizeof name, "%s: loss %.7f, PyTorch's %.7f, difference %.1e", where, loss, *r->loss, error);
     check(error < limit.loss, name);
     check_tensors(&m, r, where, "gradient", limit.gradient, gradient_error);
     for (int i = 1; i <= r->update_count; i++) {
         step_end(&m);
-        loss = reference_pass(&m, r, i < r->update_count);
+        loss = reference_pass(&m, r, i + 1, i < r->update_count);
         const double expected = r->losses[bf16][i];
         error = fabs(loss - expected);
         snprintf(name, sizeof name, "%s: loss after %d update%s %.7f, PyTorch's%s %.7f, difference %.1e", where, i,

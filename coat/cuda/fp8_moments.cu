@@ -1,13 +1,18 @@
 // The AdamW step on 8-bit moments with dynamic range expansion (COAT: optimizer states): one read and one write of
 // every state, gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per
-// element, and 10 bytes each way per group of 128. A warp has four groups at a time; fp8_moments.h says what its lanes
-// do.
+// element, and 10 bytes each way per group of 128. A warp has four groups at a time, a chunk; fp8_moments.h says what its
+// lanes do.
 #include "fp8_moments.h"
 
 namespace {
 
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
-constexpr int CHUNK_BLOCKS_PER_SM = 5;            // 20 warps of 96 registers
+constexpr int RUN = WARP / (CHUNK / GROUP);       // chunks one after the other: a group for each lane
+
+// Resident blocks per multiprocessor: where memory is the limit, more of them only get in each other's way there.
+template <MasterStore MASTER, bool STOCHASTIC>
+constexpr int CHUNK_BLOCKS = STOCHASTIC || MASTER == IN_VALUE_BF16 ? 5 : 4;
+
 constexpr int ENTRIES = 280;
 
 struct MomentEntry {
@@ -24,7 +29,7 @@ struct MomentEntry {
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    int first[ENTRIES + 1]; // piece of work, of one warp, of each entry; and their sum
+    int first[ENTRIES + 1]; // piece of work, a run of one warp, of each entry; and their sum
     int count;
     bool expand, stochastic;
     Format second; // of v
@@ -121,23 +126,49 @@ __device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
 }
 
 // --- whole chunks -------------------------------------------------------------------------------------------
+// Of a run's groups one for each lane: what is so small is read and written once for a whole run, in whole lines.
+struct RunGroups {
+    float a[2]; // of m and v
+    uint32_t k; // of m in the lowest byte, of v in the next
+};
+
+__device__ inline RunGroups groups_load(const MomentEntry &e, int64_t group, bool inside) {
+    RunGroups x = {};
+    if (!inside) return x;
+    x.a[0] = e.scale[0][group];
+    x.a[1] = e.scale[1][group];
+    x.k = (uint32_t)e.exponent[0][group] | (uint32_t)e.exponent[1][group] << 8;
+    return x;
+}
+
+__device__ inline void groups_store(const MomentEntry &e, int64_t group, bool inside, RunGroups x, StepState *state) {
+    if (!inside) return;
+    e.scale[0][group] = x.a[0];
+    e.scale[1][group] = x.a[1];
+    e.exponent[0][group] = (uint8_t)x.k;
+    e.exponent[1][group] = (uint8_t)(x.k >> 8);
+    if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
+}
+
+// Those of another lane.
+__device__ inline RunGroups groups_of_lane(RunGroups x, int lane) {
+    x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
+    x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);
+    x.k = __shfl_sync(ALL_LANES, x.k, lane);
+    return x;
+}
+
+// `old` is the group of this lane's elements; returns it as it is after the step.
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
-__device__ inline void update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
-                                    const MomentEntry &e, int64_t begin, uint32_t *maximum) {
-    const int lane = (int)threadIdx.x % WARP, in_group = lane % GROUP_LANES;
-    const int64_t group = begin / GROUP + lane / GROUP_LANES, first = group * GROUP + in_group * WIDTH;
+__device__ inline RunGroups update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
+                                         const MomentEntry &e, int64_t begin, RunGroups old, uint32_t *maximum) {
+    const int lane = (int)threadIdx.x % WARP;
+    const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
     // all loads before the first use
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
-    float a[2];
-    uint32_t k[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        a[i] = e.scale[i][group];
-        k[i] = e.exponent[i][group];
-    }
 #pragma unroll
     for (int j = 0; j < SPANS; j++) {
         const int64_t at = first + j * GROUP_LANES * WIDTH;
@@ -151,8 +182,8 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
     }
 
     float m[LANE_ELEMENTS], v[LANE_ELEMENTS];
-    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, s.beta1 * a[0], k[0], FMT_E4M3), code[0], m);
-    decode_lane<SECOND, true>(tables, lane_group(tables, s.beta2 * a[1], k[1], SECOND), code[1], v);
+    decode_lane<FMT_E4M3, false>(tables, lane_group(tables, s.beta1 * old.a[0], old.k & 0xffu, FMT_E4M3), code[0], m);
+    decode_lane<SECOND, true>(tables, lane_group(tables, s.beta2 * old.a[1], old.k >> 8, SECOND), code[1], v);
     const float decay = e.decay ? s.lr * s.weight_decay : 0.0f;
     __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
 #pragma unroll
@@ -182,12 +213,8 @@ __device__ inline void update_chunk(const MomentTable &table, const UpdateScalar
             memcpy(&codes, &code[i][j * WIDTH / 4], sizeof codes);
             store(e.code[i] + first + j * GROUP_LANES * WIDTH, codes);
         }
-        if (in_group == i) { // one lane for m, the next for v
-            e.scale[i][group] = fresh[i].a;
-            e.exponent[i][group] = fresh[i].k_16ths;
-            if (!(fresh[i].a < INFINITY)) table.state->nonfinite = 1;
-        }
     }
+    return {{fresh[0].a, fresh[1].a}, fresh[0].k_16ths | (uint32_t)fresh[1].k_16ths << 8};
 }
 
 __device__ inline void prefetch_l2(const void *address) {
@@ -231,34 +258,46 @@ template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(c
 }
 
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
-__global__ __launch_bounds__(CHUNK_THREADS,
-                             CHUNK_BLOCKS_PER_SM) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
+__global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) void adamw_moments_kernel(
+    const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
     __shared__ uint32_t maxima[ENTRIES]; // of this block's chunks
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) maxima[i] = 0;
     tables_fill<SECOND>(&tables);
-    constexpr int WARPS = CHUNK_THREADS / WARP, LINES = ChunkLines<MASTER, G>::per_lane;
-    const int chunks = table.first[table.count];
+    constexpr int LINES = ChunkLines<MASTER, G>::per_lane;
+    const int lane = (int)threadIdx.x % WARP, runs = table.first[table.count];
+    const int stride = (int)gridDim.x * (CHUNK_THREADS / WARP);
     int entry = -1;
     LaneLine line[LINES];
-    for (int chunk = (int)blockIdx.x * WARPS + (int)threadIdx.x / WARP; chunk < chunks;
-         chunk += (int)gridDim.x * WARPS) {
-        if (entry < 0 || chunk >= table.first[entry + 1]) {
-            entry = table_find(table.first, table.count, chunk);
+    for (int run = ((int)blockIdx.x * CHUNK_THREADS + (int)threadIdx.x) / WARP; run < runs; run += stride) {
+        if (entry < 0 || run >= table.first[entry + 1]) {
+            entry = table_find(table.first, table.count, run);
 #pragma unroll
-            for (int i = 0; i < LINES; i++)
-                line[i] = lane_line<MASTER, G>(table.entry[entry], i * WARP + (int)threadIdx.x % WARP);
+            for (int i = 0; i < LINES; i++) line[i] = lane_line<MASTER, G>(table.entry[entry], i * WARP + lane);
         }
-        const int next = chunk + (int)gridDim.x * WARPS;
-        if (next < table.first[entry + 1]) {
+        const MomentEntry &e = table.entry[entry];
+        const int chunks = (int)e.chunks, begin = (run - table.first[entry]) * RUN, end = min(begin + RUN, chunks);
+        const int64_t group = (int64_t)begin * (CHUNK / GROUP) + lane;
+        const bool inside = begin + lane / (CHUNK / GROUP) < end;
+        RunGroups groups = groups_load(e, group, inside);
+        for (int chunk = begin; chunk < end; chunk++) {
+            const int next = chunk + 1 < end ? chunk + 1 : begin + stride * RUN;
+            if (next < chunks) {
 #pragma unroll
-            for (int i = 0; i < LINES; i++)
-                if (line[i].address) prefetch_l2(line[i].address + (next - table.first[entry]) * line[i].chunk_bytes);
+                for (int i = 0; i < LINES; i++)
+                    if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
+            }
+            const int here = (chunk - begin) * (CHUNK / GROUP); // the lane of the chunk's first group
+            const RunGroups fresh =
+                groups_of_lane(update_chunk<MASTER, G, SECOND, STOCHASTIC>(
+                                   table, scalars, &tables, e, (int64_t)chunk * CHUNK,
+                                   groups_of_lane(groups, here + lane / GROUP_LANES), &maxima[entry]),
+                               lane % (CHUNK / GROUP) * GROUP_LANES);
+            if (lane / (CHUNK / GROUP) == chunk - begin) groups = fresh;
         }
-        update_chunk<MASTER, G, SECOND, STOCHASTIC>(table, scalars, &tables, table.entry[entry],
-                                                    (int64_t)(chunk - table.first[entry]) * CHUNK, &maxima[entry]);
+        groups_store(e, group, inside, groups, table.state);
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS)
@@ -375,12 +414,12 @@ MomentEntry entry_of(const Parameter &p) {
     return e;
 }
 
-// Numbers the warps' pieces of work through: chunks, or groups of what is left. Returns how many there are.
+// Numbers the warps' pieces of work through: runs of chunks, or groups of what is left. Returns how many there are.
 int count_pieces(MomentTable *table, bool rest) {
     for (int i = 0; i < table->count; i++) {
         const MomentEntry &e = table->entry[i];
         const int64_t groups = ceil_div(e.elements, GROUP) - e.chunks * (CHUNK / GROUP);
-        table->first[i + 1] = table->first[i] + (int)(rest ? groups : e.chunks);
+        table->first[i + 1] = table->first[i] + (int)(rest ? groups : ceil_div(e.chunks, RUN));
     }
     return table->first[table->count];
 }
@@ -395,10 +434,10 @@ template <MasterStore MASTER, typename G> void rest_launch(cudaStream_t stream, 
 
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
 void chunks_launch(const CudaBackend *backend, MomentTable *table) {
-    const int chunks = count_pieces(table, false);
-    if (chunks == 0) return;
-    const int64_t blocks = ceil_div(chunks, CHUNK_THREADS / WARP);
-    const int64_t most = (int64_t)backend->sm_count * CHUNK_BLOCKS_PER_SM;
+    const int runs = count_pieces(table, false);
+    if (runs == 0) return;
+    const int64_t blocks = ceil_div(runs, CHUNK_THREADS / WARP);
+    const int64_t most = (int64_t)backend->sm_count * CHUNK_BLOCKS<MASTER, STOCHASTIC>;
     adamw_moments_kernel<MASTER, G, SECOND, STOCHASTIC>
         <<<grid_of(blocks < most ? blocks : most), CHUNK_THREADS, 0, backend->stream>>>(*table);
     LAUNCH_CHECK("adamw_moments_kernel");
