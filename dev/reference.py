@@ -2,7 +2,7 @@
 """Writes a GPT-2 with random weights, one batch, and what PyTorch makes of it: loss, gradients, ten updates.
 
     python3 dev/reference.py FOLDER [--tokens zipf|uniform|FILE] [--layers 12 --heads 12 --channels 768 --vocab 50257
-                                    --batch 4 --length 128] [--updates 10 --lr 2e-4]
+                                    --batch 4 --length 128] [--updates 10 --lr 1e-4]
     ./test_gpt2_cpu --reference FOLDER      on the CPU
     ./test_gpt2 --reference FOLDER          on the CPU, then on the GPU
 
@@ -147,7 +147,7 @@ def main():
     for name, default in dict(layers=12, heads=12, channels=768, vocab=50257, positions=1024, batch=4, length=128,
                               seed=1, updates=10).items():
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--lr", type=float, default=2e-4)
+    parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--tokens", default="zipf")
     a = parser.parse_args()
     weights = make_weights(a)

@@ -153,16 +153,18 @@ typedef struct {
     double updates;  // relative error of a tensor's way
 } ReferenceLimits;
 
-// Of updates, measured on the CPU with 3 layers of 192 channels, a vocabulary of 2000, 4 x 128 tokens with text's
-// frequencies and ten updates at reference.py's rate:
-//   FP32  losses 5e-8; ways 2e-6 to 1.5e-5, and 1.6e-4 those of the norms' weights: they are near 1, where FP32 rounds
-//         by 6e-8, and go 1e-3 far. Without the decay wte's is 2.6e-3, with an eps of 1e-7 3.2e-3: both are found.
-//   BF16  losses 2e-4 from PyTorch's with weights rounded to BF16 in its passes (1e-2 from those with weights that are
-//         not: that rounding is most of the difference); ways 2.6e-2, and 0.24 without clipping.
+// Of updates, measured on the CPU with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x 128
+// tokens with text's frequencies and ten updates at reference.py's rates:
+//   FP32  losses 5e-8 and 2e-6; ways 2e-6 to 1.5e-5 and to 5e-5, but 1.6e-4 and 3e-4 those of the norms' weights: they
+//         are near 1, where FP32 rounds by 6e-8, and go 1e-3 far. Without the decay wte's is 2.6e-3, with an eps of 1e-7
+//         3.2e-3: both are found.
+//   BF16  losses 2e-4 and 1.1e-2 (124M's jump with gradients of norm 29) from PyTorch's with weights rounded to BF16 in
+//         its passes, where most of the difference from FP32 comes from (1e-2 with 3 layers, 1.2 with 124M's shape); ways
+//         2.6e-2, and 0.24 without clipping.
 // dev/NOTES.md has the gradients' errors in BF16; on uniformly random tokens they are beyond this limit.
 static const ReferenceLimits reference_limits[2] = {
     {1e-5, 1e-4, 1e-5, 5e-4}, // FP32
-    {1e-2, 1e-2, 3e-3, 1e-1}, // BF16
+    {1e-2, 1e-2, 3e-2, 1e-1}, // BF16
 };
 
 // "cpu", or the GPU's name
@@ -183,20 +185,25 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
     return error;
 }
 
-// Of the way that a parameter went, which is less than its value: ||have - expected|| / ||expected - start||. In the
-// master weights, where there are any. The keys' bias is left out: it moves all scores of a query alike and its
-// gradient is 0; what is computed of it is rounding, and AdamW makes whole steps of that.
+// Of the way that a parameter went, which is less than its value: ||have - expected|| / ||expected - start||, less what
+// the master's rounding in each update may make of it: 2^-25 of the value, which counts where a norm's weights near 1 go
+// 1e-3 far. In the master weights, where there are any. The keys' bias is left out: it moves all scores of a query alike
+// and its gradient is 0; what is computed of it is rounding, and AdamW makes whole steps of that.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];
     size_t n;
     double *have = hugging_face_layout(m, p->master.data ? p->master : p->weight.value, id, &n);
     double *expected = read_parameter(&r->updates, id, layer, n), *start = read_parameter(&r->weights, id, layer, n);
+    double value_sq = 0, way_sq = 0;
     for (size_t j = 0; j < n; j++) {
         bool key = id == QKVB && j / (n / 3) == 1;
         have[j] = key ? 0.0 : have[j] - start[j];
         expected[j] = key ? 0.0 : expected[j] - start[j];
+        value_sq += start[j] * start[j];
+        way_sq += expected[j] * expected[j];
     }
-    double error = relative_error(have, expected, n);
+    double rounding = r->update_count * 0x1p-25 * sqrt(value_sq / way_sq);
+    double error = fmax(0, relative_error(have, expected, n) - rounding);
     free(start);
     free(expected);
     free(have);
