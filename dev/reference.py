@@ -13,10 +13,11 @@ plain PyTorch, so that it is an independent second opinion. Needs torch and safe
 
 updates.safetensors holds the updates, all of them with the same batch, in FP64 by torch.optim.AdamW after
 torch.nn.utils.clip_grad_norm_: losses (updates + 1,) F64, after 0, 1, ... updates; every parameter after the last of
-them, in FP32 under its own name; losses_bf16 (updates + 1,), of the same training with passes that see the weights
-rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were made with: lr,
-beta1, beta2, eps, weight decay, and the gradients' largest norm. The rate rises evenly to lr. It is as large as the weights, 0.5 GB at 124M, where
-twice ten updates take some minutes of a CPU and 8 GB of memory; --updates 0 leaves it out.
+them, in FP32 under its own name; both again under bf16.losses and bf16.NAME, of the same training with passes that see
+the weights rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were made
+with: lr, beta1, beta2, eps, weight decay, and the gradients' largest norm. The rate rises evenly to lr. It is twice as
+large as the weights, 1 GB at 124M, where twice ten updates take some minutes of a CPU and 8 GB of memory; --updates 0
+leaves it out.
 
 --tokens FILE takes the batch from the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens).
 """
@@ -132,12 +133,12 @@ def train(a, weights, tokens, targets, rounded):
 
 
 def make_updates(a, weights, tokens, targets):
-    losses, parameters = train(a, weights, tokens, targets, False)
-    out = {name: t.detach().float().contiguous() for name, t in parameters.items()}
-    del parameters
-    out["losses"] = losses
-    out["losses_bf16"], _ = train(a, weights, tokens, targets, True)
-    out["adamw"] = torch.tensor([a.lr, *BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM], dtype=torch.float64)
+    out = {"adamw": torch.tensor([a.lr, *BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM], dtype=torch.float64)}
+    for rounded in (False, True):
+        prefix = "bf16." if rounded else ""
+        out[prefix + "losses"], parameters = train(a, weights, tokens, targets, rounded)
+        out.update({prefix + name: t.detach().float().contiguous() for name, t in parameters.items()})
+        del parameters
     return out
 
 

@@ -31,10 +31,11 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
     return data;
 }
 
-// A parameter's values or gradient from a file, under Hugging Face's name.
-static double *read_parameter(const SafeFile *file, TensorId id, int layer, size_t count) {
-    char name[128];
-    snprintf(name, sizeof name, tensor_row(id)->hf_name, layer);
+// A parameter's values or gradient from a file, under Hugging Face's name behind `prefix`.
+static double *read_parameter(const SafeFile *file, const char *prefix, TensorId id, int layer, size_t count) {
+    char hf_name[128], name[160];
+    snprintf(hf_name, sizeof hf_name, tensor_row(id)->hf_name, layer);
+    snprintf(name, sizeof name, "%s%s", prefix, hf_name);
     float *values = (float *)read_tensor(file, name, DTYPE_F32, count);
     double *out = (double *)xmalloc(count * sizeof *out);
     for (size_t i = 0; i < count; i++) out[i] = values[i];
@@ -73,7 +74,7 @@ static void reference_open(Reference *r, const char *folder) {
     if (!losses || losses->rank != 1 || losses->shape[0] < 2)
         fatal(EXIT_DATA, "%s: no losses (updates + 1)", r->updates.path);
     r->update_count = (int)losses->shape[0] - 1;
-    const char *names[2] = {"losses", "losses_bf16"};
+    const char *names[2] = {"losses", "bf16.losses"};
     for (int i = 0; i < 2; i++)
         r->losses[i] = (double *)read_tensor(&r->updates, names[i], DTYPE_F64, (size_t)r->update_count + 1);
     r->adamw = (double *)read_tensor(&r->updates, "adamw", DTYPE_F64, 6);
@@ -178,7 +179,7 @@ static void device_called(Model *m, char *name, size_t size) {
 static double gradient_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     size_t n;
     double *have = hugging_face_layout(m, m->parameters[i].grad, id, &n);
-    double *expected = read_parameter(&r->gradients, id, layer, n);
+    double *expected = read_parameter(&r->gradients, "", id, layer, n);
     double error = relative_error(have, expected, n);
     free(expected);
     free(have);
@@ -193,7 +194,9 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     const Parameter *p = &m->parameters[i];
     size_t n;
     double *have = hugging_face_layout(m, p->master.data ? p->master : p->weight.value, id, &n);
-    double *expected = read_parameter(&r->updates, id, layer, n), *start = read_parameter(&r->weights, id, layer, n);
+    const char *training = m->config.recipe.precision == PRECISION_FP32 ? "" : "bf16.";
+    double *expected = read_parameter(&r->updates, training, id, layer, n);
+    double *start = read_parameter(&r->weights, "", id, layer, n);
     double value_sq = 0, way_sq = 0;
     for (size_t j = 0; j < n; j++) {
         bool key = id == QKVB && j / (n / 3) == 1;
