@@ -156,15 +156,13 @@ typedef struct {
 
 // Of updates, measured on the CPU with 3 layers of 192 channels and a vocabulary of 2000, and with 124M's shape, on 4 x 128
 // tokens with text's frequencies and ten updates at reference.py's rates:
-//   FP32  losses 5e-8 and 2e-6; ways 2e-6 to 1.5e-5 and to 5e-5, but 1.6e-4 and 3e-4 those of the norms' weights: they
-//         are near 1, where FP32 rounds by 6e-8, and go 1e-3 far. Without the decay wte's is 2.6e-3, with an eps of 1e-7
-//         3.2e-3: both are found.
-//   BF16  losses 2e-4 and 1.1e-2 (124M's jump with gradients of norm 29) from PyTorch's with weights rounded to BF16 in
-//         its passes, where most of the difference from FP32 comes from (1e-2 with 3 layers, 1.2 with 124M's shape); ways
-//         2.6e-2, and 0.24 without clipping.
+//   FP32  losses 5e-8 and 2e-6; ways within what the masters' rounding explains. Without the decay wte's is 2.6e-3 off,
+//         with an eps of 1e-7 3.2e-3: both are found.
+//   BF16  from PyTorch with weights rounded to BF16 in its passes: losses 2e-4 and 8e-3, ways 9e-3 and 3.4e-2, and 0.24
+//         without clipping.
 // dev/NOTES.md has the gradients' errors in BF16; on uniformly random tokens they are beyond this limit.
 static const ReferenceLimits reference_limits[2] = {
-    {1e-5, 1e-4, 1e-5, 5e-4}, // FP32
+    {1e-5, 1e-4, 1e-5, 1e-4}, // FP32
     {1e-2, 1e-2, 3e-2, 1e-1}, // BF16
 };
 
