@@ -8,8 +8,8 @@
 #include "update_bound.h"
 
 #define CHECK_GROUP 128
-#define CHECK_TENSORS 9 // at most
-#define CHECK_STEPS 4   // at most
+#define CHECK_TENSORS 440 // at most
+#define CHECK_STEPS 4     // at most
 
 // One storage of the states.
 typedef struct {

@@ -14,8 +14,8 @@ plain PyTorch, so that it is an independent second opinion. Needs torch and safe
 updates.safetensors holds the updates, all of them with the same batch, in FP64 by torch.optim.AdamW after
 torch.nn.utils.clip_grad_norm_: losses (updates + 1,) F64, after 0, 1, ... updates; every parameter after the last of
 them, in FP32 under its own name; both again under bf16.losses and bf16.NAME, of the same training with passes that see
-the weights rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were made
-with: lr, beta1, beta2, eps, weight decay, and the gradients' largest norm. The rate rises evenly to lr. It is twice as
+the weights rounded to BF16, as those of a program with master weights do; and adamw (6,) F64, what the updates were
+made with: lr, beta1, beta2, eps, weight decay, and the gradients' largest norm. The rate rises evenly to lr. It is twice as
 large as the weights, 1 GB at 124M, where twice ten updates take some minutes of a CPU and 8 GB of memory; --updates 0
 leaves it out.
 
@@ -98,8 +98,9 @@ def loss_of(a, w, tokens, targets):
 
 
 # The usual settings of training a GPT-2, with a rate that rises to --lr over the updates. (Without that, AdamW's first
-# steps, whole ones for gradients that are rounding alone, make a course that no two precisions share: at a constant 1e-4
-# 124M's losses on random tokens differ by 2e-5 in FP32 and 7e-2 in BF16 after eight.) The test takes them from the file.
+# steps, whole ones for gradients that are rounding alone, make a course that no two precisions share: at a constant
+# 1e-4 124M's losses on random tokens differ by 2e-5 in FP32 and 7e-2 in BF16 after eight.) The test takes them from the
+# file.
 BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 
 

@@ -10,8 +10,8 @@
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n = 1 power and 1 product by it; 3 where the group is deep
-// Moments. The gradient and its products are the same bits on both sides, and so are the fresh moments of old ones that
-// are 0. Else the GPU decodes with beta a in a's place, and fuses the last product of the gradient with the sum:
+// Moments. The clipped gradient g and (1 - beta2) g are the same bits on both sides, and so are the fresh moments of
+// old ones that are 0. Else the GPU decodes with beta a in a's place, and fuses the last product with the sum:
 //   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // The first is not small beside m' where beta1 m and (1 - beta1) g nearly cancel: d(m') / |m'| has no bound, but d(m')
@@ -87,7 +87,7 @@ static inline Bounded update_bound(const BoundStep *s, bool decays, double p, do
         v.value == 0 ? 0 : s->beta2 * (v.error + 2 * u * v.value) + u * g_of_v + 2 * u * fresh_v + BOUND_TINY;
     const double root = sqrt(fresh_v * s->c2), divisor = root + s->eps;
     const double root_error =
-        fresh_v == 0 ? 0 : root * ((v_error / fresh_v + 2 * u) / 2 + 3 * u) + 0x1p-63 * sqrt(s->c2);
+        (fresh_v == 0 ? 0 : root * ((v_error / fresh_v + 2 * u) / 2 + 3 * u)) + 0x1p-63 * sqrt(s->c2);
     const double divisor_error = root_error + 3 * u * divisor;
     const double update = s->lr * s->c1 * fresh_m / divisor;
     const double update_error = s->lr * s->c1 / divisor * m_error + fabs(update) * (divisor_error / divisor + 8 * u);

@@ -9,6 +9,23 @@ typedef __nv_bfloat16 bf16;
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+// --- tables of parameters -----------------------------------------------------------------------------------
+// Lists of parameters travel as arguments of kernels, in as few launches as the limit of those allows.
+constexpr size_t TABLE_BYTES = 32764;
+
+// The entry whose pieces of work include number `piece`; first_piece has count + 1 values that do not fall.
+__device__ static inline int table_find(const int *first_piece, int count, int piece) {
+    int low = 0, high = count; // first_piece[low] <= piece < first_piece[high]
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (first_piece[middle] <= piece)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // --- values as they lie in memory ---------------------------------------------------------------------------
 // V consecutive values of T (BF16 or FP32), moved in accesses of up to 16 bytes. V is 8 (4 in the optimizer), or
 // 1 for shapes that do not divide by 8.

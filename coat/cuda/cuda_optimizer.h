@@ -5,22 +5,6 @@
 
 constexpr int OPTIMIZER_THREADS = 256;
 
-// Lists of parameters travel as kernel parameters, in as few launches as their limit allows.
-constexpr size_t TABLE_BYTES = 32764;
-
-// The entry whose pieces of work include number `piece`; first_piece has count + 1 values that do not fall.
-__device__ static inline int table_find(const int *first_piece, int count, int piece) {
-    int low = 0, high = count; // first_piece[low] <= piece < first_piece[high]
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (first_piece[middle] <= piece)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 // What all elements of a step share, made once on the device.
 struct UpdateScalars {
     float lr, beta1, beta2, eps, weight_decay;
@@ -63,7 +47,7 @@ __device__ static inline float adamw_element(const UpdateScalars &s, float decay
 }
 
 // The same for moments that are rounded to 8 bits anyway, in fewer operations: m and v come multiplied by their betas,
-// sums are fused, and root and quotient are the hardware's, good to 22 bits. What it makes of a subnormal number is 0.
+// sums are fused, and root and reciprocal are the hardware's (2^-23); the root of a subnormal number is 0.
 __device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                                    float p) {
     const float g = grad * s.clip;

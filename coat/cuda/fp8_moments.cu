@@ -1,7 +1,7 @@
 // The AdamW step on 8-bit moments with dynamic range expansion (COAT: optimizer states): one read and one write of
 // every state, gradient and parameter. With BF16 gradients and split masters that is 8 bytes read and 6 written per
-// element, and 10 bytes each way per group of 128. A warp has four groups at a time, a chunk; fp8_moments.h says what its
-// lanes do.
+// element, and 10 bytes each way per group of 128. A warp has four groups at a time, a chunk; fp8_moments.h says what
+// its lanes do.
 #include "fp8_moments.h"
 
 namespace {
@@ -9,7 +9,8 @@ namespace {
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // elements of a warp at a time
 constexpr int RUN = WARP / (CHUNK / GROUP);       // chunks one after the other: a group for each lane
 
-// Resident blocks per multiprocessor: where memory is the limit, more of them only get in each other's way there.
+// Resident blocks per multiprocessor. Drawing random numbers for each element is arithmetic, which more warps hide;
+// elsewhere memory is the limit, and more warps only get in each other's way there.
 template <MasterStore MASTER, bool STOCHASTIC>
 constexpr int CHUNK_BLOCKS = STOCHASTIC || MASTER == IN_VALUE_BF16 ? 5 : 4;
 
@@ -29,7 +30,7 @@ struct MomentEntry {
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    int first[ENTRIES + 1]; // piece of work, a run of one warp, of each entry; and their sum
+    int first[ENTRIES + 1]; // piece of work of each entry, a warp's run or (of what is left) group; and their sum
     int count;
     bool expand, stochastic;
     Format second; // of v
@@ -126,32 +127,32 @@ __device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
 }
 
 // --- whole chunks -------------------------------------------------------------------------------------------
-// Of a run's groups one for each lane: what is so small is read and written once for a whole run, in whole lines.
-struct RunGroups {
+// A group of a run, one for each lane: what is so small is read and written once for a whole run, in whole lines.
+struct RunGroup {
     float a[2]; // of m and v
     uint32_t k; // of m in the lowest byte, of v in the next
 };
 
-__device__ inline RunGroups groups_load(const MomentEntry &e, int64_t group, bool inside) {
-    RunGroups x = {};
+__device__ inline RunGroup group_load(const MomentEntry &e, int64_t at, bool inside) {
+    RunGroup x = {};
     if (!inside) return x;
-    x.a[0] = e.scale[0][group];
-    x.a[1] = e.scale[1][group];
-    x.k = (uint32_t)e.exponent[0][group] | (uint32_t)e.exponent[1][group] << 8;
+    x.a[0] = e.scale[0][at];
+    x.a[1] = e.scale[1][at];
+    x.k = (uint32_t)e.exponent[0][at] | (uint32_t)e.exponent[1][at] << 8;
     return x;
 }
 
-__device__ inline void groups_store(const MomentEntry &e, int64_t group, bool inside, RunGroups x, StepState *state) {
+__device__ inline void group_store(const MomentEntry &e, int64_t at, bool inside, RunGroup x, StepState *state) {
     if (!inside) return;
-    e.scale[0][group] = x.a[0];
-    e.scale[1][group] = x.a[1];
-    e.exponent[0][group] = (uint8_t)x.k;
-    e.exponent[1][group] = (uint8_t)(x.k >> 8);
+    e.scale[0][at] = x.a[0];
+    e.scale[1][at] = x.a[1];
+    e.exponent[0][at] = (uint8_t)x.k;
+    e.exponent[1][at] = (uint8_t)(x.k >> 8);
     if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
 }
 
-// Those of another lane.
-__device__ inline RunGroups groups_of_lane(RunGroups x, int lane) {
+// What another lane has.
+__device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
     x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);
     x.k = __shfl_sync(ALL_LANES, x.k, lane);
@@ -160,8 +161,8 @@ __device__ inline RunGroups groups_of_lane(RunGroups x, int lane) {
 
 // `old` is the group of this lane's elements; returns it as it is after the step.
 template <MasterStore MASTER, typename G, Format SECOND, bool STOCHASTIC>
-__device__ inline RunGroups update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
-                                         const MomentEntry &e, int64_t begin, RunGroups old, uint32_t *maximum) {
+__device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
+                                        const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *maximum) {
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
@@ -221,8 +222,8 @@ __device__ inline void prefetch_l2(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-// What a chunk reads, in lines of the L2 cache, of which a lane asks for one, of FP32 gradients for two: so the loads of
-// a later chunk find it there. Each array of a chunk is contiguous.
+// What a chunk reads, in lines of the L2 cache, of which a lane asks for one, or for two where there are more than
+// lanes: so the loads of a later chunk find them there. Each array of a chunk is contiguous.
 constexpr int LINE_BYTES = 128;
 
 template <MasterStore MASTER, typename G> struct ChunkLines {
@@ -279,9 +280,9 @@ __global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) vo
         }
         const MomentEntry &e = table.entry[entry];
         const int chunks = (int)e.chunks, begin = (run - table.first[entry]) * RUN, end = min(begin + RUN, chunks);
-        const int64_t group = (int64_t)begin * (CHUNK / GROUP) + lane;
+        const int64_t at = (int64_t)begin * (CHUNK / GROUP) + lane; // this lane's group
         const bool inside = begin + lane / (CHUNK / GROUP) < end;
-        RunGroups groups = groups_load(e, group, inside);
+        RunGroup group = group_load(e, at, inside);
         for (int chunk = begin; chunk < end; chunk++) {
             const int next = chunk + 1 < end ? chunk + 1 : begin + stride * RUN;
             if (next < chunks) {
@@ -289,15 +290,16 @@ __global__ __launch_bounds__(CHUNK_THREADS, CHUNK_BLOCKS<MASTER, STOCHASTIC>) vo
                 for (int i = 0; i < LINES; i++)
                     if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
             }
-            const int here = (chunk - begin) * (CHUNK / GROUP); // the lane of the chunk's first group
-            const RunGroups fresh =
-                groups_of_lane(update_chunk<MASTER, G, SECOND, STOCHASTIC>(
-                                   table, scalars, &tables, e, (int64_t)chunk * CHUNK,
-                                   groups_of_lane(groups, here + lane / GROUP_LANES), &maxima[entry]),
-                               lane % (CHUNK / GROUP) * GROUP_LANES);
-            if (lane / (CHUNK / GROUP) == chunk - begin) groups = fresh;
+            // The chunk's groups are with the lanes from `here` on. Lane l's elements are of the group of lane
+            // here + l / 8; after the step lane here + i takes its group back from lane 8 i.
+            const int here = (chunk - begin) * (CHUNK / GROUP);
+            const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
+            const RunGroup fresh = update_chunk<MASTER, G, SECOND, STOCHASTIC>(
+                table, scalars, &tables, e, (int64_t)chunk * CHUNK, old, &maxima[entry]);
+            const RunGroup taken = group_of_lane(fresh, lane % (CHUNK / GROUP) * GROUP_LANES);
+            if (lane / (CHUNK / GROUP) == chunk - begin) group = taken;
         }
-        groups_store(e, group, inside, groups, table.state);
+        group_store(e, at, inside, group, table.state);
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS)

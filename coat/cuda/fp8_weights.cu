@@ -7,7 +7,7 @@
 
 namespace {
 
-// Entries of one launch's table, which travels as a kernel parameter of at most 4 KiB.
+// Entries of one launch's table.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
 constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
@@ -29,25 +29,12 @@ struct WeightTable {
     uint32_t *maxima; // one per block; NULL: the entries' own are known
     StepState *state;
 };
-static_assert(sizeof(WeightTable) <= 4096, "a table is a kernel parameter");
-
-// The entry whose share includes `index`; first has count + 1 rising values.
-__device__ inline int weight_find(const int *first, int count, int index) {
-    int low = 0, high = count;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (first[middle] <= index)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
+static_assert(sizeof(WeightTable) <= TABLE_BYTES, "a table is a kernel parameter");
 
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_maxima_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
     __shared__ uint32_t shared[WEIGHT_THREADS / WARP];
-    const int at = weight_find(table.first_block, table.count, (int)blockIdx.x);
+    const int at = table_find(table.first_block, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
     const int64_t begin = ((int)blockIdx.x - table.first_block[at]) * WEIGHT_ELEMENTS;
     const int64_t left = (int64_t)e.rows * e.cols - begin;
@@ -94,7 +81,7 @@ __global__ void share_scales_kernel(const __grid_constant__ WeightTable table) {
 
 __global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
     __shared__ uint4 tile[TILE * TILE / sizeof(uint4)];
-    const int at = weight_find(table.first_tile, table.count, (int)blockIdx.x);
+    const int at = table_find(table.first_tile, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
     const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + TILE - 1) / TILE;
     const ValuesOf<StoredBf16<true>> source = {{e.value, e.cols}};
