@@ -6,6 +6,7 @@
 #   scripts/test.sh [--long] [--unit] [NAME...]
 #       --long: also dev/long_*.sh; --unit: only the unit tests dev/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
+#   TEST_JOBS=2                          suites at a time (default: as many as there are cores, 4 at most; on a GPU 1)
 #
 # A suite is a program or script. It prints a line per test, as TAP has them (cmocka does by itself):
 #   ok - name      not ok - name      skip - name: reason      (also ok 3 - name, ok 3 - name # SKIP reason)
@@ -36,8 +37,9 @@ finish() {
     [ "$failed" -eq 0 ]
 }
 
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+outputs=$(mktemp -d)
+trap 'rm -rf "$outputs"' EXIT
+trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; exit 130' INT TERM # Ctrl-C ends the suites, too
 passed=0 failed=0 skipped=0
 failed_suites=()
 
@@ -58,20 +60,20 @@ wanted() {
 }
 
 # One line per suite, and the reasons of what was skipped; all its output where something failed.
-report() { # SUITE STATUS SECONDS
-    local ok bad skip
+report() { # SUITE OUTPUT STATUS SECONDS
+    local ok bad skip output=$2
     skip=$(grep -cE '^(skip - |(not )?ok\b.*# *SKIP)' "$output" || true)
     bad=$(grep -E '^not ok\b' "$output" | grep -cvE '# *SKIP' || true)
     ok=$(grep -E '^ok\b' "$output" | grep -cvE '# *SKIP' || true)
     if [ $((ok + bad + skip)) -eq 0 ]; then
-        case $2 in 0) ok=1 ;; 77) skip=1 ;; esac
+        case $3 in 0) ok=1 ;; 77) skip=1 ;; esac
     fi
-    if [ "$2" -ne 0 ] && [ "$bad" -eq 0 ] && ! { [ "$2" -eq 77 ] && [ "$skip" -gt 0 ]; }; then
+    if [ "$3" -ne 0 ] && [ "$bad" -eq 0 ] && ! { [ "$3" -eq 77 ] && [ "$skip" -gt 0 ]; }; then
         bad=1
-        echo "not ok - $1 ended with status $2" >>"$output"
+        echo "not ok - $1 ended with status $3" >>"$output"
     fi
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
-    printf '%-32s %4d passed %3d failed %3d skipped  %4d s\n' "$1" "$ok" "$bad" "$skip" "$3"
+    printf '%-32s %4d passed %3d failed %3d skipped  %4d s\n' "$1" "$ok" "$bad" "$skip" "$4"
     if [ "$bad" -gt 0 ]; then
         failed_suites+=("$1")
         sed 's/^/    /' "$output"
@@ -80,19 +82,56 @@ report() { # SUITE STATUS SECONDS
     fi
 }
 
+# Suites run several at a time and are reported in their order: suite N leaves its output in N and then, in N.ended,
+# its status and seconds.
+suites=() reported=0 running=0
+report_ended() {
+    local status seconds
+    while [ "$reported" -lt ${#suites[@]} ] && [ -e "$outputs/$reported.ended" ]; do
+        read -r status seconds <"$outputs/$reported.ended"
+        report "${suites[reported]}" "$outputs/$reported" "$status" "$seconds"
+        reported=$((reported + 1))
+    done
+}
+
+wait_for_one() {
+    wait -n || true
+    running=$((running - 1))
+    report_ended
+}
+
+wait_for_all() {
+    while [ $running -gt 0 ]; do wait_for_one; done
+    report_ended
+}
+
 run_suite() { # SUITE COMMAND...
-    local suite=$1 status=0 start=$SECONDS
+    local suite=$1 number=${#suites[@]}
     shift
     wanted "$suite" || return 0
-    CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" >"$output" 2>&1 </dev/null || status=$?
-    report "$suite" $status $((SECONDS - start))
+    suites+=("$suite")
+    while [ $running -ge "$jobs" ]; do wait_for_one; done
+    {
+        status=0 start=$SECONDS
+        CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" >"$outputs/$number" 2>&1 </dev/null || status=$?
+        echo "$status $((SECONDS - start))" >"$outputs/$number.new"
+        mv "$outputs/$number.new" "$outputs/$number.ended"
+    } &
+    running=$((running + 1))
 }
 
 skip_suite() { # SUITE REASON
+    local number=${#suites[@]}
     wanted "$1" || return 0
-    echo "skip - $1: $2" >"$output"
-    report "$1" 0 0
+    suites+=("$1")
+    echo "skip - $1: $2" >"$outputs/$number"
+    echo "0 0" >"$outputs/$number.ended"
 }
+
+jobs=${TEST_JOBS:-$(nproc)}
+case $jobs in '' | 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
+[ -n "${TEST_JOBS:-}" ] || { [ "$jobs" -le 4 ] || jobs=4; }
+[ -n "${TEST_JOBS:-}" ] || ! has_gpu || jobs=1
 
 shopt -s nullglob
 for source in dev/test_*.c; do
@@ -103,6 +142,7 @@ for source in dev/test_*.c; do
 done
 
 if [ -n "$unit" ]; then
+    wait_for_all
     finish
     exit
 fi
@@ -133,7 +173,9 @@ for script in dev/test_*.py; do
     fi
 done
 if [ -n "$long" ]; then
+    wait_for_all
     for script in dev/long_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
 fi
 
+wait_for_all
 finish
