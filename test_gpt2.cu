@@ -100,6 +100,17 @@ static void create(Model *m, Config c) {
     randomize(m);
 }
 
+// Forward, and backward where it is wanted, of the batch that was uploaded; the state afterwards is in m->host.
+static void pass_over_batch(Model *m, float scale, bool accumulate, bool backward) {
+    if (backward) {
+        micro_step(m, scale, accumulate, true);
+    } else {
+        model_forward(m);
+        model_loss(m, scale, false, false);
+    }
+    state_download(m);
+}
+
 // Forward and backward of batch `seed`; the mean loss.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
     const Config *c = &m->config;
@@ -110,13 +121,7 @@ static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate,
     m->host.loss_sum = 0.0;
     state_upload(m);
     batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-    if (backward) {
-        micro_step(m, scale, accumulate, true);
-    } else {
-        model_forward(m);
-        model_loss(m, scale, false, false);
-    }
-    state_download(m);
+    pass_over_batch(m, scale, accumulate, backward);
     free(inputs);
     return m->host.loss_sum;
 }

@@ -190,14 +190,14 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Code of x, rounding to nearest even. The second moment is never negative, and is 0 only where x is: with v = 0 and m
-// not, the update m / (sqrt v + eps) would explode.
+// Code of x, rounding to nearest even; a zero keeps its sign. The second moment is never negative, and is 0 only where x
+// is: with v = 0 and m not, the update m / (sqrt v + eps) would explode.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     uint32_t code = code_nearest(moment_position(bits_float(magnitude), group, format), format);
     if (second) code = code == 0 ? 1 : code;
     uint32_t sign = second ? 0 : bits >> 24 & 0x80u;
-    return (uint8_t)(magnitude == 0 ? 0 : sign | code);
+    return (uint8_t)(sign | (magnitude == 0 ? 0 : code));
 }
 
 // a 2^exponent for an exponent <= 0 and a > 0, in steps that do not underflow on the way; never 0.
@@ -213,9 +213,9 @@ COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
 
 // The value of a code.
 COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Format format) {
-    float magnitude = moment_scaled(group.a, code_log2(code, format) * group.k_inv, group.deep);
-    float x = bits_float(float_bits(magnitude) | (uint32_t)(code & 0x80u) << 24);
-    return (code & 0x7fu) == 0 || group.a == 0.0f ? 0.0f : x;
+    float scaled = moment_scaled(group.a, code_log2(code, format) * group.k_inv, group.deep);
+    uint32_t magnitude = (code & 0x7fu) == 0 || group.a == 0.0f ? 0 : float_bits(scaled);
+    return bits_float(magnitude | (uint32_t)(code & 0x80u) << 24);
 }
 
 // --- stochastic rounding -------------------------------------------------------------------------------------------

@@ -335,15 +335,7 @@ static int check_shapes(Bench *bench, int head_dim) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
-    bool check_only = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench.quick = true;
-        else if (strcmp(argv[i], "--check") == 0)
-            check_only = true;
-        else
-            fatal(EXIT_USER, "usage: bench_attention_backward [--quick] [--check], not %s", argv[i]);
-    }
+    const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
     const struct {
         const char *name;
         AttentionShape shape;

@@ -60,6 +60,20 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
+// Reads the flags of a benchmark that has only these two: --quick into the benchmark; returns whether --check was given.
+static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
+    bool only_check = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            bench->quick = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
+        else
+            fatal(EXIT_USER, "usage: %s [--quick] [--check], not %s", name, argv[i]);
+    }
+    return only_check;
+}
+
 // Configures what runs single operations, and no attention: a workspace for passes of B sequences of 1024 tokens at these
 // widths.
 static inline void bench_configure(Config *config, int B, int channels, int ffn) {

@@ -260,15 +260,7 @@ static void bench_model(Block *block, const Model *model) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
-    bool only_check = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench.quick = true;
-        else if (strcmp(argv[i], "--check") == 0)
-            only_check = true;
-        else
-            fatal(EXIT_USER, "usage: bench_fp8 [--quick] [--check], not %s", argv[i]);
-    }
+    const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
     const int wrong = check_fp8(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 

@@ -194,15 +194,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 
 int main(int argc, char **argv) {
     static Bench bench; // zero; its configuration is large
-    bool only_check = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench.quick = true;
-        else if (strcmp(argv[i], "--check") == 0)
-            only_check = true;
-        else
-            fatal(EXIT_USER, "usage: bench_optimizer [--quick] [--check], not %s", argv[i]);
-    }
+    const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 

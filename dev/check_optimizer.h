@@ -83,10 +83,15 @@ static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp
     return m;
 }
 
-// `index` is the first element's among all. Every fifth tensor is exempt from small moments.
+// Every fifth tensor is exempt from small moments.
+static inline bool tensor_exempt(int number) {
+    return number % 5 == 4;
+}
+
+// `index` is the first element's among all.
 static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int number, int64_t index) {
     const Storage *s = &c->storage;
-    const bool exempt = number % 5 == 4, fp8 = s->moments >= MOMENTS_FP8 && !exempt;
+    const bool exempt = tensor_exempt(number), fp8 = s->moments >= MOMENTS_FP8 && !exempt;
     const Format plain = s->moments == MOMENTS_BF16 && !exempt ? FMT_BF16 : FMT_FP32;
     const Format m = fp8 ? FMT_E4M3 : plain, v = fp8 ? s->second : plain;
     const size_t n = (size_t)elements, groups = fp8 ? (n + CHECK_GROUP - 1) / CHECK_GROUP : 0;

@@ -85,8 +85,8 @@ static inline double exponent_exact(const float *x, int n, Format format) {
 // the device within what the hardware's logarithms may be off by, 2^-22 of each.
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {
     const int magnitude = code & 0x7f;
-    if (x == 0.0f) return code == 0;
-    if ((code >> 7) != (!second && x < 0)) return false;
+    if ((code >> 7) != (!second && signbit(x))) return false;
+    if (x == 0.0f) return magnitude == 0;
     const double largest = (double)moment_largest(format), k = k_16ths / 16.0;
     const double log2_x = log2(fabs((double)x)), log2_a = log2((double)a);
     const double position = largest * exp2(k * (log2_x - log2_a));

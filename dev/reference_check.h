@@ -136,13 +136,7 @@ static double reference_pass(Model *m, const Reference *r, int update, bool back
     float scale = 1.0f / (float)(r->B * r->T);
     step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr);
     batch_upload(m, r->B, r->T, r->tokens, r->targets);
-    if (backward) {
-        micro_step(m, scale, false, true);
-    } else {
-        model_forward(m);
-        model_loss(m, scale, false, false);
-    }
-    state_download(m);
+    pass_over_batch(m, scale, false, backward);
     return m->host.loss_sum;
 }
 

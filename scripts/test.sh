@@ -31,6 +31,13 @@ read -r -a make_flags <<<"${MAKE_FLAGS:-}"
 build=build bin=.
 case " ${make_flags[*]} SANITIZE=${SANITIZE:-} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
 
+has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
+
+cores=$(nproc)
+if has_gpu; then jobs=1; else jobs=$((cores < 4 ? cores : 4)); fi
+jobs=${TEST_JOBS:-$jobs}
+case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
+
 finish() {
     [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
     echo "$passed passed, $failed failed, $skipped skipped"
@@ -49,8 +56,6 @@ if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
     failed=1
     failed_suites+=(build)
 fi
-
-has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 
 wanted() {
     [ ${#names[@]} -eq 0 ] && return 0
@@ -127,11 +132,6 @@ skip_suite() { # SUITE REASON
     echo "skip - $1: $2" >"$outputs/$number"
     echo "0 0" >"$outputs/$number.ended"
 }
-
-jobs=${TEST_JOBS:-$(nproc)}
-case $jobs in '' | 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
-[ -n "${TEST_JOBS:-}" ] || { [ "$jobs" -le 4 ] || jobs=4; }
-[ -n "${TEST_JOBS:-}" ] || ! has_gpu || jobs=1
 
 shopt -s nullglob
 for source in dev/test_*.c; do

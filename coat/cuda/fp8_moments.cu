@@ -353,7 +353,8 @@ template <MasterStore MASTER, typename G>
 __global__
 __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid_constant__ MomentTable table) {
     const UpdateScalars s = *table.scalars;
-    const int warp = ((int)blockIdx.x * OPTIMIZER_THREADS + (int)threadIdx.x) / WARP, lane = (int)threadIdx.x % WARP;
+    const int warp = (int)blockIdx.x * (OPTIMIZER_THREADS / WARP) + (int)threadIdx.x / WARP;
+    const int lane = (int)threadIdx.x % WARP;
     if (s.skip || warp >= table.first[table.count]) return;
     const int entry = table_find(table.first, table.count, warp);
     const MomentEntry &e = table.entry[entry];
