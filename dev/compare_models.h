@@ -11,7 +11,7 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
 // within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
 // codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
 // there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth.
-static void compare_models(const char *recipe, Config c, double limit) {
+static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
@@ -43,46 +43,47 @@ static void compare_models(const char *recipe, Config c, double limit) {
         check(fabs(a - g) < (exact ? 1e-5 : 1e-3) * a && error < limit, name);
     }
     print_errors_of(recipe, "gpu against twin", &gpu, &cpu);
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < updates; i++) {
         take_step(&cpu, 100 + (uint64_t)i % 3);
         take_step(&gpu, 100 + (uint64_t)i % 3);
     }
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
-    snprintf(name, sizeof name, "gpu against twin, ten updates %s: loss %.6f and %.6f", recipe, gpu.host.loss_sum,
-             cpu.host.loss_sum);
-    check(d < (exact ? 1e-3 : 1e-2) && gpu.host.t == 10, name);
+    snprintf(name, sizeof name, "gpu against twin, %d updates %s: loss %.6f and %.6f", updates, recipe,
+             gpu.host.loss_sum, cpu.host.loss_sum);
+    check(d < (exact ? 1e-3 : 1e-2) && gpu.host.t == updates, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
 
 // A model with FP8 products: with one scale per tensor, and per token.
-static void compare_both_scalings(const char *recipe, Config c) {
+static void compare_both_scalings(const char *recipe, Config c, int updates) {
     for (int token = 0; token < 2; token++) {
         char name[128];
         snprintf(name, sizeof name, "%s --scaling %s", recipe, token ? "token" : "tensor");
         c.recipe.scaling = token ? SCALING_TOKEN : SCALING_TENSOR;
-        compare_models(name, c, 0.0);
+        compare_models(name, c, 0.0, updates);
     }
 }
 
 static void compare_all_models(bool small_only) {
+    const int updates = small_only ? 2 : 10;
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
-    compare_models("bf16", small_config(s), 3e-2);
-    compare_both_scalings("coat", fp8_config(s, fp8_coat));
+    compare_models("bf16", small_config(s), 3e-2, updates);
+    compare_both_scalings("coat", fp8_config(s, fp8_coat), updates);
     if (small_only) return;
-    compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear));
+    compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear), updates);
     Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,   SAVED_BF16, NORM_INPUT_SAVED, 0, 16,
                             LINEAR_FP8,        SCALING_TENSOR};
-    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0);
-    compare_both_scalings("coat --head fp8", fp8_config(s, fp8_coat_head));
+    compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0, updates);
+    compare_both_scalings("coat --head fp8", fp8_config(s, fp8_coat_head), updates);
     Config c = fp8_config(s, fp8_coat);
     c.recipe.recompute = 0;
     c.recipe.cache_transposed = false;
     c.recipe.norm_input = NORM_INPUT_RESIDUAL;
-    compare_both_scalings("coat, all saved, transposes on demand, norms of the residual", c);
+    compare_both_scalings("coat, all saved, transposes on demand, norms of the residual", c, updates);
     c = fp8_config(s, fp8_coat);
     c.recipe.moments = MOMENTS_COAT;
-    compare_both_scalings("coat with coat moments", c);
+    compare_both_scalings("coat with coat moments", c, updates);
     s.bf16 = false;
-    compare_models("fp32", small_config(s), 1e-4);
+    compare_models("fp32", small_config(s), 1e-4, updates);
 }

@@ -74,6 +74,7 @@ static void check_cases(Bank *bank, const Cases &cases, bool second) {
     if (second)
         for (float &g : gradients) g = sqrtf(fabsf(g));
     want[0] = want[1] = gradients;
+    for (float &m : want[0]) m += 0.0f; // what a state of 0 becomes: of a gradient of -0, too, 0
     for (float &v : want[1]) v *= v;
     const bool finite = bank_store(bank, gradients.data(), !second);
     for (int which = 0; which <= (second ? 1 : 0); which++) {
