@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.." || exit 1
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset TRAIN VAL TOKENS QUICK
+unset TRAIN VAL TOKENS QUICK SEEDS BETA2
 export TEXT=coat STEPS=20
 failures=0
 
@@ -74,6 +74,39 @@ refuses "a build that lacks a program" 'error: .*nothing/quant_error is not buil
     env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" quant-error
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
+
+# --- several seeds, and COAT by parts, with a program that pretends to train: its losses depend on flags and seed
+mkdir "$folder/trains"
+cat >"$folder/trains/train_gpt2_fp8_cpu" <<'END'
+#!/bin/sh
+loss=2
+for flag; do
+    case "$last $flag" in "--recipe coat") loss=$loss+0.03 ;; "--linear fp8") loss=$loss+0.02 ;; "--saved coat") loss=$loss+0.01 ;; "--moments coat") loss=$loss-0.01 ;; "--moments fp8") loss=$loss-0.02 ;; "--seed "*) loss="$loss+0.1*$flag" ;; "--out "*) out=$flag ;; esac
+    [ "$last" != --seed ] || [ "$flag" != 2 ] || case "$*" in *"--recipe coat"*) loss=$loss+0.01 ;; esac
+    last=$flag
+done
+mkdir -p "$out"
+awk "BEGIN { printf \"{\\\"step\\\":1,\\\"val_loss\\\":%.8g}\\n\", $loss }" >"$out/log.jsonl"
+END
+printf '#!/bin/sh\n' >"$folder/trains/plot_loss"
+cp "$folder/trains/plot_loss" "$folder/trains/prepare_bytes"
+chmod +x "$folder/trains"/*
+said=$(SEEDS="1 2" BETA2=0.999 BIN=$folder/trains BUILD=$folder/trains scripts/reproduce.sh --out "$folder/seeds" loss parts 2>&1)
+check "two seeds of loss and parts" $? "$said"
+page=$(cat "$folder/seeds/reproduce.md")
+has "a row for each seed" "$page" 'seed 1 \| 2\.100 \| 2\.130 \| \+1\.43 % \| measured \|$'
+has "with its own losses" "$page" 'seed 2 \| 2\.200 \| 2\.240 \| \+1\.82 % \| measured \|$'
+has "their mean and its standard error" "$page" '^\| mean of 2 seeds \| 2\.150 \| 2\.185 \| \+1\.62 ± 0\.19 % \| measured \|$'
+has "products alone" "$page" '^\| products \| 2\.1200 \| 2\.2200 \| \+0\.93 ± 0\.02 % \|$'
+has "saved activations alone" "$page" '^\| saved activations \| 2\.1100 \| 2\.2100 \|'
+has "moments alone" "$page" '^\| moments, with range expansion \| 2\.0900 \| 2\.1900 \| -0\.47 ± 0\.01 % \|$'
+has "moments without expansion" "$page" '^\| moments, plain \| 2\.0800 \|'
+has "all of it" "$page" '^\| all of COAT \| 2\.1300 \| 2\.2400 \| \+1\.62 ± 0\.19 % \|$'
+has "the command with its settings" "$page" "^\\| command \\| .*SEEDS='1 2' BETA2=0\.999 scripts/reproduce.sh"
+[ "$(grep -c . <<<"$(grep '^running .*train_gpt2_fp8_cpu' <<<"$said")")" -eq 12 ]
+check "each model is trained once" $? "$said"
+refuses "seeds that are none" "error: SEEDS: whole numbers .* not '1 x'" env SEEDS='1 x' scripts/reproduce.sh loss
+refuses "a beta2 that is none" "error: BETA2: a number below 1, .* not '1.5'" env BETA2=1.5 scripts/reproduce.sh loss
 
 # --- with programs that pretend to run on a GPU
 cat >"$folder/gpu/nvidia-smi" <<'END'

@@ -10,12 +10,14 @@
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   loss           BF16 against COAT on the same text
+#   parts          the same with one part of COAT at a time (not in all)
 #   all            all of it (default). expected: 20 minutes on an H200, 10 with QUICK=1; without a GPU: 1.
 #                  On several GPUs what is measured runs at the same time, one thing on each: 5 minutes on four
 #
 # Settings come from the environment:
 #   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
-#   TOKENS=100000000       how much of it the models of `loss` and `table2` see
+#   TOKENS=100000000       how much of it the models of `loss`, `parts` and `table2` see
+#   SEEDS="1 2 3"          of `loss` and `parts` (default: 1), and BETA2=0.999 (default: 0.95)
 #   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
@@ -24,7 +26,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh${*:+ $*}"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }${SEEDS:+SEEDS='$SEEDS' }${BETA2:+BETA2=$BETA2 }scripts/reproduce.sh${*:+ $*}"
 out=runs/reproduce dry_run=''
 pieces=()
 
@@ -35,10 +37,10 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
-    --help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit ;;
+    --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
     all) pieces+=(table2 table6 table7 figure4 loss) ;;
-    table2 | table6 | table7 | figure4 | quant-error | loss) pieces+=("$1") ;;
-    *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, all" ;;
+    table2 | table6 | table7 | figure4 | quant-error | loss | parts) pieces+=("$1") ;;
+    *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, parts, all" ;;
     esac
     shift
 done
@@ -64,6 +66,7 @@ needs() { # PIECE: the programs that it runs
     case $1 in
     table2 | quant-error) echo "$trains $build/quant_error" ;;
     loss) echo "$trains $build/plot_loss" ;;
+    parts) echo "$trains" ;;
     table6) [ -z "$gpu" ] && echo "$planner" || echo "$build/bench_layer_gpu" ;;
     table7) echo "$planner $trainer" ;;
     figure4) [ -z "$gpu" ] || echo "$build/bench_group_scaling_gpu" ;;
@@ -124,9 +127,15 @@ plan() { # FLAGS...: the plan, empty where nothing fits
 
 # The exact master weights take 4 bytes per parameter, weight included, in BF16 and in COAT, so that they are no part of
 # the comparison. fp8-linear stands for TransformerEngine and is measured with FP32 masters, as measure.sh does.
-recipe_flags() { # RECIPE[+head]
-    echo "--recipe ${1%+head} --master split16"
-    case $1 in *+head) echo "--head fp8" ;; esac
+recipe_flags() { # RECIPE[+PART]
+    echo "--recipe ${1%%+*} --master split16"
+    case $1 in
+    *+head) echo "--head fp8" ;;
+    *+products) echo "--linear fp8" ;;
+    *+saved) echo "--saved coat" ;;
+    *+moments) echo "--moments coat" ;;
+    *+plain-moments) echo "--moments fp8" ;;
+    esac
 }
 
 # --- head of the page ---------------------------------------------------------------------------------------------
@@ -154,48 +163,7 @@ write_head() {
     say "Each cell is the paper's figure (H100 80 GB, Llama and OLMo) → this program's here (in brackets: the second divided by the first). GB = 10⁹ bytes. \"planned\": the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB."
 }
 
-# --- training, for its loss and its optimizer states --------------------------------------------------------------
-
-model_name='' model=()
-
-choose_model() {
-    if [ -n "$real_text" ]; then
-        model_name="GPT-2 124M, $((tokens / 1000000)) M tokens, one $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
-        model=(--model gpt2 --train "$train" --val "$val" --micro-batch 64 --batch-tokens 65536 --steps $((tokens / 65536 > 0 ? tokens / 65536 : 1))
-            --lr 6e-4 --warmup 100 --lr-final 0.1 --weight-decay 0.1 --val-batches 20)
-        return
-    fi
-    local steps=${STEPS:-400} text=(--headers)
-    [ -z "${TEXT:-}" ] || text=("$TEXT")
-    model_name="bytes, 4 layers of 128 channels, $((steps * 1024 / 1000)) thousand tokens"
-    model=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 8 --train "$out/text_train.bin" --val "$out/text_val.bin"
-        --steps "$steps" --lr 4e-3 --warmup 50 --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --val-batches 40)
-    run text.log "$build/prepare_bytes" "${text[@]}" --out "$out/text"
-}
-
-train_recipe() { # RECIPE: OUT/RECIPE
-    [ -n "$model_name" ] || choose_model || return 1
-    # shellcheck disable=SC2046 # the flags are words
-    run "train-$1.log" "$trainer" "${model[@]}" $(recipe_flags "$1") --schedule cosine --seed 1 --val-every 250 --sample-tokens 0 --quiet --out "$out/$1" --overwrite
-}
-
-val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1/log.jsonl" | tail -n 1; }
-
-piece_loss() {
-    say "## Loss" "The paper: training loss; here: validation loss, on text that was held out. One seed each: two seeds of a small model of bytes have differed by 1 %."
-    train_recipe bf16 && train_recipe coat || return
-    local bf16='...' curves='[COAT](loss-coat.svg) (dashed: BF16 at the end), [BF16](loss-bf16.svg)'
-    [ -n "$dry_run" ] || bf16=$(val_loss bf16)
-    run plot-coat.log "$build/plot_loss" "$out/coat/log.jsonl" "$out/loss-coat.svg" --title "COAT: $model_name" --ref "BF16=$bf16" || return
-    run plot-bf16.log "$build/plot_loss" "$out/bf16/log.jsonl" "$out/loss-bf16.svg" --title "BF16: $model_name" || return
-    if python3 -c 'import matplotlib' 2>/dev/null; then
-        run plot.log python3 scripts/plot.py "BF16=$out/bf16" "COAT=$out/coat" --out "$out/loss" && curves="[both](loss.svg), $curves"
-    fi
-    [ -z "$dry_run" ] || return 0
-    echo "${model_name// /_} $bf16 $(val_loss coat)" >"$out/loss.txt"
-    table loss "$out/loss.txt"
-    say "Curves: $curves"
-}
+. scripts/reproduce_loss.sh
 
 # --- table 2 --------------------------------------------------------------------------------------------------------
 
@@ -384,9 +352,8 @@ list_jobs() {
     local piece=" ${pieces[*]} " model_of of name batch setting recipe
     case $piece in
     *" table2 "* | *" quant-error "*) echo measure_error ;; # which trains BF16
-    *" loss "*) echo train_recipe bf16 ;;
     esac
-    [[ $piece != *" loss "* ]] || echo train_recipe coat
+    list_trainings "$piece"
     [[ $piece != *" table7 "* ]] || for model_of in "${speed_models[1]}" "${speed_models[0]}"; do
         read -r of name batch <<<"$model_of"
         while read -r setting recipe batch; do
@@ -413,7 +380,7 @@ gpus=() jobs=()
 [ -z "$gpu" ] || mapfile -t gpus < <(list_gpus)
 if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then
-    case " ${pieces[*]} " in *" table2 "* | *" quant-error "* | *" loss "*) choose_model || true ;; esac
+    case " ${pieces[*]} " in *" table2 "* | *" quant-error "* | *" loss "* | *" parts "*) choose_model || true ;; esac
     mapfile -t jobs < <(list_jobs | awk '!seen[$0]++')
 fi
 if [ ${#jobs[@]} -gt 1 ]; then

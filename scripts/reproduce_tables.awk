@@ -100,4 +100,47 @@ table == "figure4" {
 function loss_row(name, bf16, coat, how) {
     return "| " name " | " sprintf("%.3f | %.3f | %+.2f %% | ", bf16, coat, 100 * (coat / bf16 - 1)) how " |"
 }
-table == "loss" { gsub(/_/, " ", $1); print loss_row($1, $2, $3, "measured") }
+# "-0.12 %", of several also the standard error of their mean
+function difference(sum, squares, count) {
+    if (count < 2) return sprintf("%+.2f %%", sum)
+    return sprintf("%+.2f ± %.2f %%", sum / count, sqrt((squares - sum * sum / count > 0 ? squares - sum * sum / count : 0) / (count - 1) / count))
+}
+table == "loss" {
+    gsub(/_/, " ", $1)
+    print loss_row($1, $2, $3, "measured")
+    rows++
+    sum_bf16 += $2
+    sum_coat += $3
+    each = 100 * ($3 / $2 - 1)
+    sum += each
+    squares += each * each
+}
+END {
+    if (table == "loss" && rows > 1)
+        print "| mean of " rows " seeds | " sprintf("%.3f | %.3f | ", sum_bf16 / rows, sum_coat / rows) difference(sum, squares, rows) " | measured |"
+}
+
+# a line per part: its losses with each seed; BF16's first
+table == "parts" && $1 == "seeds" {
+    line = "FP8 in"
+    for (i = 2; i <= NF; i++) line = line " | seed " $i
+    head(line " | difference")
+    split("bf16 nothing|bf16+products products|bf16+saved saved activations|bf16+moments moments, with range expansion|bf16+plain-moments moments, plain|coat all of COAT", list, "|")
+    for (i in list) {
+        at = index(list[i], " ")
+        part[substr(list[i], 1, at - 1)] = substr(list[i], at + 1)
+    }
+    next
+}
+table == "parts" {
+    line = "| " part[$1] " |"
+    sum = squares = 0
+    for (i = 2; i <= NF; i++) {
+        if ($1 == "bf16") base[i] = $i
+        each = 100 * ($i / base[i] - 1)
+        sum += each
+        squares += each * each
+        line = line sprintf(" %.4f |", $i)
+    }
+    print line " " ($1 == "bf16" ? "–" : difference(sum, squares, NF - 1)) " |"
+}
