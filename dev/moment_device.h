@@ -18,6 +18,9 @@ typedef struct {
     bool odd; // the gradients on an odd address: no chunks, every group by the kernel for what is left
     size_t elements, groups;
     float *value, *grad;
+    uint16_t *half;          // where there are masters, the parameters in BF16
+    void *master;            // FP32, or the lower 16 bits
+    Format master_format;    // FMT_NONE: none, the parameters are `value`
     uint8_t *data[2], *k[2]; // data: codes, or moments of 4 bytes
     float *a[2];
     StepState *state;
@@ -124,6 +127,10 @@ static inline StepState bank_step(Bank *bank, const float *gradients, StepState 
     else
         device_fill(bank->bench, grad, 0, bytes);
     p.weight.value = flat_tensor(bank->value, bank->elements, FMT_FP32);
+    if (bank->master) {
+        p.weight.value = flat_tensor(bank->half, bank->elements, FMT_BF16);
+        p.master = flat_tensor(bank->master, bank->elements, bank->master_format);
+    }
     p.grad = flat_tensor(grad, bank->elements, FMT_FP32);
     p.m = bank_moment(bank, 0);
     p.v = bank_moment(bank, 1);

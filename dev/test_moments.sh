@@ -79,6 +79,12 @@ for master in fp32 split16; do
 done
 cmp "$folder"/master.{fp32,split16}/step-00001000/model.safetensors
 report $? "--master split16 has the parameters of --master fp32 after 1,000 steps, bit for bit"
+# both as FP32, with the moments, after one more
+for master in fp32 split16; do
+    train --steps 1001 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
+done
+cmp "$folder"/master.{fp32,split16}/step-00001001/optimizer.safetensors
+report $? "and its masters and moments"
 
 # COAT's moments train as FP32's do. (At four times this rate a model so small ends, from seed to seed, with losses that
 # differ by 9 %, and pairs of these by 2 %.)

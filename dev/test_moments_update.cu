@@ -220,12 +220,93 @@ static void first_step_from_zero(void) {
     bank_close(&bank);
 }
 
+// --- masters ------------------------------------------------------------------------------------------------
+static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd, Format format) {
+    Exec *exec = &bench.exec;
+    std::vector<uint16_t> upper(elements), low(elements);
+    std::vector<float> full(elements);
+    bank_open(bank, &bench, elements);
+    bank->kind = kind, bank->odd = odd, bank->master_format = format;
+    bank->half = (uint16_t *)bench_allocate(&bench, elements * sizeof(uint16_t));
+    bank->master = bench_allocate(&bench, elements * format_bytes(format));
+    for (size_t i = 0; i < elements; i++) {
+        full[i] = update_start((int)i);
+        upper[i] = master_bf16(full[i]);
+        low[i] = (uint16_t)float_bits(full[i]);
+    }
+    bank_clear(bank);
+    exec->ops->upload(exec, bank->half, upper.data(), elements * sizeof(uint16_t));
+    exec->ops->upload(exec, bank->master, format == FMT_U16 ? (void *)low.data() : (void *)full.data(),
+                      elements * format_bytes(format));
+}
+
+// The parameters in full precision, as bits.
+static std::vector<uint32_t> masters_read(Bank *bank) {
+    Exec *exec = &bench.exec;
+    std::vector<uint16_t> upper(bank->elements), low(bank->elements);
+    std::vector<uint32_t> bits(bank->elements);
+    exec->ops->download(exec, upper.data(), bank->half, bank->elements * sizeof(uint16_t));
+    if (bank->master_format == FMT_FP32) {
+        exec->ops->download(exec, bits.data(), bank->master, bank->elements * sizeof(float));
+        for (size_t i = 0; i < bank->elements; i++)
+            if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i]; // the value that belongs to it
+    } else {
+        exec->ops->download(exec, low.data(), bank->master, bank->elements * sizeof(uint16_t));
+        for (size_t i = 0; i < bank->elements; i++) bits[i] = float_bits(master_join(upper[i], low[i]));
+    }
+    return bits;
+}
+
+// Masters in two halves are masters in FP32 after a thousand updates, and so are the moments, to the last bit.
+static void masters_in_two_halves(void) {
+    enum { COUNT = 3 * 4096 + 1000, STEPS = 1000, BANKS = 2 };
+    static const Format formats[BANKS] = {FMT_FP32, FMT_U16};
+    for (int way = 0; way < 4; way++) {
+        const MomentsKind kind = way & 2 ? MOMENTS_FP32 : MOMENTS_COAT;
+        Bank bank[BANKS];
+        StepState state[BANKS];
+        std::vector<float> gradients(COUNT);
+        std::vector<uint32_t> masters[BANKS];
+        optimizer_recipe(&bench, kind, ROUND_NEAREST);
+        for (int b = 0; b < BANKS; b++) {
+            masters_open(&bank[b], COUNT, kind, way & 1, formats[b]);
+            state[b] = step_state(1e-3f, 0.9f, 0.95f, 1e-8f);
+            state[b].weight_decay = 0.1f;
+        }
+        const std::vector<uint32_t> start = masters_read(&bank[0]);
+        for (uint64_t t = 1; t <= STEPS; t++) {
+            for (int i = 0; i < COUNT; i++) gradients[(size_t)i] = update_gradient(t, i);
+            for (int b = 0; b < BANKS; b++) state[b] = bank_step(&bank[b], gradients.data(), state[b]);
+        }
+        int differ = 0, moved = 0;
+        for (int b = 0; b < BANKS; b++) masters[b] = masters_read(&bank[b]);
+        for (size_t i = 0; i < COUNT; i++) differ += masters[0][i] != masters[1][i], moved += masters[0][i] != start[i];
+        bool same = state[0].t == STEPS && state[1].t == STEPS && state[0].nonfinite + state[1].nonfinite == 0;
+        for (int which = 0; which < 2 && bank_is_fp8(&bank[0]); which++) {
+            const BankStates x = bank_states(&bank[0], which), y = bank_states(&bank[1], which);
+            same = same && x.codes == y.codes && x.k == y.k &&
+                   memcmp(x.a.data(), y.a.data(), x.a.size() * sizeof(float)) == 0;
+        }
+        char name[96];
+        snprintf(name, sizeof name, "%d updates with masters in FP32 and in two halves, moments %s, %s", STEPS,
+                 kind == MOMENTS_COAT ? "coat" : "fp32", way & 1 ? "group by group" : "in chunks");
+        tap_check(differ == 0 && same && moved == COUNT, name, "%d of %d parameters differ, %d have moved, moments %s",
+                  differ, COUNT, moved, same ? "alike" : "differ");
+        for (Bank &b : bank) {
+            bench.exec.ops->release(&bench.exec, b.half);
+            bench.exec.ops->release(&bench.exec, b.master);
+            bank_close(&b);
+        }
+    }
+}
+
 int main(void) {
     optimizer_device_open(&bench);
     cases_that_must_hold();
     tails();
     not_finite_is_reported_and_stays();
     first_step_from_zero();
+    masters_in_two_halves();
     bench_close(&bench);
     return tap_status();
 }
