@@ -559,10 +559,10 @@ static bool together(Run *run, bool good, Error *err) {
 // wait for each other: before it begins they can still agree on what becomes of a run whose data cannot be read.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = &run->model.config;
-    int64_t first = c->overfit_one_batch ? 0 : sequences / (c->micro_batch * run->place.ranks);
+    int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     int32_t *inputs = run->next + 2 * i * config_micro_tokens(c);
     if (run->unread.code == EXIT_DONE)
-        data_batch(run->train, first + i, inputs, inputs + config_micro_tokens(c), &run->unread);
+        data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->unread);
 }
 
 // One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
@@ -897,12 +897,6 @@ static bool start_or_resume(Run *run, Error *err) {
         fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
     if (folder[0]) {
         if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
-        if (run->train && run->done.sequences % (c->micro_batch * m->exec.ranks) != 0)
-            return error_set(
-                err, EXIT_USER,
-                "--micro-batch %d: %s stands after %lld sequences of its data, which is no multiple; resume "
-                "with the micro-batch that it was trained with, or a divisor of it",
-                c->micro_batch, folder, (long long)run->done.sequences);
         if (run->train && !same_data(run, folder, err)) return false;
         m->host = run->done.state;
         state_upload(m);
@@ -949,6 +943,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (!together(run, open_tokenizer(run, config, err), err)) return false;
     if (!together(run, open_data(run, config, err), err)) return false;
     if (!together(run, start_or_resume(run, err), err)) return false;
+    comm_patience(m->comm, 0);
     const Config *c = &m->config;
     int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
     run->steps = c->steps;

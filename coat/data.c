@@ -303,7 +303,13 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
     if (n < 0 || n >= INT64_MAX / rows)
         return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
-    int64_t row = n * rows + (int64_t)loader->rank * loader->B;
+    return data_batch_at(loader, n * rows, inputs, targets, err);
+}
+
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err) {
+    if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
+        return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
+    int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
         int64_t epoch = row / loader->sequences, sequence = row % loader->sequences;
         if (loader->shuffle) sequence = data_permute(sequence, loader->sequences, loader->seed, epoch);

@@ -37,12 +37,15 @@ int64_t data_sequences(const DataLoader *loader); // in one epoch, over all rank
 // are fewer or `most` is not above 0.
 int data_batches(const DataLoader *loader, int most);
 
-// Micro-batch n >= 0 of the run. All ranks together read the sequences [n * ranks * B, (n + 1) * ranks * B) of
-// the run, this rank those from (n * ranks + rank) * B; sequence s of the run belongs to epoch
-// s / data_sequences(), so a batch may reach into the next epoch. Stateless: n alone says which rows, so a run
-// resumes by number, and the tokens of an optimizer step do not depend on the number of ranks.
+// The micro-batch of all ranks that begins with sequence `first` >= 0 of the run: this rank has the B sequences from
+// first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences(), so a batch may reach into the next
+// epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
+// ranks, and the tokens of an optimizer step do not depend on either.
 // inputs, targets (B, T). Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
 // token that is not in the vocabulary.
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err);
+
+// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B).
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
 // "2 shards, 1,234,567 tokens, uint16" into text; returns text.

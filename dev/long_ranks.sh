@@ -55,6 +55,12 @@ for kind in "--precision fp32" "--recipe coat"; do
     train 1 one $kind "${turn[@]}" --steps 4 --overwrite
     train 3 one $kind "${turn[@]}" --steps 8 --zero 2 --resume &&
         near "$kind: saved by one process, resumed by three" loss $tolerance straight one
+    # four processes leave off after 32 sequences: in the middle of what three, with two each, would do at once
+    train 4 middle $kind --schedule constant --batch-tokens 512 --steps 2 --zero 3 --overwrite
+    rm -rf "$folder/middle-alone" && cp -r "$folder/middle" "$folder/middle-alone"
+    train 1 middle-alone $kind --schedule constant --batch-tokens 576 --steps 6 --resume &&
+        train 3 middle $kind --schedule constant --batch-tokens 576 --steps 6 --zero 2 --resume &&
+        near "$kind: saved by four in the middle of what three do, resumed by these" loss $tolerance middle-alone middle
     # the same number goes on with the bits that it would have had
     train 2 whole $kind "${turn[@]}" --steps 8 --zero 2 --overwrite
     train 2 parts $kind "${turn[@]}" --steps 4 --zero 2 --overwrite && train 2 parts $kind "${turn[@]}" --steps 8 --zero 3 --resume &&
@@ -164,6 +170,26 @@ train 4 lost --steps $until --batch-tokens 256 --zero 3 --schedule constant --re
     train 4 unlost --steps $until --batch-tokens 256 --zero 3 --schedule constant &&
     same "its last checkpoint, of step $((10#${saved#step-})), goes on with the bits of a run that lost nobody" "$(printf %08d $until)" lost unlost
 grep -q "damaged" "$folder/lost.said" && bad "and was whole" "$(cat "$folder/lost.said")"
+# one that is stopped: the others wait for it as long as they do for a slow one, then end and name it
+begin stopped --steps 100000 --batch-tokens 256 --zero 1 --schedule constant
+rank=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)
+kill -STOP "${pids[1]}"
+begun=$SECONDS
+ended 75
+if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s in .* for rank $rank, which hangs" "$folder/stopped.said"; then
+    ok "a process that is stopped while it trains ends all, and is named"
+else
+    bad "a process that is stopped while it trains" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
+fi
+later='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || { sleep 2; kill -STOP $$; } & exec "$@"'
+status=0 begun=$SECONDS
+timeout -k 1 100 "${mpirun[@]}" -np 2 bash -c "$later" bash "$program" "${given[@]}" --eval-only --val "$folder/src_train.bin" --val-batches 6000 \
+    >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 65 ] && grep -q "waited 45 s in .* for rank 1, which hangs" "$folder/said"; then
+    ok "while it evaluates, too"
+else
+    bad "a process that is stopped while it evaluates" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/said")"
+fi
 begin asked --steps 100000 --batch-tokens 256 --zero 2 --schedule constant
 kill -TERM "${pids[1]}"
 ended 60

@@ -271,6 +271,31 @@ static void test_ranks(void **state) {
     }
 }
 
+// A batch may begin with any sequence: a run goes on where one with another B or number of ranks has left off.
+static void test_batch_from_any_sequence(void **state) {
+    (void)state;
+    enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
+    write_u16("s_0.bin", 20 * T + 1, 0);
+    Error err;
+    int32_t row_in[SEQUENCES][T], row_target[SEQUENCES][T];
+    DataLoader *rows = open_one("s_*.bin", 1, T, true);
+    for (int n = 0; n < SEQUENCES; n++) assert_true(data_batch(rows, n, row_in[n], row_target[n], &err));
+    data_close(rows);
+    for (int rank = 0; rank < RANKS; rank++) {
+        DataLoader *loader = data_open(path_of("s_*.bin"), B, T, rank, RANKS, 1234, true, VOCAB, &err);
+        assert_non_null(loader);
+        int32_t in[B * T], target[B * T];
+        for (int first = 0; first + B * RANKS <= SEQUENCES; first++) {
+            assert_true(data_batch_at(loader, first, in, target, &err));
+            assert_memory_equal(in, row_in[first + rank * B], sizeof in);
+            assert_memory_equal(target, row_target[first + rank * B], sizeof target);
+        }
+        assert_false(data_batch_at(loader, -1, in, target, &err));
+        assert_false(data_batch_at(loader, INT64_MAX - B, in, target, &err));
+        data_close(loader);
+    }
+}
+
 static void test_stateless(void **state) {
     (void)state;
     write_u16("a.bin", 1001, 0);
@@ -386,6 +411,7 @@ int main(void) {
         cmocka_unit_test_setup(test_permutation_is_fair, test_folder_empty),
         cmocka_unit_test_setup(test_shuffled_epoch, test_folder_empty),
         cmocka_unit_test_setup(test_ranks, test_folder_empty),
+        cmocka_unit_test_setup(test_batch_from_any_sequence, test_folder_empty),
         cmocka_unit_test_setup(test_stateless, test_folder_empty),
         cmocka_unit_test_setup(test_token_outside_vocabulary, test_folder_empty),
         cmocka_unit_test_setup(test_file_that_shrinks, test_folder_empty),

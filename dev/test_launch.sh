@@ -62,13 +62,16 @@ has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--toke
 said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot share is refused" "$said" || has "a batch that three GPUs cannot share is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
 said=$(GPUS=many "$script" --dry-run 2>&1) && bad "a number of GPUs that is none is refused" || ok "a number of GPUs that is none is refused"
 
-said=$(GPUS=16 "$script" --dry-run 2>&1) && bad "the largest micro-batch that fits is named" "$said" || has "the largest micro-batch that fits is named" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
+said=$(GPUS=16 "$script" --dry-run 2>&1)
+has "more GPUs than the usual micro-batch allows take a smaller one" "$said" "--micro-batch 32"
+has "with a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
+said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "one that was asked for is refused" "$said" || has "one that was asked for is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
 said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is said" "$said" || has "a program that is not built is said" "$said" "$folder/none is not there: make builds it"
 said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who uses it" "$said" || has "launch.sh alone says who uses it" "$said" "run one of them"
 
 # --help says what a script is for, and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
-    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/check_gpu.sh) continue ;; esac
+    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/reproduce_loss.sh | scripts/check_gpu.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
 done
@@ -81,13 +84,20 @@ PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ] && ok "it runs once" || 
 echo 5 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
 [ "$? $(calls)" = "5 3" ] && ok "RESTARTS=2: three times where a process is lost" || bad "RESTARTS=2: three times where a process is lost"
+echo 137 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
+[ "$? $(calls)" = "137 2" ] && ok "and where one was killed, as mpirun says it" || bad "and where one was killed, as mpirun says it"
+echo 130 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
+[ "$? $(calls)" = "130 1" ] && ok "but not after Ctrl-C" || bad "but not after Ctrl-C"
 echo 4 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
 [ "$? $(calls)" = "4 1" ] && ok "and once where training diverges" || bad "and once where training diverges"
 
 # --- Slurm
 has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
-line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' MICRO_BATCH=16 bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
+line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
+has "a micro-batch that all can take" "$line" "--micro-batch 16"
 has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
 has "and all GPUs share the states" "$line" "--zero 1"
 has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"

@@ -15,6 +15,12 @@ train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --ze
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process goes on from it as two do" loss 1e-3 zero0 zero3
 
+# Two processes leave off after four sequences, which is no number of passes of three processes, of two sequences each.
+third=(--precision fp32 --schedule constant)
+train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$folder/odd-alone" && cp -r "$folder/odd" "$folder/odd-alone" &&
+    train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
+    near "three processes go on in the middle of their passes as one does" loss 1e-5 odd-alone odd
+
 # HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
 # scales depend on what is computed together. The endings are lines of the sources, of which one goes on.
 if command -v python3 >/dev/null; then

@@ -11,7 +11,7 @@
 #   HELLASWAG=FILE      by default DATA/hellaswag_val.bin, where that exists
 #   TOKENIZER=FILE      a vocabulary, for samples of text along the way
 #   MICRO_BATCH=N       sequences per GPU and pass, if the GPU has less memory than an H200
-#   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5)
+#   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5, and those of a crash or kill -9)
 #   PROGRAM=./train_gpt2_fp8
 #
 # NCCL takes its settings from the environment, which mpirun hands on to the processes of this machine; none is needed:
@@ -43,15 +43,18 @@ done
 case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: not a number of GPUs: $gpus" >&2; exit 1 ;; esac
 
 data=${DATA:-data/tokens}
-train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out} micro_batch=${MICRO_BATCH:-$micro_batch}
+train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-coat}
-pass=$((micro_batch * 1024 * gpus))
-if [ $((batch_tokens % pass)) -ne 0 ]; then
-    for ((fits = micro_batch; fits > 0 && batch_tokens % (fits * 1024 * gpus); fits--)); do :; done
+usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
+for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * 1024 * gpus); micro_batch--)); do :; done
+if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
-    [ "$fits" -eq 0 ] || advice="MICRO_BATCH=$fits fits"
-    echo "$name: $batch_tokens tokens per step are no multiple of $micro_batch x 1024 tokens on $gpus GPUs; $advice" >&2
-    exit 1
+    [ "$micro_batch" -eq 0 ] || advice="MICRO_BATCH=$micro_batch fits"
+    if [ -n "${MICRO_BATCH:-}" ] || [ "$micro_batch" -eq 0 ]; then
+        echo "$name: $batch_tokens tokens per step are no multiple of $usual x 1024 tokens on $gpus GPUs; $advice" >&2
+        exit 1
+    fi
+    echo "note: $name: $usual x 1024 tokens on each of $gpus GPUs are more than a step or no part of it; the micro-batch is $micro_batch" >&2
 fi
 
 command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" --recipe "$recipe" --train "$train" --val "$val"
@@ -82,7 +85,7 @@ fi
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0
     "${command[@]}" || status=$?
-    case $status in 3 | 5) [ "$left" -gt 0 ] || exit $status ;; *) exit $status ;; esac
+    case $status in 3 | 5 | 13[4-79]) [ "$left" -gt 0 ] || exit $status ;; *) exit $status ;; esac
     echo "$name: ended with $status, starts again from the newest checkpoint ($left left)" >&2
     sleep "${RESTART_PAUSE:-10}"
 done
