@@ -357,7 +357,7 @@ int main(int argc, char **argv) {
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
     const int wrong = check_shapes(&bench, 64) + check_shapes(&bench, 128);
-    const double limit = check_only ? 0.0 : bench_product_ceiling(&bench, false);
+    const double limit = check_only ? 0.0 : bench_product_ceiling(&bench, FMT_BF16);
     for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");

@@ -71,18 +71,19 @@ static inline void square_product_run(Bench *bench, void *context) {
     bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, Tensor{});
 }
 
-// Floating point operations per second that this GPU reaches on a large square product of random values, with a line
-// that says it.
-static inline double bench_product_ceiling(Bench *bench, bool fp8) {
+// Floating point operations per second that this GPU reaches on a large square product of random values in E4M3, BF16 or
+// FP32, with a line that says it.
+static inline double bench_product_ceiling(Bench *bench, Format format) {
+    const bool fp8 = format == FMT_E4M3;
     SquareProduct p = {};
-    p.y = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, FMT_BF16, 1.0f);
-    p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, fp8 ? FMT_E4M3 : FMT_BF16, 1.0f);
+    p.y = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, fp8 ? FMT_BF16 : format, 1.0f);
+    p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, format, 1.0f);
     Tensor *w = fp8 ? &p.w.codes : &p.w.value;
     *w = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, p.x.format, fp8 ? 1.0f : 0.5f);
     if (fp8) p.w.value = p.w.codes; // of which the product reads the shape only
     const double ms = bench_median_ms(bench, square_product_run, &p);
     const double rate = 2.0 * CEILING_SIZE * CEILING_SIZE * CEILING_SIZE / ms * 1e3;
-    printf("ceiling: %s product %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : "bf16", CEILING_SIZE,
+    printf("ceiling: %s product %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,
            CEILING_SIZE, CEILING_SIZE, ms, rate * 1e-12);
     bench_release(bench, p.y);
     bench_release(bench, p.x);

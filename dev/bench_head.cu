@@ -130,8 +130,8 @@ int main(int argc, char **argv) {
     bench.config.recipe.cache_transposed = true;
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
-    const Ceilings ceilings = {bench_copy_ceiling(&bench), bench_product_ceiling(&bench, false),
-                               bench_product_ceiling(&bench, true)};
+    const Ceilings ceilings = {bench_copy_ceiling(&bench), bench_product_ceiling(&bench, FMT_BF16),
+                               bench_product_ceiling(&bench, FMT_E4M3)};
     printf("\n| model | tokens x channels x vocabulary | chunk | head | logits, ms (TFLOP/s, of ceiling) "
            "| loss, ms (GB/s, of copy) | dn, ms (TFLOP/s, of ceiling) | dwte, ms (TFLOP/s, of ceiling) | sum, ms "
            "| against bf16 |\n");

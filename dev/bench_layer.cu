@@ -182,7 +182,7 @@ static Ceilings ceilings_measure(bool quick) {
     bench.config.device = DEVICE_CUDA;
     bench_open(&bench);
     const bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
-    const Ceilings c = {bench_product_ceiling(&bench, false), fp8 ? bench_product_ceiling(&bench, true) : 0};
+    const Ceilings c = {bench_product_ceiling(&bench, FMT_BF16), fp8 ? bench_product_ceiling(&bench, FMT_E4M3) : 0};
     bench_close(&bench);
     return c;
 }

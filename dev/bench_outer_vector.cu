@@ -298,7 +298,7 @@ static int bench_model(Bench *bench, const Model *model) {
     Block block = {};
     block.model = *model;
     block.report = report_open(bench);
-    block.product_rate = bench_product_ceiling(bench, true);
+    block.product_rate = bench_product_ceiling(bench, FMT_E4M3);
     bench_block(&block);
     report_close(&block.report);
     bench->exec.ops->release(&bench->exec, bench->exec.state);
