@@ -178,7 +178,8 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     bench.exec.trains = bench.autotune;
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
-    double limit_bf16 = bench_product_ceiling(&bench, FMT_BF16), limit_fp8 = fp8 ? bench_product_ceiling(&bench, FMT_E4M3) : 0;
+    double limit_bf16 = bench_product_ceiling(&bench, FMT_BF16),
+           limit_fp8 = fp8 ? bench_product_ceiling(&bench, FMT_E4M3) : 0;
     Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
                       {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192}};
     int wrong = 0;
