@@ -80,7 +80,7 @@ static void assert_rank_1_blamed(const RankResult *results, int ranks, int witho
 
 static void test_watch_hang(void **state) {
     (void)state;
-    const RankResult *results = watched(1, 3, watch_hang);
+    const RankResult *results = watched(4, 3, watch_hang); // on a busy machine a rank may show no sign of life for 1 s
     assert_rank_1_blamed(results, 3, -1);
     assert_true(strstr(results[0].said, "collective 1") || strstr(results[2].said, "collective 1"));
 }

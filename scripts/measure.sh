@@ -18,6 +18,11 @@ shift
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20}
+case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
+for recipe in "${recipes[@]}"; do
+    case ${recipe%+head} in bf16 | fp8-linear | coat) ;; *) echo "error: $recipe: not one of bf16, fp8-linear, coat, or one of these with +head; quote the pattern of token files" >&2; exit 1 ;; esac
+done
+command -v "$program" >/dev/null || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 mkdir -p "$out"
 
 settings() { # MODEL: its batch

@@ -57,6 +57,11 @@ number() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$2"; }
 first=$(number loss "$(grep -m 1 '"loss"' "$out/log.jsonl")")
 last_val=$(number val_loss "$(grep '"val_loss"' "$out/log.jsonl" | tail -n 1)")
 checkpoints=("$out"/step-*)
+if [ -z "$last_val" ]; then
+    echo "
+stopped before the first validation; what is done lies in $out; make run begins anew"
+    exit 0
+fi
 
 say "result, in nats per byte"
 awk -v uniform="$uniform" -v bigram="$bigram" -v first="$first" -v val="$last_val" 'BEGIN {
