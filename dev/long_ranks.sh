@@ -150,9 +150,10 @@ ended() { # SECONDS: waits for the launcher that begin() started; its status, or
     status=$?
     [ $waited -le $(($1 * 10)) ] || status=124
 }
+rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1; } # PROCESS
 begin lost --steps 100000 --batch-tokens 256 --zero 3 --schedule constant --save-every 4 --keep 2
 until ls -d "$folder"/lost/step-* >/dev/null 2>&1 || ! kill -0 $launcher 2>/dev/null; do sleep 0.1; done
-rank=$(tr '\0' '\n' <"/proc/${pids[2]}/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)
+rank=$(rank_of "${pids[2]}")
 kill -9 "${pids[2]}"
 ended 60
 for alive in $(seq 100 -1 0); do # tenths of a second that are left; zombies that nobody waits for are dead
@@ -172,7 +173,7 @@ train 4 lost --steps $until --batch-tokens 256 --zero 3 --schedule constant --re
 grep -q "damaged" "$folder/lost.said" && bad "and was whole" "$(cat "$folder/lost.said")"
 # one that is stopped: the others wait for it as long as they do for a slow one, then end and name it
 begin stopped --steps 100000 --batch-tokens 256 --zero 1 --schedule constant
-rank=$(tr '\0' '\n' <"/proc/${pids[1]}/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -n 1)
+rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75

@@ -18,9 +18,9 @@ typedef struct {
     bool odd; // the gradients on an odd address: no chunks, every group by the kernel for what is left
     size_t elements, groups;
     float *value, *grad;
+    void *master;            // FP32, or the lower 16 bits; NULL: none, the parameters are `value`
+    Format master_format;    // of these
     uint16_t *half;          // where there are masters, the parameters in BF16
-    void *master;            // FP32, or the lower 16 bits
-    Format master_format;    // FMT_NONE: none, the parameters are `value`
     uint8_t *data[2], *k[2]; // data: codes, or moments of 4 bytes
     float *a[2];
     StepState *state;
