@@ -91,6 +91,23 @@ if [[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; then ok "i
 said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
 if [[ $said == *"loss "$'\033[1m'* ]]; then ok "CLICOLOR_FORCE=1: with colours"; else bad "CLICOLOR_FORCE=1: with colours" "$said"; fi
 
+# A signal to a launch script, as Ctrl-C is one: the processes save, and mpirun does not kill them first.
+TRAIN=$folder/src_train.bin VAL=$folder/src_val.bin OUT=$folder/launched PROGRAM=$program GPUS=2 scripts/run_gpt2_124M.sh "${flags[@]}" --batch-tokens 128 \
+    --save-every 0 --steps 1000000 >"$folder/said" 2>&1 </dev/null &
+script=$!
+for ((wait = 0; wait < 600; wait++)); do
+    if ! kill -0 $script 2>/dev/null || [ "$(grep -c '"loss"' "$folder/launched/log.jsonl" 2>/dev/null)" -gt 3 ] 2>/dev/null; then break; fi
+    sleep 0.1
+done
+kill -TERM $script
+status=0
+wait $script || status=$?
+if [ $status -eq 0 ] && compgen -G "$folder/launched/step-*/model.safetensors" >/dev/null && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"; then
+    ok "a launch script that is told to end lets all processes save"
+else
+    bad "a launch script that is told to end lets all processes save" "status $status" "$(tail -n 5 "$folder/said")"
+fi
+
 # One process has nobody to share with, and is told once.
 note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: one process shares nothing"; }
 told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"

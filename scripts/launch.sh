@@ -82,9 +82,21 @@ if [ "${LAUNCHER:-mpirun}" != srun ] && ! command -v "${PROGRAM:-./train_gpt2_fp
     echo "${PROGRAM:-./train_gpt2_fp8} is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2
     exit 1
 fi
+
+# Ctrl-C, SIGTERM and SIGHUP are for a process that trains, with which all save and end. mpirun, in a session of its own,
+# does not get them; it would kill its processes a second or two later, and the save with them.
+under_mpirun() {
+    setsid "${command[@]}" </dev/null &
+    local launcher=$!
+    trap 'pkill -TERM -o -P $launcher || kill -TERM $launcher' INT TERM HUP
+    while kill -0 $launcher 2>/dev/null; do wait $launcher || true; done # a signal ends a wait, not what it waits for
+    trap - INT TERM HUP
+    wait $launcher
+}
+
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0
-    "${command[@]}" || status=$?
+    if [ "${command[0]}" = mpirun ]; then under_mpirun || status=$?; else "${command[@]}" || status=$?; fi
     case $status in 3 | 5 | 13[4-79]) [ "$left" -gt 0 ] || exit $status ;; *) exit $status ;; esac
     echo "$name: ended with $status, starts again from the newest checkpoint ($left left)" >&2
     sleep "${RESTART_PAUSE:-10}"
