@@ -11,7 +11,7 @@
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   loss           BF16 against COAT on the same text
 #   parts          the same with one part of COAT at a time (not in all)
-#   all            all of it (default). expected: 20 minutes on an H200, 10 with QUICK=1; without a GPU: 4.
+#   all            all of it (default). expected: 20 minutes on an H200, 10 with QUICK=1; without a GPU: 2 to 4.
 #                  On several GPUs what is measured runs at the same time, one thing on each: 5 minutes on four
 #
 # Settings come from the environment:
