@@ -94,6 +94,27 @@ echo 4 >"$folder/status"
 PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
 [ "$? $(calls)" = "4 1" ] && ok "and once where training diverges" || bad "and once where training diverges"
 
+# A signal to the script reaches the program, and what was told to end is not started again.
+rm "$folder/status"
+printf '#!/bin/sh\ntrap "kill \$!; exit 5" TERM\necho started >>"%s"\nsleep 30 &\nwait\n' "$folder/calls" >"$folder/ended"
+chmod +x "$folder/ended"
+told_to_end() { # NAME CALLS STATUS, with the settings in the environment
+    : >"$folder/calls"
+    PROGRAM=$folder/ended "$script" 2>/dev/null &
+    local pid=$! status=0
+    for ((wait = 0; wait < 100; wait++)); do [ ! -s "$folder/calls" ] || break; sleep 0.1; done
+    kill -TERM $pid
+    wait $pid || status=$?
+    [ "$status $(calls)" = "$3 $2" ] && ok "$1" || bad "$1" "status $status"
+}
+told_to_end "SIGTERM reaches the program" 1 5
+RESTARTS=3 told_to_end "and with RESTARTS it is not started again" 1 5
+printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # it is not told, its process is
+GPUS=2 RESTARTS=3 told_to_end "nor the processes of mpirun" 1 5
+printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
+mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
+said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "without mpirun" "$said" || has "without mpirun" "$said" "mpirun is not there, which several GPUs need: scripts/setup.sh --all installs it"
+
 # --- Slurm
 has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
 line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)

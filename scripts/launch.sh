@@ -14,6 +14,8 @@
 #   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5, and those of a crash or kill -9)
 #   PROGRAM=./train_gpt2_fp8
 #
+# As root, in a container, Open MPI's mpirun wants OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
+#
 # NCCL takes its settings from the environment, which mpirun hands on to the processes of this machine; none is needed:
 #   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL does not start for want of multicast (containers)
 #   NCCL_DEBUG=WARN            says why a call failed; INFO also which links it has chosen, for a run that is too slow
@@ -78,25 +80,45 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
-if [ "${LAUNCHER:-mpirun}" != srun ] && ! command -v "${PROGRAM:-./train_gpt2_fp8}" >/dev/null; then
+if [ "${command[0]}" != srun ] && ! command -v "${PROGRAM:-./train_gpt2_fp8}" >/dev/null; then
     echo "${PROGRAM:-./train_gpt2_fp8} is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2
     exit 1
 fi
+for tool in mpirun pkill; do
+    if [ "${command[0]}" = mpirun ] && ! command -v $tool >/dev/null; then
+        echo "$tool is not there, which several GPUs need: scripts/setup.sh --all installs it" >&2
+        exit 1
+    fi
+done
 
-# Ctrl-C, SIGTERM and SIGHUP are for a process that trains, with which all save and end. mpirun, in a session of its own,
-# does not get them; it would kill its processes a second or two later, and the save with them.
-under_mpirun() {
-    setsid "${command[@]}" </dev/null &
-    local launcher=$!
-    trap 'pkill -TERM -o -P $launcher || kill -TERM $launcher' INT TERM HUP
-    while kill -0 $launcher 2>/dev/null; do wait $launcher || true; done # a signal ends a wait, not what it waits for
+# Ctrl-C, SIGTERM and SIGHUP are for the process that trains, or for one of several, with which all save and end. mpirun,
+# in a session of its own, does not get them; it would kill its processes a second or two later, and the save with them.
+# (For the same reason Ctrl-Z stops the script alone.)
+child='' asked=''
+end_training() {
+    if [ "${command[0]}" = mpirun ]; then # itself only where it has not begun
+        pkill -TERM -o -P "$child" || [ -n "$asked" ] || kill -TERM "$child" || true
+    else
+        kill -TERM "$child" || true
+    fi
+    asked=yes
+}
+in_own_session() { # COMMAND...
+    trap asked=yes INT TERM HUP
+    setsid "$@" </dev/null &
+    child=$!
+    trap end_training INT TERM HUP
+    [ -z "$asked" ] || { asked='' && end_training; }
+    while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done # a signal ends a wait, not what it waits for
     trap - INT TERM HUP
-    wait $launcher
+    wait "$child"
 }
 
+[ "${command[0]}" = mpirun ] || [ "${RESTARTS:-0}" != 0 ] || exec "${command[@]}"
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0
-    if [ "${command[0]}" = mpirun ]; then under_mpirun || status=$?; else "${command[@]}" || status=$?; fi
+    case ${command[0]} in srun) "${command[@]}" || status=$? ;; *) in_own_session "${command[@]}" || status=$? ;; esac
+    [ -z "$asked" ] || exit $status
     case $status in 3 | 5 | 13[4-79]) [ "$left" -gt 0 ] || exit $status ;; *) exit $status ;; esac
     echo "$name: ended with $status, starts again from the newest checkpoint ($left left)" >&2
     sleep "${RESTART_PAUSE:-10}"

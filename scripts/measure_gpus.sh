@@ -43,7 +43,7 @@ read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 start() {
     local log=$1 status=0
     shift
-    if [ -n "$dry_run" ]; then printf '%s ' "$@" && echo; return; fi
+    if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
     "$@" >"$out/$log.json" 2>"$out/$log.err" </dev/null || status=$?
     [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
 }

@@ -42,6 +42,7 @@ fi
 if [ "$level" = --all ]; then
     has mpicc || need libopenmpi-dev
     has mpirun || need openmpi-bin
+    has pkill || need procps
     has clang-format || need clang-format
     has rsvg-convert || need librsvg2-bin
 fi
