@@ -91,7 +91,7 @@ if [[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; then ok "i
 said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
 if [[ $said == *"loss "$'\033[1m'* ]]; then ok "CLICOLOR_FORCE=1: with colours"; else bad "CLICOLOR_FORCE=1: with colours" "$said"; fi
 
-# A signal to a launch script, as Ctrl-C is one: the processes save, and mpirun does not kill them first.
+# SIGTERM to a launch script: the processes save, and mpirun does not kill them first.
 TRAIN=$folder/src_train.bin VAL=$folder/src_val.bin OUT=$folder/launched PROGRAM=$program GPUS=2 scripts/run_gpt2_124M.sh "${flags[@]}" --batch-tokens 128 \
     --save-every 0 --steps 1000000 >"$folder/said" 2>&1 </dev/null &
 script=$!
