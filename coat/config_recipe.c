@@ -45,7 +45,7 @@ static bool take_settings(Config *config, const json_t *settings) {
     recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
                                   : fp8                                 ? RECIPE_FP8_LINEAR
                                                                         : RECIPE_BF16);
-    if (fp8) config->recipe.scaling = SCALING_TENSOR; // of those that do not say it
+    if (fp8) config->recipe.scaling = SCALING_TENSOR, config->recipe.gradient_codes = FMT_E5M2; // if they do not say it
     bool good = true;
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))

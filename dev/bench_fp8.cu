@@ -116,7 +116,7 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
         o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
         o->saved[s] = saved_tensor(bench, M, cols);
         o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
-        o->grad[s] = bench_tensor(bench, M, cols, FMT_E5M2, 1.0f);
+        o->grad[s] = bench_tensor(bench, M, cols, bench->config.recipe.gradient_codes, 1.0f);
         o->codes_t[s] = transposed_tensor(bench, o->codes[s]);
         o->grad_t[s] = transposed_tensor(bench, o->grad[s]);
         give_maxima(bench, &o->codes[s]);
@@ -264,8 +264,8 @@ int main(int argc, char **argv) {
     const int wrong = check_fp8(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
+    recipe_apply(&bench.config.recipe, RECIPE_COAT);
     bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
-    bench.config.recipe.cache_transposed = true;
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

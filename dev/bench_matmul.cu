@@ -99,7 +99,7 @@ static bool check_product(Bench *bench, Linear l) {
 static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, bool fp8, bool with_bias) {
     Linear l = {};
     l.tokens = tokens, l.in = in, l.out = out, l.fp8 = fp8, l.with_bias = with_bias;
-    Format forward = fp8 ? FMT_E4M3 : FMT_BF16, backward = fp8 ? FMT_E5M2 : FMT_BF16;
+    Format forward = fp8 ? FMT_E4M3 : FMT_BF16, backward = fp8 ? bench->config.recipe.gradient_codes : FMT_BF16;
     l.x = bench_tensor(bench, tokens, in, forward, 1.0f);
     l.dy = bench_tensor(bench, tokens, out, backward, 1.0f);
     l.y = bench_tensor(bench, tokens, out, FMT_BF16, 1.0f);
@@ -111,7 +111,7 @@ static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, 
     l.w.codes = bench_tensor(bench, out, in, FMT_E4M3, 1.0f);
     l.w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     l.x_t = bench_tensor_transposed(bench, tokens, in, FMT_E4M3, 1.0f);
-    l.dy_t = bench_tensor_transposed(bench, tokens, out, FMT_E5M2, 1.0f);
+    l.dy_t = bench_tensor_transposed(bench, tokens, out, backward, 1.0f);
     return l;
 }
 
@@ -174,6 +174,7 @@ int main(int argc, char **argv) {
         else
             fatal(EXIT_USER, "usage: bench_matmul [--quick] [--autotune [--micro-batch N]], not %s", argv[i]);
     }
+    recipe_apply(&bench.config.recipe, RECIPE_COAT);
     bench.config.recipe.precision = PRECISION_FP32; // no attention is needed
     bench_open(&bench);
     bench.exec.trains = bench.autotune;

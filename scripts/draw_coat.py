@@ -16,16 +16,16 @@ RAIL = (34, WIDTH - 34)  # the residual stream, and its gradient
 
 # Per row: forward, what is kept (name, format, bytes per token in C, colour), backward; two lines each.
 BLOCK = [
-    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_in", "E4M3, a scale per 16", 1.125, GROUP),
+    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
      ("LayerNorm backward", "from the codes of x_in")),
     (("q, k, v = n1 · Wᵀ + bias", "product in FP8"), ("q, k, v", "BF16", 6, BF16),
      ("dgrad, wgrad in FP8", "n1 rebuilt from x_in")),
     (("flash attention", "BF16"), ("o", "BF16", 2, BF16), ("attention backward", "BF16, deterministic")),
     (("projection: y = ô · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "ô rebuilt from o")),
-    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_mid", "E4M3, a scale per 16", 1.125, GROUP),
+    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_mid", "E4M3, scale per 16", 1.125, GROUP),
      ("LayerNorm backward", "from the codes of x_mid")),
     (("y = n2 · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "n2 rebuilt from x_mid")),
-    (("h = y + bias, GELU, quantise", "GELU reads the codes of h"), ("h", "E4M3, a scale per 16", 4.5, GROUP),
+    (("h = y + bias, GELU, quantise", "GELU reads the codes of h"), ("h", "E4M3, scale per 16", 4.5, GROUP),
      ("GELU backward, quantise", "from the codes of h")),
     (("y = g · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "g rebuilt from h")),
 ]
@@ -77,7 +77,7 @@ def draw_head():
     text(24, 32, "COAT in one block: what is computed, what is kept, in which format", 18, bold=True)
     x = 24
     for label, colour in (("E4M3, a scale per group", GROUP), ("E4M3, a scale per tensor or token", TENSOR),
-                          ("E5M2, a scale per tensor or token", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
+                          ("gradients, likewise", GRADIENT), ("BF16", BF16), ("FP32", FP32)):
         box(x, 48, 18, 14, colour)
         text(x + 24, 60, label, 12.5)
         x += 24 + 6.6 * len(label) + 22
@@ -98,7 +98,7 @@ def draw_rails():
         y = row_top(row) + BOX / 2
         arrow(RAIL[0] + 3, y, FORWARD[0] - 2, y)
         arrow(BACKWARD[0] + BACKWARD[1], y, RAIL[1] - 5, y)
-    for row in (3, 7):  # the last product of each half adds to the stream, and takes its gradient, as E5M2
+    for row in (3, 7):  # the last product of each half adds to the stream, and takes its gradient, in codes
         y = row_top(row) + BOX / 2
         arrow(FORWARD[0], y, RAIL[0] + 5, y)
         arrow(RAIL[1] - 3, y, BACKWARD[0] + BACKWARD[1] + 2, y, EDGE[GRADIENT])

@@ -10,7 +10,7 @@ model_name='' model=()
 choose_model() {
     if [ -n "$real_text" ]; then
         model_name="GPT-2 124M, $((tokens / 1000000)) M tokens, one $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
-        model=(--model gpt2 --train "$train" --val "$val" --micro-batch 64 --batch-tokens 65536 --steps $((tokens / 65536 > 0 ? tokens / 65536 : 1))
+        model=(--model gpt2 --train "$train" --val "$val" --micro-batch 64 --batch-tokens 65536 --steps $(((tokens + 65535) / 65536))
             --lr 6e-4 --warmup 100 --lr-final 0.1 --beta2 "${BETA2:-0.95}" --weight-decay 0.1 --val-batches 20)
         return
     fi

@@ -125,7 +125,7 @@ table == "parts" && $1 == "seeds" {
     line = "FP8 in"
     for (i = 2; i <= NF; i++) line = line " | seed " $i
     head(line " | difference")
-    split("bf16 nothing|bf16+products products (the recipe fp8-linear)|bf16+saved saved activations|bf16+moments moments, with range expansion|bf16+plain-moments moments, plain|coat all of COAT", list, "|")
+    split("bf16 nothing|bf16+products products|bf16+saved saved activations|bf16+moments moments, with range expansion|bf16+plain-moments moments, plain|coat all of COAT", list, "|")
     for (i in list) {
         at = index(list[i], " ")
         part[substr(list[i], 1, at - 1)] = substr(list[i], at + 1)
