@@ -4,8 +4,8 @@
 # holds both backends. What was found, and what a missing piece costs, is printed first. Object files and small
 # programs go to build/.
 #
-#   GPU=native, GPU=90a              code for one kind of GPU only, faster to build (default: 8.0, 8.9, 9.0a, and
-#                                    PTX, which the driver compiles on later ones)
+#   GPU=native, GPU=90a, GPU=all     code for this machine's kind of GPU (the default where there is one), for another,
+#                                    or for 8.0, 8.9, 9.0a, and PTX, which the driver compiles on later ones
 #   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
 #                                    among the instruction sets when the program starts)
 #   WERROR=1                         warnings are errors
@@ -66,7 +66,7 @@ help:
 	@echo "make format        clang-format on all sources"
 	@echo "make check-format  which sources would clang-format change?"
 	@echo "make clean         remove what was built"
-	@echo "Settings, explained in the Makefile: GPU=native|90a ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
+	@echo "Settings, explained in the Makefile: GPU=native|90a|all ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
 	@echo "MPI=0 NCCL=0 CUDA=0 CUDA_HOME= CUDNN_HOME= NCCL_HOME= CUDNN_FRONTEND= V=1"
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -90,13 +90,14 @@ C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
-ifeq ($(GPU),)
+# The kinds of GPU in this machine, as the driver says: "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do).
+NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+	awk '$$1 >= 8 { print $$1 * 10 ($$1 >= 9 ? "a" : "") }' | sort -u)
+GPU_ARCH := $(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all)
+ifeq ($(GPU_ARCH),all)
 GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
 else
-# native: as the driver says, "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do).
-GPU_ARCH := $(if $(filter native,$(GPU)),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | \
-	awk '{ print $$1 * 10 ($$1 >= 9 ? "a" : "") }'),$(GPU))
-GENCODE := -gencode arch=compute_$(GPU_ARCH),code=sm_$(GPU_ARCH)
+GENCODE := $(foreach a,$(GPU_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
 endif
 comma := ,
 space := $(subst ,, )

@@ -6,7 +6,8 @@
 #   scripts/test.sh [--long] [--unit] [NAME...]
 #       --long: also dev/long_*.sh; --unit: only the unit tests dev/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
-#   TEST_JOBS=2                          suites at a time (default: as many as there are cores, 4 at most; on a GPU 1)
+#   TEST_JOBS=2                          suites at a time (default: as many as there are cores, 4 at most); those that
+#                                        need a GPU run alone
 #
 # A suite is a program or script. It prints a line per test, as TAP has them (cmocka does by itself):
 #   ok - name      not ok - name      skip - name: reason      (also ok 3 - name, ok 3 - name # SKIP reason)
@@ -34,8 +35,7 @@ case " ${make_flags[*]} SANITIZE=${SANITIZE:-} " in *" SANITIZE=1 "*) build=buil
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 
 cores=$(nproc)
-if has_gpu; then jobs=1; else jobs=$((cores < 4 ? cores : 4)); fi
-jobs=${TEST_JOBS:-$jobs}
+jobs=${TEST_JOBS:-$((cores < 4 ? cores : 4))}
 case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
 
 finish() {
@@ -125,6 +125,12 @@ run_suite() { # SUITE COMMAND...
     running=$((running + 1))
 }
 
+run_alone() { # SUITE COMMAND...
+    wait_for_all
+    run_suite "$@"
+    wait_for_all
+}
+
 skip_suite() { # SUITE REASON
     local number=${#suites[@]}
     wanted "$1" || return 0
@@ -157,10 +163,10 @@ if [ "$build" = build ]; then
     [ -n "$reason" ] || has_gpu || reason="no GPU"
     for source in "${gpu_suites[@]}"; do
         name=$(basename "$source" .cu)_gpu
-        if [ -n "$reason" ]; then skip_suite "$name" "$reason"; else run_suite "$name" build/"$name"; fi
+        if [ -n "$reason" ]; then skip_suite "$name" "$reason"; else run_alone "$name" build/"$name"; fi
     done
     if [ -f test_gpt2.cu ]; then
-        if [ -n "$reason" ]; then skip_suite test_gpt2 "$reason"; else run_suite test_gpt2 ./test_gpt2; fi
+        if [ -n "$reason" ]; then skip_suite test_gpt2 "$reason"; else run_alone test_gpt2 ./test_gpt2; fi
     fi
 fi
 
