@@ -849,6 +849,9 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     if (config_trains(c)) {
         run->train = data_open(c->train, B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
         if (!run->train) return false;
+        if (c->tokenizer != TOKENIZER_BYTES && vocab >= 1024 && ex->rank == 0 && data_begins_with_bytes(run->train))
+            fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
+                    c->train);
     }
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
@@ -1049,7 +1052,8 @@ int main(int argc, char **argv) {
         }
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
-        ok = error_set(&err, EXIT_DATA, "standard output could not be written: is the disk full?");
+        ok = error_set(&err, EXIT_DATA,
+                       "standard output could not be written: its reader has ended, or the disk is full");
     char who[32] = "";
     if (run.others_well) snprintf(who, sizeof who, "rank %d: ", run.speaker);
     if (!ok && (!run.agreed || run.place.rank == run.speaker)) fprintf(stderr, "error: %s%s\n", who, err.text);

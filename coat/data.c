@@ -255,6 +255,19 @@ uint64_t data_fingerprint(const DataLoader *loader) {
     return loader->fingerprint;
 }
 
+bool data_begins_with_bytes(DataLoader *loader) {
+    const Shard *shard = &loader->shards[0];
+    const size_t count = shard->tokens < 65536 ? (size_t)shard->tokens : 65536, width = (size_t)shard->token_bytes;
+    Error ignored;
+    void *tokens = xmalloc(count * width);
+    const int fd = shard_descriptor(loader, 0, &ignored);
+    bool bytes = fd >= 0 && file_read_at(fd, shard->path, DATA_HEADER_BYTES, tokens, count * width, &ignored);
+    for (size_t i = 0; i < count && bytes; i++)
+        bytes = (width == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i]) <= 256;
+    free(tokens);
+    return bytes;
+}
+
 // The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard
 // without a whole sequence shares its first_sequence with the next and is never the last.)
 static int shard_of_sequence(const DataLoader *loader, int64_t s) {

@@ -99,6 +99,27 @@ static void test_bad_files(void **state) {
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
 
+static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t modulus) {
+    const bool narrow = width == 2;
+    write_header_and_tokens("bytes.bin", narrow ? DATA_MAGIC_U16 : DATA_MAGIC_U32,
+                            narrow ? DATA_VERSION_U16 : DATA_VERSION_U32, count, width, count, first, modulus);
+    DataLoader *loader = open_one("bytes.bin", 1, 4, true);
+    bool bytes = data_begins_with_bytes(loader);
+    data_close(loader);
+    return bytes;
+}
+
+static void test_bytes(void **state) {
+    (void)state;
+    for (int width = 2; width <= 4; width += 2) {
+        assert_true(begins_with_bytes(width, 1000, 0, 257));
+        assert_false(begins_with_bytes(width, 1000, 0, 258));
+        assert_true(begins_with_bytes(width, 5, 252, 50257));
+        assert_false(begins_with_bytes(width, 6, 252, 50257));
+        assert_false(begins_with_bytes(width, 70000, 0, 50257));
+    }
+}
+
 static void test_too_few_tokens(void **state) {
     (void)state;
     write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
@@ -404,6 +425,7 @@ static void test_literal_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_bad_files, test_folder_empty),
+        cmocka_unit_test_setup(test_bytes, test_folder_empty),
         cmocka_unit_test_setup(test_too_few_tokens, test_folder_empty),
         cmocka_unit_test_setup(test_bad_arguments, test_folder_empty),
         cmocka_unit_test_setup(test_order_without_shuffle, test_folder_empty),
