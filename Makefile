@@ -90,9 +90,13 @@ C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
-# The kinds of GPU in this machine, as the driver says: "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do).
+# The kinds of GPU in this machine, as the driver says: "9.0" -> 90a (from 9.0 on, "a" has what only that very chip can do);
+# all where there is none, or one that this nvcc does not know, which the driver compiles PTX for.
 NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
-	awk '$$1 >= 8 { print $$1 * 10 ($$1 >= 9 ? "a" : "") }' | sort -u)
+	awk '$$1 + 0 >= 8 { print $$1 * 10 ($$1 >= 9 ? "a" : "") }' | sort -u)
+ifneq ($(NATIVE),)
+NATIVE := $(if $(filter-out $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),$(NATIVE:a=)),all,$(NATIVE))
+endif
 GPU_ARCH := $(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all)
 ifeq ($(GPU_ARCH),all)
 GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
@@ -128,6 +132,9 @@ BENCHES := $(addprefix $(BUILD)/,$(filter bench_%,$(call names,dev/%.c)))
 # The GPU's programs need every piece; what is missing has been said above.
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
+ifneq ($(filter all,$(GOALS)),)
+$(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,$(addprefix sm_,$(GPU_ARCH)) alone; GPU=all builds for the others too))
+endif
 PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8)
 MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
 UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/%.cu))))

@@ -35,7 +35,7 @@ for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16
     IFS=: read -r size model batch <<<"$size"
     script=scripts/run_gpt2_$size.sh
     line=$("$script" --dry-run) || bad "$size: dry run"
-    has "$size: the model" "$line" "--model $model --recipe coat"
+    has "$size: the model" "$line" "--model $model --train"
     has "$size: continues what is there" "$line" "--resume --out $folder/run"
     [[ $line == ./train_gpt2_fp8\ * ]] && ok "$size: one GPU needs no launcher" || bad "$size: one GPU needs no launcher" "$line"
     line=$(GPUS=8 "$script" --dry-run --lr 1e-3)

@@ -3,7 +3,7 @@
 
 # Whether the first one can FP8, for which it needs compute capability 8.9.
 has_fp8_gpu() {
-    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 >= 8.9 } END { exit !good }'
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 + 0 >= 8.9 } END { exit !good }'
 }
 
 # Those that may be used, one per line.

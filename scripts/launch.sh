@@ -5,7 +5,7 @@
 #
 #   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER says) where there are several
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
-#   RECIPE=coat         or bf16, fp8-linear
+#   RECIPE=bf16         or fp8-linear, coat (default: coat; a run that is continued keeps what it has)
 #   DATA=data/tokens    where the token files are; TRAIN and VAL name others
 #   OUT=runs/NAME       the run's folder; what is there is continued (--resume)
 #   HELLASWAG=FILE      by default DATA/hellaswag_val.bin, where that exists
@@ -46,7 +46,7 @@ case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: not a number of GPUs: $gpu
 
 data=${DATA:-data/tokens}
 train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out}
-recipe=${RECIPE:-coat}
+recipe=${RECIPE:-}
 usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
 for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * 1024 * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
@@ -59,8 +59,9 @@ if [ "$micro_batch" -ne "$usual" ]; then
     echo "note: $name: $usual x 1024 tokens on each of $gpus GPUs are more than a step or no part of it; the micro-batch is $micro_batch" >&2
 fi
 
-command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" --recipe "$recipe" --train "$train" --val "$val"
+command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" --train "$train" --val "$val"
     --micro-batch "$micro_batch" --seq-len 1024 --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
+[ -z "$recipe" ] || command+=(--recipe "$recipe")
 [ "$recipe" != bf16 ] || command+=(--master split16)
 [ "$gpus" -eq 1 ] || command+=(--zero 1)
 hellaswag=${HELLASWAG:-$data/hellaswag_val.bin}

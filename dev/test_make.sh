@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# For which GPUs `make` builds: those of the machine, which a program in the place of nvidia-smi makes up here.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+unset MAKEFLAGS MFLAGS MAKELEVEL GPU
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+object=$folder/build/gpu/coat/cuda/cuda_norm.o
+all='80 89 90a compute_90'
+
+# kinds FLAG...: those that a kernel is compiled for
+kinds() {
+    PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" "$@" "$object" 2>&1 |
+        grep -o 'code=[a-z]*_[0-9a-z]*' | sed 's/^code=//; s/^sm_//' | tr '\n' ' ' | sed 's/ $//'
+}
+# builds NAME WANTED WHAT_THE_DRIVER_SAYS [FLAG...]
+builds() {
+    local found
+    printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
+    chmod +x "$folder/nvidia-smi"
+    found=$(kinds "${@:4}")
+    if [ "$found" = "$2" ]; then echo "ok - $1"; else
+        echo "not ok - $1"
+        echo "    wanted '$2', found '$found'"
+        failures=1
+    fi
+}
+
+if [ -z "$(kinds GPU=90a)" ]; then
+    echo "skip - kinds of GPUs: no nvcc, or nothing to build for them"
+    exit
+fi
+builds "this machine's kind" 90a 9.0
+builds "each of its kinds once" '80 90a' $'9.0\n8.0\n9.0'
+builds "GPU=native is the same" 90a 9.0 GPU=native
+builds "GPU=all is for all" "$all" 9.0 GPU=all
+builds "another kind by name" 89 9.0 GPU=89
+builds "no GPU: for all" "$all" 'No devices were found'
+builds "and GPU=native there" "$all" '[N/A]' GPU=native
+builds "one that is too old" "$all" 7.5
+builds "one that nvcc does not know" "$all" 99.0
+exit $failures
