@@ -111,6 +111,7 @@ typedef struct {
     float temperature;
     int top_k;
     bool eval_only, overfit_one_batch;
+    bool forward_only; // nothing is trained: no memory for gradients and states; config_check() sets it
     // files
     char out[PATH_MAX_LENGTH]; // "" = nothing is written
     int64_t save_every;        // 0 = only at the end

@@ -388,6 +388,23 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     }
 }
 
+// Where nothing is trained: no gradients and no states, and what is kept for backward is that of one layer, which each
+// layer overwrites. (Scratch that backward alone uses shares its memory with forward's, and stays.)
+static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (size_t i = 0; i < sizeof trained / sizeof *trained; i++) {
+            const TensorLayout none = {.alias = -1, .scale_source = -1};
+            layout[id][trained[i]] = none;
+        }
+    }
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        TensorLayout *t = &layout[id][VALUE];
+        t->per_layer = t->per_layer_scale = false;
+        t->layers = 1;
+    }
+}
+
 // Whose scale a tensor has, once all granularities are known.
 static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     TensorLayout *value = &layout[id][VALUE];
@@ -406,6 +423,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
     }
+    if (config->forward_only) keep_forward(layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
         for (int role = 0; role < ROLE_COUNT; role++)

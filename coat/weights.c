@@ -61,7 +61,7 @@ static void moment_zero(Exec *exec, Tensor moment) {
 }
 
 void parameters_zero_moments(const Arena *arena, Exec *exec) {
-    for (int id = 0; id < PARAMETER_COUNT; id++) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) { // there are none where nothing is trained
         for (int layer = 0; layer < arena->layout[id][MOMENT_M].layers; layer++) {
             int64_t begin;
             moment_zero(exec, arena_held(arena, (TensorId)id, MOMENT_M, layer, &begin));

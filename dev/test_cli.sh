@@ -223,6 +223,10 @@ text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --
 # --- plans
 plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
 [[ $plan == '{"parameters": 1557611200, "total_bytes": '* ]] && ok "--plan=json" || bad "--plan=json" "$plan"
+saved_bytes() { grep -o '"saved": [0-9]*' <<<"$1"; }
+forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
+[[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ] &&
+    ok "--plan --eval-only: a forward pass alone, and one layer of it" || bad "--plan --eval-only: a forward pass alone, and one layer of it" "$forward"
 [ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
 refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d96 --memory-limit 1GB
 for recipe in bf16 fp8-linear coat; do
