@@ -215,10 +215,9 @@ static bool finish_shape(const Parse *p, Error *err) {
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
                          config->model, first);
     config->shape_files[0] = '\0';
-    bool trains = config->plan != PLAN_NONE || config_trains(config);
     if (config->model_from_files)
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
-    else if (!trains && !given(p, "model") && !first &&
+    else if (config->plan == PLAN_NONE && !given(p, "model") && !first &&
              resumed_checkpoint(config, config->shape_files, sizeof config->shape_files))
         config->model[0] = '\0';
     if (config->shape_files[0]) {

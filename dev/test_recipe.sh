@@ -69,6 +69,9 @@ for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token -
     shows "resumed without --recipe: $recipe" $? "$name:" "$resuming"
     same "and the bits are those of the run at once" whole/step-00000006 cut/step-00000006
 done
+cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "resumed without the shape" "$(cat "$folder/page")"
+same "resumed without the shape, too" whole/step-00000006 shapeless/step-00000006
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
 shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
 
