@@ -830,14 +830,15 @@ static bool train(Run *run, Error *err) {
 // Opens the vocabulary; training goes on without one.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error ignored;
+    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
     if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
         run->tokenizer = tokenizer_bytes();
-        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (c->shape_files[0] && c->shape.vocab != 257))
+        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (with_model && c->shape.vocab != 257))
             return error_set(err, EXIT_USER, "--tokenizer bytes: the model knows %d tokens, not 257", c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
         run->tokenizer = tokenizer_open(c->tokenizer_file, err);
         if (!run->tokenizer) return false;
-    } else if (c->shape_files[0]) {
+    } else if (with_model) {
         run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model
     }
     return true;
@@ -849,9 +850,6 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     if (config_trains(c)) {
         run->train = data_open(c->train, B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
         if (!run->train) return false;
-        if (c->tokenizer != TOKENIZER_BYTES && vocab >= 1024 && ex->rank == 0 && data_begins_with_bytes(run->train))
-            fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
-                    c->train);
     }
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
@@ -911,6 +909,10 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
+    if (run->train && !folder[0] && c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= 1024 && !c->quiet &&
+        m->exec.rank == 0 && data_begins_with_bytes(run->train))
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
+                c->train);
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);

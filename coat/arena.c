@@ -290,6 +290,7 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
 // What a user can change about the largest category.
 static const char *category_advice(const Config *config, Category c) {
     bool coat = config->recipe.saved == SAVED_COAT && config->recipe.recompute > 0; // nothing smaller is kept
+    if (config->forward_only) coat = true;                                          // or would be
     switch (c) {
     case CATEGORY_SAVED:
     case CATEGORY_SCRATCH:

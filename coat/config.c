@@ -217,7 +217,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     config->shape_files[0] = '\0';
     if (config->model_from_files)
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
-    else if (config->plan == PLAN_NONE && !given(p, "model") && !first &&
+    else if (!given(p, "model") && !first &&
              resumed_checkpoint(config, config->shape_files, sizeof config->shape_files))
         config->model[0] = '\0';
     if (config->shape_files[0]) {

@@ -149,13 +149,18 @@ void recipe_apply(Recipe *recipe, RecipeKind kind);
 // Parses argv into config. llm.c's short flags are rewritten to the long ones first. Returns false with
 // err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
 // for text (--help, --version), which has been printed.
-// A model named by folder or weight file, or the checkpoint that an evaluation resumes, is only marked (shape_files);
+// A model named by folder or weight file, or the checkpoint that is resumed, is only marked (shape_files);
 // its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where no flag gives it.
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
-// Whether the run trains a model, as opposed to evaluating one or sampling from it. A plan is of a training, too.
+// Whether the run trains a model, as opposed to evaluating one or sampling from it.
 static inline bool config_trains(const Config *config) {
     return config->train[0] && !config->eval_only;
+}
+
+// Whether it runs forward alone: an evaluation, a sample, or the plan of one; a plan that does not say is of a training.
+static inline bool config_forward_only(const Config *config) {
+    return config->plan != PLAN_NONE && !config->prompt[0] ? config->eval_only : !config_trains(config);
 }
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):

@@ -103,8 +103,8 @@ bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
 bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
     char folder[PATH_MAX_LENGTH + 64];
     if (find_resumed(flags, recorded_in, config, folder, sizeof folder)) return true;
-    bool trains = flags->plan != PLAN_NONE || config_trains(flags);
-    return model_from_files && !trains && path_is_folder(flags->model) && recorded_in(flags->model, config);
+    return model_from_files && config_forward_only(flags) && path_is_folder(flags->model) &&
+           recorded_in(flags->model, config);
 }
 
 // ---------------------------------------------------------------- what FP8 can compute

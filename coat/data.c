@@ -259,6 +259,7 @@ bool data_begins_with_bytes(DataLoader *loader) {
     const Shard *shard = &loader->shards[0];
     const size_t count = shard->tokens < 65536 ? (size_t)shard->tokens : 65536, width = (size_t)shard->token_bytes;
     Error ignored;
+    if (count < 1024) return false;
     void *tokens = xmalloc(count * width);
     const int fd = shard_descriptor(loader, 0, &ignored);
     bool bytes = fd >= 0 && file_read_at(fd, shard->path, DATA_HEADER_BYTES, tokens, count * width, &ignored);

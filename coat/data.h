@@ -49,7 +49,7 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
 // Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first 65,536 tokens is above 256.
-// False where it cannot be read.
+// False where it has fewer than 1,024, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
 // "2 shards, 1,234,567 tokens, uint16" into text; returns text.

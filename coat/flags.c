@@ -21,7 +21,7 @@ static const Flag table[] = {
 
     {GROUP_MODEL, "model", FLAG_STRING, AT(model), "NAME|PATH", 0, 0, "gpt2",
      "gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96 (a new GPT-2 of that depth), gpt3:cN (of that width), "
-     "or a checkpoint folder or weight file to start from"},
+     "or a checkpoint folder or weight file to start from; a run that is resumed has its own"},
     {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), "N", 1, 1024, "from --model", "number of blocks"},
     {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, 4096, "from --model, else channels / 64",
      "attention heads"},

@@ -388,8 +388,8 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     }
 }
 
-// Where nothing is trained: no gradients and no states, and what is kept for backward is that of one layer, which each
-// layer overwrites. (Scratch that backward alone uses shares its memory with forward's, and stays.)
+// Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
+// that of one layer, which each layer overwrites.
 static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++) {
@@ -402,6 +402,7 @@ static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
         TensorLayout *t = &layout[id][VALUE];
         t->per_layer = t->per_layer_scale = false;
         t->layers = 1;
+        if (t->first > STAGE_BWD_HEAD && t->alias < 0) t->exists = false;
     }
 }
 

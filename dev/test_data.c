@@ -112,10 +112,10 @@ static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t mod
 static void test_bytes(void **state) {
     (void)state;
     for (int width = 2; width <= 4; width += 2) {
-        assert_true(begins_with_bytes(width, 1000, 0, 257));
-        assert_false(begins_with_bytes(width, 1000, 0, 258));
-        assert_true(begins_with_bytes(width, 5, 252, 50257));
-        assert_false(begins_with_bytes(width, 6, 252, 50257));
+        assert_true(begins_with_bytes(width, 1024, 0, 257));
+        assert_false(begins_with_bytes(width, 1024, 0, 258));
+        assert_false(begins_with_bytes(width, 1023, 0, 257));
+        assert_true(begins_with_bytes(width, 70000, 0, 257));
         assert_false(begins_with_bytes(width, 70000, 0, 50257));
     }
 }

@@ -92,7 +92,8 @@ trained=$(evaluate "$folder/turned-0.bin" | share)
 [ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ] && ok "--eval-only repeats it" || bad "--eval-only repeats it" "$trained"
 awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: $trained where guessing is 0.25" || bad "the model has learned" "$trained"
 same=yes sum=0
-for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" | share)" = "$trained" ] || same=no; done
+plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # without scales that a whole batch shares
+for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" --recipe bf16 | share)" = "$plain" ] || same=no; done
 [ $same = yes ] && ok "the order of the endings does not matter" || bad "the order of the endings does not matter"
 for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
 awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }" && ok "one ending of each example wins" || bad "one ending of each example wins" "$sum"

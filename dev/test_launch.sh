@@ -36,6 +36,7 @@ for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16
     script=scripts/run_gpt2_$size.sh
     line=$("$script" --dry-run) || bad "$size: dry run"
     has "$size: the model" "$line" "--model $model --train"
+    has "$size: the recipe" "$line" "--recipe coat"
     has "$size: continues what is there" "$line" "--resume --out $folder/run"
     [[ $line == ./train_gpt2_fp8\ * ]] && ok "$size: one GPU needs no launcher" || bad "$size: one GPU needs no launcher" "$line"
     line=$(GPUS=8 "$script" --dry-run --lr 1e-3)
@@ -56,6 +57,10 @@ has "--gpus N is GPUS=N" "$line" "-np 4"
 eval "words=($line)"
 has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ] && ok "RECIPE=bf16" || bad "RECIPE=bf16"
+mkdir -p "$folder/continued/step-00000005"
+line=$(OUT=$folder/continued "$script" --dry-run)
+[[ $line != *--recipe* ]] && ok "a run that is continued keeps its recipe" || bad "a run that is continued keeps its recipe" "$line"
+has "but for one that is named" "$(RECIPE=coat OUT=$folder/continued "$script" --dry-run)" "--recipe coat"
 : >"$folder/hellaswag_val.bin"
 has "DATA with HellaSwag in it" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
 has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.." || exit
 . dev/program_fixture.sh
 
 "$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
-model=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0)
+model=(--tokenizer bytes --layers 3 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0)
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2 --schedule constant)
 eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin" --val-batches 2 --eval-only --json --quiet)
 
@@ -72,6 +72,12 @@ done
 cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "resumed without the shape" "$(cat "$folder/page")"
 same "resumed without the shape, too" whole/step-00000006 shapeless/step-00000006
+train evaluated 6 --recipe bf16 --val-every 6
+[ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ] && ok "an evaluation has the loss of training, in BF16 too" || bad "an evaluation has the loss of training, in BF16 too" "$(grep val_loss "$folder/evaluated/log.jsonl")"
+plan=$("$program" --plan --out "$folder/evaluated" --resume 2>&1)
+[[ $plan == "model       3 layers, 2 heads, 32 channels"*"recipe      bf16,"*"  moments "* ]] && ok "the plan of a run that is resumed" || bad "the plan of a run that is resumed" "$plan"
+plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2>&1)
+[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == "$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>&1)" ]] && ok "the plan of an evaluation, and of a sample" || bad "the plan of an evaluation, and of a sample" "$plan"
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
 shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
 

@@ -5,7 +5,8 @@
 #
 #   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER says) where there are several
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
-#   RECIPE=bf16         or fp8-linear, coat (default: coat; a run that is continued keeps what it has)
+#   RECIPE=             bf16, fp8-linear or coat; unset: coat, or what the run has that is continued (which one that is
+#                       named changes)
 #   DATA=data/tokens    where the token files are; TRAIN and VAL name others
 #   OUT=runs/NAME       the run's folder; what is there is continued (--resume)
 #   HELLASWAG=FILE      by default DATA/hellaswag_val.bin, where that exists
@@ -47,6 +48,7 @@ case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: not a number of GPUs: $gpu
 data=${DATA:-data/tokens}
 train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
+[ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
 usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
 for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * 1024 * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
