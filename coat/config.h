@@ -158,9 +158,9 @@ static inline bool config_trains(const Config *config) {
     return config->train[0] && !config->eval_only;
 }
 
-// Whether it runs forward alone: an evaluation, a sample, or the plan of one; a plan that does not say is of a training.
+// Whether it runs forward alone: an evaluation, a sample, or the plan of one.
 static inline bool config_forward_only(const Config *config) {
-    return config->plan != PLAN_NONE && !config->prompt[0] ? config->eval_only : !config_trains(config);
+    return config->eval_only || (config->prompt[0] && !config->train[0]);
 }
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):
