@@ -289,8 +289,8 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
 
 // What a user can change about the largest category.
 static const char *category_advice(const Config *config, Category c) {
-    bool coat = config->recipe.saved == SAVED_COAT && config->recipe.recompute > 0; // nothing smaller is kept
-    if (config->forward_only) coat = true;                                          // or would be
+    // nothing smaller can be kept, or nothing is
+    bool coat = (config->recipe.saved == SAVED_COAT && config->recipe.recompute > 0) || config_forward_only(config);
     switch (c) {
     case CATEGORY_SAVED:
     case CATEGORY_SCRATCH:

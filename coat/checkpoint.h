@@ -51,7 +51,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 // another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
 // named on stderr, and states in other formats are converted (states_convert.h). Products take the algorithms that the
 // checkpoint records, where the device is the same. The optimizer's states are left alone where nothing is trained
-// (forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
+// (config_forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
 // Loads weights alone: a folder (a checkpoint of ours, or any GPT-2 of Hugging Face's in safetensors, sharded or

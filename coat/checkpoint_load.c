@@ -81,11 +81,10 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     }
     int shares = 1;
     good = good && checkpoint_share_count(&manifest, &shares, err);
-    if (good && arena->config.forward_only)
-        good = true; // the states are not needed
-    else if (good && shares == 1 && arena->ranks == 1)
+    const bool states = good && !config_forward_only(&arena->config);
+    if (states && shares == 1 && arena->ranks == 1)
         good = states_read(&manifest, "optimizer.safetensors", arena, exec, err);
-    else if (good)
+    else if (states)
         good = checkpoint_read_shares(&manifest, shares, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);

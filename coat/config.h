@@ -111,7 +111,6 @@ typedef struct {
     float temperature;
     int top_k;
     bool eval_only, overfit_one_batch;
-    bool forward_only; // nothing is trained: no memory for gradients and states; config_check() sets it
     // files
     char out[PATH_MAX_LENGTH]; // "" = nothing is written
     int64_t save_every;        // 0 = only at the end
@@ -158,7 +157,7 @@ static inline bool config_trains(const Config *config) {
     return config->train[0] && !config->eval_only;
 }
 
-// Whether it runs forward alone: an evaluation, a sample, or the plan of one.
+// Whether it runs forward alone: an evaluation, a sample, or the plan of one. It has no memory for gradients and states.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || (config->prompt[0] && !config->train[0]);
 }

@@ -171,8 +171,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (!check_shape(config, err) || !recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);
-    config->forward_only = config_forward_only(config);
-    if (config->forward_only) config->recipe.cache_transposed = false; // room for those of one layer, unused
+    if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;

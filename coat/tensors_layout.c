@@ -424,7 +424,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
     }
-    if (config->forward_only) keep_forward(layout);
+    if (config_forward_only(config)) keep_forward(layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
         for (int role = 0; role < ROLE_COUNT; role++)
