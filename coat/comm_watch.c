@@ -64,16 +64,21 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(CommWatch *w, in
     _exit(code);
 }
 
-// The ranks of this machine that have begun fewer collectives than this one, or are not there at all.
+// Whether `rank` is what this one waits for: it has begun fewer collectives, or is not there any more. One that has
+// ended the run, having come as far, waited in vain too: the ranks' patience ends at the same moment.
+static bool is_late(const CommWatch *w, int rank) {
+    int status = status_of(w, rank);
+    uint32_t theirs = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
+    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // else it may be on another machine
+    return status == FINISHED || (int32_t)(w->counters[0] - theirs) > 0;
+}
+
 static int late_ranks(const CommWatch *w, char *names, size_t size) {
     int late = 0;
     names[0] = '\0';
-    uint32_t mine = w->counters[0];
     for (int r = 0; r < w->place.ranks; r++) {
-        uint32_t theirs = __atomic_load_n(&w->board[r].begun, __ATOMIC_ACQUIRE);
         size_t used = strlen(names);
-        bool elsewhere = status_of(w, r) == ABSENT && w->place.local_ranks != w->place.ranks;
-        if (r == w->place.rank || elsewhere || (status_of(w, r) == PRESENT && (int32_t)(mine - theirs) <= 0)) continue;
+        if (r == w->place.rank || !is_late(w, r)) continue;
         if (used < size - 16) snprintf(names + used, size - used, "%s%d", used ? ", " : "", r);
         late++;
     }
@@ -88,8 +93,7 @@ static void end_waiting(CommWatch *w, const char *doing, int64_t seconds) {
             (long long)seconds, doing, names);
     end(w, EXIT_RANK,
         "waited %lld s in %s, where all ranks of this machine have arrived: one of another machine hangs or is lost, "
-        "or "
-        "the connection is; start again with --resume",
+        "or the connection is; start again with --resume",
         (long long)seconds, doing);
 }
 
@@ -101,9 +105,8 @@ static void look_at_others(CommWatch *w, int64_t now, bool judge) {
         if (status >= FAILED) end(w, status - FAILED, "rank %d has ended the run; it says why", r);
         if (judge && status == PRESENT && now - load64(&w->board[r].beat_ms) > limit * 1000)
             end(w, EXIT_RANK,
-                "rank %d has given no sign of life for %d s: it was killed or stopped; start again with "
-                "--resume",
-                r, limit);
+                "rank %d has given no sign of life for %d s: it was killed or stopped; start again with --resume", r,
+                limit);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "coat/comm.h"
 #include "test_folder.h"
 
-#define MAX_RANKS 4
+#define MAX_RANKS 8
 
 typedef struct {
     bool ok;        // what the rank's function returned
