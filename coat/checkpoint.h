@@ -49,7 +49,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Restores everything from a folder that checkpoint_find() named, StepState on the device included. Refuses
 // another model or precision, naming the field and both values; other settings that differ from the checkpoint's are
-// named on stderr, and states in other formats are converted (states_convert.h). Products take the algorithms that the
+// named on stderr, and states in other formats are converted (states_read.h). Products take the algorithms that the
 // checkpoint records, where the device is the same. The optimizer's states are left alone where nothing is trained
 // (config_forward_only). FP8 copies of weights are not restored: weights_quantize() makes them.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);

@@ -9,7 +9,7 @@
 #include "llmc_weights.h"
 #include "matmul_choices.h"
 #include "run_state.h"
-#include "states_convert.h"
+#include "states_read.h"
 #include "weights.h"
 
 #define PATH_BUFFER 4096
@@ -81,11 +81,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     }
     int shares = 1;
     good = good && checkpoint_share_count(&manifest, &shares, err);
-    const bool states = good && !config_forward_only(&arena->config);
-    if (states && shares == 1 && arena->ranks == 1)
-        good = states_read(&manifest, "optimizer.safetensors", arena, exec, err);
-    else if (states)
-        good = checkpoint_read_shares(&manifest, shares, arena, exec, err);
+    if (good && !config_forward_only(&arena->config)) good = states_read(&manifest, shares, arena, exec, err);
     if (good) upload_state(arena, exec, &run->state);
     free(model);
     manifest_close(&manifest);

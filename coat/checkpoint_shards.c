@@ -12,9 +12,7 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20)
-#define PIECE_BYTES ((size_t)8 << 20)
 #define STALLED_SECONDS 300 // without a new byte of a share, its process is taken for lost
-#define GROUP 128           // elements of the groups that shares are made of
 
 void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
@@ -145,91 +143,4 @@ bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
     }
     if (*count > 0) return true;
     return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list optimizer.safetensors", manifest->folder);
-}
-
-// Values of one state, or one value per group of its elements: `unit` elements each.
-typedef struct {
-    CheckpointTensor tensor; // name and type; data: of the first value that this process holds
-    int64_t unit;
-    int64_t elements, held_begin, held_end; // of the whole tensor, and what this process holds of it
-} Part;
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-// The values of elements [begin, end) that the file of a process holds, who has them from `first` on, to the device.
-static bool read_range(const SafeFile *file, const SafeTensor *stored, const Part *p, int64_t first, int64_t begin,
-                       int64_t end, char *buffer, Exec *exec, Error *err) {
-    size_t size = dtype_bytes(p->tensor.dtype);
-    uint64_t from = (uint64_t)((begin - first) / p->unit) * size;
-    char *to = p->tensor.data + (size_t)((begin - p->held_begin) / p->unit) * size;
-    uint64_t bytes = (uint64_t)((end - begin + p->unit - 1) / p->unit) * size;
-    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        size_t piece = bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
-        if (!safetensors_read(file, stored, from + at, buffer, piece, err)) return false;
-        exec->ops->upload(exec, to + at, buffer, piece);
-    }
-    return true;
-}
-
-// What the file of process `rank` of `ranks` holds of this, as far as it is held here.
-static bool read_part(const SafeFile *file, const Part *p, int rank, int ranks, char *buffer, Exec *exec, Error *err) {
-    int64_t share = tensor_share(p->elements, ranks), first = share * rank;
-    int64_t last = smaller(first + share, p->elements);
-    int64_t begin = first > p->held_begin ? first : p->held_begin, end = smaller(last, p->held_end);
-    if (begin >= end) return true;
-    const SafeTensor *stored = safetensors_find(file, p->tensor.name);
-    if (!stored) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", file->path, p->tensor.name);
-    if (stored->dtype != p->tensor.dtype)
-        return error_set(err, EXIT_DATA,
-                         "%s: tensor '%s' is %s and this run stores it as %s; resume with the same --precision, "
-                         "--moments and --master; only one process resuming what one saved converts them",
-                         file->path, p->tensor.name, dtype_name(stored->dtype), dtype_name(p->tensor.dtype));
-    if (stored->bytes != (uint64_t)((last - first + p->unit - 1) / p->unit) * dtype_bytes(stored->dtype))
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has another size than this run's", file->path,
-                         p->tensor.name);
-    return read_range(file, stored, p, first, begin, end, buffer, exec, err);
-}
-
-// All that a process holds of the optimizer's states. The list of the whole states has the entries; those of groups are
-// told by their names' ends.
-static Part *list_parts(const Arena *arena, int *count) {
-    CheckpointTensor *list;
-    *count = checkpoint_optimizer_tensors(arena, &list);
-    Part *parts = (Part *)xcalloc((size_t)*count, sizeof *parts);
-    for (int i = 0; i < *count; i++) {
-        Part *p = &parts[i];
-        p->tensor = list[i];
-        size_t length = strlen(list[i].name);
-        bool of_groups = strcmp(list[i].name + length - 2, ".a") == 0 || strcmp(list[i].name + length - 2, ".k") == 0;
-        p->unit = of_groups ? GROUP : 1;
-        Tensor whole = arena_tensor(arena, list[i].id, VALUE, list[i].layer);
-        p->elements = tensor_elements(whole);
-        // all states of a parameter are shared alike
-        Tensor held = arena_held(arena, list[i].id, MOMENT_M, list[i].layer, &p->held_begin);
-        p->held_end = p->held_begin + tensor_elements(held);
-    }
-    free(list);
-    return parts;
-}
-
-bool checkpoint_read_shares(const Manifest *manifest, int count, const Arena *arena, Exec *exec, Error *err) {
-    int parts_count;
-    Part *parts = list_parts(arena, &parts_count);
-    char *buffer = (char *)xmalloc(PIECE_BYTES);
-    bool good = true;
-    for (int rank = 0; rank < count && good; rank++) {
-        char name[NAME_BUFFER], path[PATH_BUFFER];
-        SafeFile file;
-        checkpoint_share_name(name, sizeof name, rank, count);
-        good = path_join(path, sizeof path, manifest->folder, name, err) && safetensors_open(&file, path, err);
-        if (!good) break;
-        for (int i = 0; i < parts_count && good; i++)
-            good = read_part(&file, &parts[i], rank, count, buffer, exec, err);
-        safetensors_close(&file);
-    }
-    free(buffer);
-    free(parts);
-    return good;
 }

@@ -2,7 +2,7 @@
 // of the optimizer's states at the same time, into optimizer-00000-of-00004.safetensors and so on: the tensors of
 // optimizer.safetensors by the same names, flat, each cut as tensor_share() says, the same for all ZeRO stages. Rank 0
 // waits for the others' files, lists them in the manifest and names the folder, so --out must be a folder that all
-// processes see. Whoever resumes, in whatever number and stage, reads the ranges that are his.
+// processes see. Whoever resumes, in whatever number and stage, reads the ranges that are his (states_read.h).
 #pragma once
 #include "manifest.h"
 #include "snapshot.h"
@@ -24,10 +24,6 @@ bool checkpoint_collect_shares(const char *folder, int ranks, JsonText *manifest
 
 // How many processes wrote the optimizer's states that a manifest lists.
 bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err);
-
-// Reads what this process holds of the optimizer's states from the shares of `count` processes. Hashes of the files are
-// not looked at again: checkpoint_find() has.
-bool checkpoint_read_shares(const Manifest *manifest, int count, const Arena *arena, Exec *exec, Error *err);
 
 #ifdef __cplusplus
 }

@@ -150,7 +150,7 @@ changes() {
     shift 2
     name="$from.$device.$(tr -d ' -' <<<"$*")"
     cp -r "$folder/$from.kept" "$folder/$name"
-    train "$device" "$name" 20 --recipe "$from" "$@" && grep -q "is converted to this run's formats" "$folder/said" || status=1
+    train "$device" "$name" 20 --recipe "$from" "$@" && grep -q "are converted to this run's formats" "$folder/said" || status=1
     first=$(loss_of "$name" 11) last=$(loss_of "$name" 20)
     near "$first" "$(loss_of "$from.whole" 11)" "$tolerance" || status=1
     near "$last" "$(loss_of "$from.whole" 20)" 0.03 || status=1

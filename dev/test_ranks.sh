@@ -12,6 +12,13 @@ train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
 coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
+# States in other formats: three processes convert what two have saved, each its share or everything, to the same bits.
+cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
+other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
+train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&
+    same "three processes that share them convert states of two as those that do not" 00000004 other0 other3 &&
+    { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ] &&
+        ok "and one line says so" || bad "and one line says so" "$(cat "$folder/other3.said")"; }
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process goes on from it as two do" loss 1e-3 zero0 zero3
 

@@ -1,9 +1,10 @@
-// Tests of resuming with other formats of the optimizer's states (coat/states_convert.h): what is converted is what the
+// Tests of resuming with other formats of the optimizer's states (coat/states_read.h): what is converted is what the
 // optimizer's own functions make of it, what needs no conversion keeps its bits, and what cannot be read is refused.
 #include "dev/checkpoint_run.h"
 
 #include "coat/cpu/cpu_moments.h"
 #include "coat/moments.h"
+#include "coat/snapshot.h"
 
 typedef struct {
     MomentsKind moments;
@@ -13,14 +14,18 @@ typedef struct {
     int vocab;
 } Kind;
 
-static Run *run_as(Kind kind) {
-    Run *run = run_open(RECIPE_COAT, 2);
+static void run_states(Run *run, Kind kind) {
     Recipe *r = &run->config.recipe;
     r->moments = kind.moments;
     r->second_moment = kind.second;
     r->master = kind.master;
     snprintf(r->moments_fp32, sizeof r->moments_fp32, "%s", kind.exempt);
     model_shape_vocab(&run->config.shape, kind.vocab);
+}
+
+static Run *run_as(Kind kind) {
+    Run *run = run_open(RECIPE_COAT, 2);
+    run_states(run, kind);
     run_allocate(run);
     return run;
 }
@@ -349,23 +354,122 @@ static void expect_refusal(const char *folder, const char *says) {
     run_close(to);
 }
 
-// Processes that share the states would each have to convert its own.
+// --- several processes
+
+static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
+    Error err;
+    Run *run = run_open(RECIPE_COAT, 2);
+    run_states(run, kind);
+    run->config.zero = zero;
+    run->exec.rank = rank;
+    run->exec.ranks = ranks;
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    run->arena.rank = rank;
+    if (!arena_allocate(&run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    return run;
+}
+
+static char *load(Run *run, const char *folder, const RunState *rs) {
+    Error err;
+    RunState got;
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &run->arena, &run->exec, &got, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_memory_equal(&got, rs, sizeof got);
+    return said;
+}
+
+// `run`'s states, which `whole` has saved alone, by as many processes.
+static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
+    Error err;
+    char alone[TEST_PATH], out[TEST_PATH];
+    static char folder[TEST_PATH * 2];
+    snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
+    snprintf(out, sizeof out, "%s", path_of(name));
+    if (!checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
+    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0, who waits for the others, last
+        Run *run = run_of_rank(kind, 1, rank, ranks);
+        char *said = load(run, alone, rs);
+        assert_null(strstr(said, "converted"));
+        free(said);
+        Snapshot snapshot;
+        snapshot_open(&snapshot, &run->arena, &run->exec);
+        snapshot_take(&snapshot, rs);
+        if (!checkpoint_write(out, &snapshot, NULL, &err)) fail_msg("%s", err.text);
+        snapshot_close(&snapshot);
+        run_close(run);
+    }
+    snprintf(folder, sizeof folder, "%s/step-%08d", out, (int)rs->step);
+    return folder;
+}
+
+static void assert_bytes(const void *have, const void *whole, int64_t begin, int64_t count, size_t size) {
+    assert_memory_equal(have, (const char *)whole + (size_t)begin * size, (size_t)count * size);
+}
+
+// What a process holds is what one has that holds all.
+static void assert_held(Run *whole, Run *rank) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
+            for (int i = 0; i < 4; i++) {
+                int64_t begin;
+                Tensor want = arena_tensor(&whole->arena, (TensorId)id, saved_roles[i], layer);
+                Tensor have = arena_held(&rank->arena, (TensorId)id, saved_roles[i], layer, &begin);
+                int64_t count = tensor_elements(have), groups = (count + 127) / 128;
+                assert_int_equal(want.data != NULL, have.data != NULL);
+                if (!have.data || count == 0) continue;
+                assert_bytes(have.data, want.data, begin, count, format_bytes(want.format));
+                if (want.granularity != SCALE_EXPAND) continue;
+                assert_bytes(have.scale, want.scale, begin / 128, groups, sizeof(float));
+                assert_bytes(have.exponent, want.exponent, begin / 128, groups, 1);
+            }
+        }
+    }
+}
+
+// Processes that share the states read and convert what is theirs, from the files of any number, to the bits that one
+// process has; rank 0 says so.
 static void test_shared_states(void **state) {
     (void)state;
-    Run *first = run_as(plain), *to = run_as(coat);
+    Kind other = coat, no_master = coat;
+    other.moments = MOMENTS_BF16;
+    other.master = MASTER_FP32;
+    no_master.second = FMT_E5M2;
+    no_master.master = MASTER_NONE;
+    const Kind kinds[] = {plain, coat, other, no_master};
+    Run *first = run_as(plain);
     RunState rs = fill_training(first);
-    Error err;
-    char folder[TEST_PATH];
-    snprintf(folder, sizeof folder, "%s", save(first, "shared", &rs));
-    to->arena.ranks = 2;
-    to->arena.config.zero = 1;
-    int kept = quiet_begin();
-    bool good = checkpoint_load(folder, &to->arena, &to->exec, &rs, &err);
-    free(quiet_end(kept));
-    assert_false(good);
-    assert_says(&err, "one process");
+    for (int from = 0; from < 4; from++) {
+        Run *source = run_as(kinds[from]);
+        resume_quietly(first, source, &rs, "first");
+        char folders[2][TEST_PATH * 2];
+        snprintf(folders[0], sizeof folders[0], "%s", save(source, "of_one", &rs));
+        snprintf(folders[1], sizeof folders[1], "%s", save_shared(source, kinds[from], 3, &rs, "of_three"));
+        for (int to = 0; to < 4; to++) {
+            Run *whole = run_as(kinds[to]);
+            resume_quietly(source, whole, &rs, "source");
+            for (int i = 0; i < 2 * 4; i++) {
+                const char *folder = folders[i % 2];
+                int zero = i / 2, ranks = 2 + zero % 3;
+                for (int rank = 0; rank < ranks; rank++) {
+                    Run *run = run_of_rank(kinds[to], zero, rank, ranks);
+                    char *said = load(run, folder, &rs);
+                    assert_held(whole, run);
+                    assert_int_equal(strstr(said, "are converted") != NULL, rank == 0 && from != to);
+                    free(said);
+                    run_close(run);
+                }
+            }
+            Run *alone = run_as(kinds[to]); // one process, from the files of three
+            free(load(alone, folders[1], &rs));
+            assert_same_states(whole, alone);
+            run_close(alone);
+            run_close(whole);
+        }
+        run_close(source);
+    }
     run_close(first);
-    run_close(to);
 }
 
 static void replace_bytes(const char *path, const char *from, const char *to) {
@@ -413,5 +517,5 @@ int main(void) {
                                        cmocka_unit_test(test_codes_are_copied), cmocka_unit_test(test_masters),
                                        cmocka_unit_test(test_large_tensors),    cmocka_unit_test(test_what_is_said),
                                        cmocka_unit_test(test_shared_states),    cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests_name("states_convert", tests, test_folder_make, test_folder_remove);
+    return cmocka_run_group_tests_name("states_read", tests, test_folder_make, test_folder_remove);
 }
