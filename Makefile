@@ -97,7 +97,8 @@ NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/de
 ifneq ($(NATIVE),)
 NATIVE := $(if $(filter-out $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),$(NATIVE:a=)),all,$(NATIVE))
 endif
-GPU_ARCH := $(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all)
+# (plain 90 would leave out what 9.0 alone has, which is launched on every 9.0)
+GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
 ifeq ($(GPU_ARCH),all)
 GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
 else

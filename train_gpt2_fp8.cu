@@ -477,6 +477,7 @@ static int sample_sequences(const Config *c, int T) {
 static void sample(Model *m, int32_t *ids, int count, int more) {
     const Config *c = &m->config;
     int T = c->seq_len, vocab = c->shape.vocab;
+    int step = 64 * (1 + (T - 1) / 4096); // passes have at most 64 lengths, as plans of products are kept for each
     int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
     int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
@@ -485,7 +486,7 @@ static void sample(Model *m, int32_t *ids, int count, int more) {
     float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
     for (int n = count; n < count + more && !stop_at_once(m); n++) {
         int length = n < T ? n : T;
-        int padded = length + 63 < T ? (length + 63) / 64 * 64 : T; // few shapes, so that plans are reused
+        int padded = length + step - 1 < T ? (length + step - 1) / step * step : T;
         int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
         memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);

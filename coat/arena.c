@@ -273,7 +273,8 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
-    int fits = 0, fails = 1 << 30;
+    int fits = 0, most = INT32_MAX / c.seq_len < MOST_MICRO_BATCH ? INT32_MAX / c.seq_len : MOST_MICRO_BATCH;
+    int fails = most + 1;
     for (int size = 1; fits < size && size < fails;) {
         c.micro_batch = size;
         arena_plan(trial, &c, ranks, device);
@@ -281,7 +282,7 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
             fits = size;
         else
             fails = size;
-        size = fails == 1 << 30 ? fits * 2 : fits + (fails - fits) / 2;
+        size = fails > most && fits <= most / 2 ? fits * 2 : fits + (fails - fits) / 2;
     }
     free(trial);
     return fits;

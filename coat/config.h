@@ -13,7 +13,8 @@ extern "C" {
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
-#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this for the products
+#define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
+#define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
 
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;

@@ -82,7 +82,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "fast-accumulation-backward", FLAG_BOOL, AT(recipe.fast_accumulation_backward), "", 0, 0, NULL,
      "the tensor cores' shorter accumulation in backward products too"},
 
-    {GROUP_BATCH, "micro-batch", FLAG_INT, AT(micro_batch), "B", 1, 1 << 20, NULL,
+    {GROUP_BATCH, "micro-batch", FLAG_INT, AT(micro_batch), "B", 1, MOST_MICRO_BATCH, NULL,
      "sequences per GPU in one forward and backward pass"},
     {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "T", 1, 1 << 24, NULL, "tokens per sequence"},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "N", 0, BIG, "one micro-batch per GPU",

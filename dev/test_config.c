@@ -80,7 +80,7 @@ static void test_check(void **state) {
     refuse_run("--train x --seq-len 2048 --positions 1024", 1, "--seq-len 2048&1024 positions&--positions");
     accept_run("--train x --seq-len 2048", 1);
     assert_int_equal(config.shape.positions, 2048);
-    refuse_run("--train x --micro-batch 1000000 --seq-len 100000", 1, "--micro-batch 1000000&2^31&--micro-batch 21474");
+    refuse_run("--train x --micro-batch 65535 --seq-len 100000", 1, "--micro-batch 65535&2^31&--micro-batch 21474");
     refuse_run("--train x --world-size 4", 1, "--world-size 4&1 process");
     refuse_run("--train x --tokenizer bytes --vocab 256", 1, "--vocab 256&257");
     refuse_run("--plan --recipe coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");

@@ -36,6 +36,7 @@ builds "each of its kinds once" '80 90a' $'9.0\n8.0\n9.0'
 builds "GPU=native is the same" 90a 9.0 GPU=native
 builds "GPU=all is for all" "$all" 9.0 GPU=all
 builds "another kind by name" 89 9.0 GPU=89
+builds "Hopper by either name" 90a 8.0 GPU=90
 builds "no GPU: for all" "$all" 'No devices were found'
 builds "and GPU=native there" "$all" '[N/A]' GPU=native
 builds "one that is too old" "$all" 7.5

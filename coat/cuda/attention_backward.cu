@@ -152,7 +152,8 @@ template <int HEAD> __device__ static inline void copy_units_one_buffer(const Pr
     for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
 }
 
-// The instructions exist on Hopper alone; elsewhere the kernel is empty and never launched.
+// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for plain
+// 9.0, which would be, stops rather than leave the gradients as they were.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else
@@ -188,6 +189,8 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
             registers_take<COMPUTING_REGISTERS>();
             compute_units<HEAD>(x, shared, warpgroup);
         }
+    } else {
+        __trap();
     }
 }
 
