@@ -134,9 +134,13 @@ static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
     return &state->plans.back();
 }
 
-static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers, void *workspace, Error *err) {
-    return step(err, plan->key.backward ? "the backward" : "the forward",
-                [&] { return plan->graph->execute(state->handle, pointers, workspace); });
+static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers, void *workspace,
+                     size_t workspace_bytes, Error *err) {
+    const char *what = plan->key.backward ? "the backward" : "the forward";
+    if ((size_t)plan->workspace_bytes > workspace_bytes)
+        return error_set(err, EXIT_DEVICE, "cuDNN attention: %s needs %lld bytes of workspace, %zu are there", what,
+                         (long long)plan->workspace_bytes, workspace_bytes);
+    return step(err, what, [&] { return plan->graph->execute(state->handle, pointers, workspace); });
 }
 
 static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, bool stats, const Tensor *operands) {
@@ -235,13 +239,10 @@ extern "C" void attention_forward(AttentionState *state, Tensor o, Tensor lse, T
     Error err = {};
     const Plan *plan = plan_get(state, key_make(shape, whole, false, lse.data != NULL, operands), &err);
     if (!plan) fatal(err.code, "%s", err.text);
-    if ((size_t)plan->workspace_bytes > workspace_bytes)
-        fatal(EXIT_DEVICE, "cuDNN attention: the forward needs %lld bytes of workspace, %zu are there",
-              (long long)plan->workspace_bytes, workspace_bytes);
     Pointers pointers;
     for (int i = Q; i <= LSE; i++)
         if (operands[i].data) pointers[i + 1] = operands[i].data;
-    if (!plan_run(state, plan, pointers, workspace, &err)) fatal(err.code, "%s", err.text);
+    if (!plan_run(state, plan, pointers, workspace, workspace_bytes, &err)) fatal(err.code, "%s", err.text);
 }
 
 extern "C" void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o,
@@ -260,7 +261,7 @@ extern "C" void attention_backward(AttentionState *state, Tensor dq, Tensor dk, 
             if (!plan) fatal(err.code, "%s", err.text);
             Pointers pointers;
             for (int i = 0; i < OPERANDS; i++) pointers[i + 1] = operand_at(shape, operands, i, b, h);
-            if (!plan_run(state, plan, pointers, workspace, &err)) fatal(err.code, "%s", err.text);
+            if (!plan_run(state, plan, pointers, workspace, workspace_bytes, &err)) fatal(err.code, "%s", err.text);
         }
 }
 
