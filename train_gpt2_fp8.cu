@@ -672,6 +672,8 @@ static double deadline(const Run *run) {
 }
 
 static bool time_is_up(const Run *run) {
+    // once an evaluation has been given up for it, a save that was faster than expected does not put it off
+    if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
@@ -730,11 +732,11 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
 // waits, and says how it went.
 static void rescue(Run *run, int64_t begun, const Error *err) {
     Comm *comm = run->model.comm;
-    if (!run->saver || run->done.step == begun || err->code == EXIT_DIVERGED) return;
-    if (run->place.ranks > 1 && !run->agreed) return;
-    if (saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    if (!run->saver || (run->place.ranks > 1 && !run->agreed)) return;
+    bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
+    if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
     comm_patience(comm, SAVER_PATIENCE);
-    saver_close(run->saver);
+    saver_close(run->saver); // waits for what is still being written, of a run that diverged too
     run->saver = NULL;
     comm_barrier(comm);
     comm_patience(comm, 0);
@@ -777,13 +779,24 @@ static bool make_up(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
+// Of one process of a machine after the other, so that each sees how much memory the others have left.
+static void open_saver(Run *run) {
+    Model *m = &run->model;
+    int64_t last = comm_max_i64(m->comm, run->place.local_rank);
+    comm_patience(m->comm, LOADING_PATIENCE);
+    for (int64_t turn = 0; turn <= last; turn++) {
+        if (turn == run->place.local_rank) run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
+        comm_barrier(m->comm);
+    }
+}
+
 // The training loop.
 static bool train(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
     const int64_t begun = run->done.step;
     const char *reason = NULL;
-    if (c->out[0]) run->saver = saver_open(c, &m->arena, &m->exec, run->log);
+    if (c->out[0]) open_saver(run);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = together(run, ok, err);
     comm_patience(m->comm, 0);
@@ -940,6 +953,15 @@ static bool same_recipe(Run *run, Error *err) {
                      "(--recipe bf16 where a GPU has no FP8)");
 }
 
+// What another course than this run's has left in --out is set aside, or deleted with --overwrite.
+static bool leave_old_course(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    if (!log_set_aside(c, run->done.step + 1, err)) return false;
+    bool leaves = run->done.step > 0 && run->done.step < run->steps;
+    if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
+    return out_clear(c, err);
+}
+
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -994,10 +1016,8 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         fprintf(stderr, "ended by %s before the first step: nothing was changed%s%s\n", signals_name((int)number),
                 c->out[0] ? " in " : "", c->out);
     if (number) return true;
-    bool leaves = c->out[0] && m->exec.rank == 0 && run->done.step > 0 && run->done.step < run->steps;
-    if (!together(run, !leaves || checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err), err))
-        return false;
-    if (!together(run, !c->out[0] || m->exec.rank > 0 || out_clear(c, err), err)) return false;
+    comm_patience(m->comm, LOADING_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
+    if (!together(run, !c->out[0] || m->exec.rank > 0 || leave_old_course(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);
@@ -1006,6 +1026,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
              (long long)run->done.step, (long long)run->steps);
+    comm_patience(m->comm, 0);
     return validate(run, err) && make_up(run, false, true, err);
 }
 

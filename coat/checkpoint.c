@@ -205,12 +205,30 @@ static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER
     return path_join(final, PATH_BUFFER, out, name, err);
 }
 
+// Removes what an interrupted save or removal left: ".step-00000020.tmp", and, once another checkpoint is whole,
+// ".step-00000020.old", which may be all that is left of one.
+static void remove_leftovers(const char *out, bool replaced) {
+    DIR *dir = opendir(out);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[PATH_BUFFER];
+        Error err;
+        size_t length = strlen(entry->d_name);
+        if (strncmp(entry->d_name, ".step-", 6) != 0 || length < 10) continue;
+        const char *end = entry->d_name + length - 4;
+        if (strcmp(end, ".tmp") != 0 && (!replaced || strcmp(end, ".old") != 0)) continue;
+        if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
+            fprintf(stderr, "%s\n", err.text);
+    }
+    if (dir) closedir(dir);
+}
+
 bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     if (!save_paths(out, step, temporary, final, old, err)) return false;
     // without its parents: where these are gone, a disk is no longer mounted
     if (mkdir(out, 0777) != 0 && errno != EEXIST)
         return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out, strerror(errno));
+    remove_leftovers(out, false); // they may take the room that this one needs
     return folder_remove(temporary, err) && folder_remove(old, err) && folder_make(temporary, err);
 }
 
@@ -328,22 +346,6 @@ bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *er
     return good;
 }
 
-// Removes what an interrupted save or removal left: ".step-00000020.tmp", ".step-00000020.old".
-static void remove_leftovers(const char *out) {
-    DIR *dir = opendir(out);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        char path[PATH_BUFFER];
-        Error err;
-        size_t length = strlen(entry->d_name);
-        if (strncmp(entry->d_name, ".step-", 6) != 0 || length < 10) continue;
-        const char *end = entry->d_name + length - 4;
-        if (strcmp(end, ".tmp") != 0 && strcmp(end, ".old") != 0) continue;
-        if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
-            fprintf(stderr, "%s\n", err.text);
-    }
-    if (dir) closedir(dir);
-}
-
 // First out of the way by its name, so that an interrupted removal leaves no half checkpoint.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
     char name[NAME_BUFFER], old[PATH_BUFFER];
@@ -355,7 +357,7 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    remove_leftovers(out);
+    remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps;
     Error unread;

@@ -12,7 +12,8 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20)
-#define STALLED_SECONDS 300 // without a new byte of a share, its process is taken for lost
+#define ABSENT_SECONDS 300   // until a share's file is seen: then its process sees another folder
+#define STALLED_SECONDS 3600 // without a new byte of it, as while it is flushed: then its process is lost
 
 void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
@@ -77,10 +78,11 @@ static bool await_note(const char *folder, int rank, int ranks, char *path, size
         int64_t now = file_bytes(file);
         if (now != bytes) waited = 0;
         bytes = now;
-        if (waited > STALLED_SECONDS)
+        const int patience = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
+        if (waited > patience)
             return error_set(err, EXIT_DATA,
                              "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
-                             STALLED_SECONDS);
+                             patience);
         nanosleep(&pause, NULL);
     }
     return true;

@@ -2,7 +2,16 @@
 #include "comm_internal.h"
 
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+void comm_cond_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
 
 // --- one process --------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 // What the implementations of comm.h share.
 #pragma once
+#include <pthread.h>
+
 #include "comm.h"
 
 #ifdef __cplusplus
@@ -29,6 +31,9 @@ struct Comm {
     void *backend;         // private to the implementation
     volatile int patience; // seconds
 };
+
+// A condition whose timed waits are on CLOCK_MONOTONIC: nobody waits an hour longer where the clock is set back by one.
+void comm_cond_init(pthread_cond_t *condition);
 
 // --- MPI: comm_mpi.c, for the CPU's collectives and to bring NCCL's processes together --------------------------
 bool comm_mpi_open(Comm *comm, Error *err);

@@ -329,7 +329,7 @@ typedef struct {
 static void *opening_watch(void *argument) {
     Opening *o = (Opening *)argument;
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += COMM_PATIENCE;
     pthread_mutex_lock(&o->lock);
     while (!o->over && pthread_cond_timedwait(&o->changed, &o->lock, &until) != ETIMEDOUT) {}
@@ -348,7 +348,7 @@ static void opening_begin(Opening *o, int rank) {
     memset(o, 0, sizeof *o);
     o->rank = rank;
     pthread_mutex_init(&o->lock, NULL);
-    pthread_cond_init(&o->changed, NULL);
+    comm_cond_init(&o->changed);
     sigset_t all, before; // signals are the main thread's
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm_internal.h"
+
 #define INTERVAL_MS 200
 
 enum { ABSENT, PRESENT, FINISHED, FAILED }; // FAILED + code: left with that exit code
@@ -58,9 +60,14 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(CommWatch *w, in
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    watch_leave(w, code);
+    int own = status_of(w, w->place.rank);
+    bool told = own >= FAILED; // the process is ending already, and has said why: the others only follow it
+    if (told)
+        code = own - FAILED;
+    else
+        watch_leave(w, code);
     if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // what the run has said so far, unless it is just speaking
-    dprintf(STDERR_FILENO, "error: rank %d: %s\n", w->place.rank, text);
+    if (!told) dprintf(STDERR_FILENO, "error: rank %d: %s\n", w->place.rank, text);
     _exit(code);
 }
 
@@ -155,7 +162,7 @@ static void *watch_thread(void *argument) {
     while (!w->closing) {
         look(w, &state);
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += INTERVAL_MS * 1000000L;
         if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
         pthread_cond_timedwait(&w->wake, &w->lock, &until);
@@ -190,7 +197,7 @@ static Entry *open_board(CommWatch *w, const void *id, size_t id_bytes) {
     for (size_t i = 0; i < id_bytes; i++) hash = (hash ^ ((const unsigned char *)id)[i]) * 1099511628211u;
     snprintf(w->name, sizeof w->name, "/coat-%016llx", (unsigned long long)hash);
     int fd = shm_open(w->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600), flags = MAP_SHARED;
-    if (fd < 0 || ftruncate(fd, (off_t)w->board_bytes) != 0) flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    if (fd < 0 || posix_fallocate(fd, 0, (off_t)w->board_bytes) != 0) flags = MAP_PRIVATE | MAP_ANONYMOUS;
     void *memory = mmap(NULL, w->board_bytes, PROT_READ | PROT_WRITE, flags, flags == MAP_SHARED ? fd : -1, 0);
     if (fd >= 0) close(fd);
     if (memory == MAP_FAILED) fatal(EXIT_DEVICE, "host memory: could not map %zu bytes", w->board_bytes);
@@ -209,7 +216,7 @@ CommWatch *watch_open(const CommPlace *place, const volatile int *patience, cons
     __atomic_store_n(&own->beat_ms, now_ms(), __ATOMIC_RELEASE);
     __atomic_store_n(&own->status, PRESENT, __ATOMIC_RELEASE);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wake, NULL);
+    comm_cond_init(&w->wake);
     static bool registered;
     if (!registered) registered = on_exit(leave_at_exit, NULL) == 0;
     the_watch = w;

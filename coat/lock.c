@@ -62,6 +62,24 @@ static void drop(Lock *lock) {
     lock->fd = -1;
 }
 
+static bool is_dead(const Holder *holder) {
+    char host[256] = "?";
+    gethostname(host, sizeof host - 1);
+    return holder->pid > 0 && strcmp(holder->host, host) == 0 && kill((pid_t)holder->pid, 0) != 0 && errno == ESRCH;
+}
+
+// Whether a run that lives, or may live on another machine, has written the other kind of file: flock() may work on one
+// machine that sees the folder, and not on the next.
+static bool held_otherwise(const char *folder, const char *name, Error *err) {
+    char path[1100];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    Holder holder = read_holder(path);
+    if (holder.pid == 0 || is_dead(&holder)) return false;
+    char fix[64];
+    snprintf(fix, sizeof fix, ", or delete its %s if that run is dead", name);
+    return !held(folder, path, fix, err);
+}
+
 bool lock_take(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock", folder);
     for (;;) {
@@ -71,10 +89,15 @@ bool lock_take(Lock *lock, const char *folder, Error *err) {
             bool taken = errno == EWOULDBLOCK;
             drop(lock);
             if (taken) return held(folder, lock->path, "", err);
+            if (held_otherwise(folder, ".lock", err)) return false;
             return lock_take_by_presence(lock, folder, err);
         }
         if (is_current(lock)) break;
         drop(lock);
+    }
+    if (held_otherwise(folder, ".lock-holder", err)) {
+        lock_release(lock);
+        return false;
     }
     if (write_holder(lock)) return true;
     cannot_write(lock->path, err);
@@ -82,10 +105,18 @@ bool lock_take(Lock *lock, const char *folder, Error *err) {
     return false;
 }
 
-static bool is_dead(const Holder *holder) {
-    char host[256] = "?";
-    gethostname(host, sizeof host - 1);
-    return holder->pid > 0 && strcmp(holder->host, host) == 0 && kill((pid_t)holder->pid, 0) != 0 && errno == ESRCH;
+// Removes a dead run's file. Of several processes that find it one does so, after another look: the file may be a new
+// run's by then.
+static bool remove_dead(const char *path, const char *folder) {
+    char guard[1100];
+    snprintf(guard, sizeof guard, "%s/.lock-removal", folder);
+    int fd = open(guard, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    Holder holder = read_holder(path);
+    if (is_dead(&holder)) unlink(path);
+    unlink(guard);
+    close(fd);
+    return true;
 }
 
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
@@ -100,8 +131,7 @@ bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
         }
         if (errno != EEXIST) return cannot_write(lock->path, err);
         Holder holder = read_holder(lock->path);
-        if (!is_dead(&holder)) break;
-        unlink(lock->path);
+        if (!is_dead(&holder) || !remove_dead(lock->path, folder)) break;
     }
     return held(folder, lock->path, ", or delete its .lock-holder if that run is dead", err);
 }

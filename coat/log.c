@@ -15,12 +15,14 @@
 
 #define RATE_DECAY 0.95        // of the moving averages behind tokens/s and time left
 #define LONGEST_LINE (1 << 16) // of log.jsonl; ours are a few hundred bytes
+#define LOG_PATH (PATH_MAX_LENGTH + 16)
+#define ASIDE_PATH (PATH_MAX_LENGTH + 80)
 
 struct Log {
     bool active; // rank 0
     bool quiet, json, colour;
     Appender file; // log.jsonl
-    char path[PATH_MAX_LENGTH + 16];
+    char path[LOG_PATH];
     EventWriter *events;             // the same for TensorBoard; NULL: none
     int64_t total_steps, steps_here; // of the run; logged by this process
     double peak_flops, flops_per_token;
@@ -37,53 +39,17 @@ double log_flops_per_token(const Config *config, int64_t parameters) {
 }
 
 // The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
-// are taken down.
+// are taken down in log, where there is one.
 static int64_t line_step(Log *log, const char *line, size_t length, int64_t first_step) {
     if (length == 0 || line[length - 1] != '\n') return -1;
     json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
     const json_t *number = json_object_get(object, "step");
     int64_t step = json_is_integer(number) ? json_integer_value(number) : -1;
-    if (step >= 0 && step < first_step && json_object_get(object, "val_loss")) log->val_step = step;
-    if (step >= 0 && step < first_step && json_object_get(object, "hellaswag")) log->hellaswag_step = step;
+    bool kept = log && step >= 0 && step < first_step;
+    if (kept && json_object_get(object, "val_loss")) log->val_step = step;
+    if (kept && json_object_get(object, "hellaswag")) log->hellaswag_step = step;
     json_decref(object);
     return step;
-}
-
-// Where the lines go that a resumed run drops: a new file beside the log, made for the first of them.
-typedef struct {
-    char path[PATH_MAX_LENGTH + 80];
-    FILE *file;
-    bool wanted; // else they are dropped: the run will write them again
-} Aside;
-
-static bool put_aside(Aside *aside, const char *out, int64_t first_step, const char *line, size_t length) {
-    if (!aside->wanted) return true;
-    for (int number = 1; !aside->file && number < 1000; number++) {
-        char again[16] = "";
-        if (number > 1) snprintf(again, sizeof again, "-%d", number);
-        snprintf(aside->path, sizeof aside->path, "%s/log-abandoned-%08" PRId64 "%s.jsonl", out,
-                 first_step > 0 ? first_step - 1 : 0, again);
-        aside->file = fopen(aside->path, "wx");
-        if (!aside->file && errno != EEXIST) return false;
-    }
-    return aside->file && fwrite(line, 1, length, aside->file) == length;
-}
-
-// Copies the lines of earlier steps than first_step from `from` to `to`, the other whole ones to `aside`.
-static bool copy_lines(Log *log, FILE *from, FILE *to, Aside *aside, const char *out, int64_t first_step) {
-    char *line = (char *)xmalloc(LONGEST_LINE);
-    size_t length;
-    bool good = true;
-    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0) {
-        int64_t step = line_step(log, line, length, first_step);
-        if (step < 0) continue;
-        if (step < first_step)
-            good = fwrite(line, 1, length, to) == length;
-        else
-            good = put_aside(aside, out, first_step, line, length);
-    }
-    free(line);
-    return good && !ferror(from);
 }
 
 static bool flush_and_close(FILE *file) {
@@ -91,40 +57,84 @@ static bool flush_and_close(FILE *file) {
     return fclose(file) == 0 && good;
 }
 
+// Copies the whole lines of log.jsonl to `to`: of `log`, with what it takes down of them, those of earlier steps than
+// first_step; without one the others.
+static bool copy_lines(Log *log, FILE *from, FILE *to, int64_t first_step) {
+    char *line = (char *)xmalloc(LONGEST_LINE);
+    size_t length;
+    bool good = true;
+    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0) {
+        int64_t step = line_step(log, line, length, first_step);
+        if (step >= 0 && (step < first_step) == (log != NULL)) good = fwrite(line, 1, length, to) == length;
+    }
+    free(line);
+    return good && !ferror(from);
+}
+
+static void log_path(char path[LOG_PATH], const Config *config) {
+    snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
+}
+
+// A new file for the lines of a course that is left, whose path is empty where it cannot be made.
+static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step) {
+    FILE *file = NULL;
+    errno = EEXIST;
+    for (int number = 1; !file && errno == EEXIST && number < 1000; number++) {
+        char again[16] = "";
+        if (number > 1) snprintf(again, sizeof again, "-%d", number);
+        snprintf(path, ASIDE_PATH, "%s/log-abandoned-%08" PRId64 "%s.jsonl", config->out,
+                 first_step > 0 ? first_step - 1 : 0, again);
+        file = fopen(path, "wx");
+    }
+    return file;
+}
+
+bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
+    char path[LOG_PATH], kept[ASIDE_PATH];
+    log_path(path, config);
+    // a run that goes on from its newest checkpoint comes to the later steps again; another course does not
+    bool other_course = config->resume && (first_step <= 1 || config->resume_step >= 0);
+    if (!other_course || !path_is_file(path)) return true;
+    FILE *from = file_open_lines(path, err);
+    if (!from) return false;
+    int64_t first = first_step <= 1 ? 0 : first_step;
+    FILE *to = new_aside(kept, config, first);
+    bool good = to && copy_lines(NULL, from, to, first), any = to && ftell(to) > 0;
+    if (to && !flush_and_close(to)) good = false;
+    if (!good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
+    fclose(from);
+    if (good && any)
+        fprintf(stderr, "note: %s: lines of the course that is left now are kept in %s\n", path, kept);
+    else if (to)
+        unlink(kept);
+    return good;
+}
+
 // Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
 // that a crash leaves either the old log or the new one.
-static bool trim(Log *log, const char *out, int64_t first_step, bool keep_others, Error *err) {
+static bool trim(Log *log, int64_t first_step, Error *err) {
     if (access(log->path, F_OK) != 0 && errno == ENOENT) return true;
     FILE *from = file_open_lines(log->path, err);
     if (!from) return false;
-    char temporary[PATH_MAX_LENGTH + 24];
+    char temporary[LOG_PATH + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", log->path);
     unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
-    Aside aside = {"", NULL, keep_others};
     FILE *to = fopen(temporary, "wx");
-    bool good = to && copy_lines(log, from, to, &aside, out, first_step);
+    bool good = to && copy_lines(log, from, to, first_step);
     if (to && !flush_and_close(to)) good = false;
-    if (aside.file && !flush_and_close(aside.file)) good = false;
     fclose(from);
-    if (good && rename(temporary, log->path) == 0) {
-        if (aside.file)
-            fprintf(stderr, "note: %s: lines of the course that is left now are kept in %s\n", log->path, aside.path);
-        return true;
-    }
+    if (good && rename(temporary, log->path) == 0) return true;
     error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", log->path, strerror(errno));
     unlink(temporary);
-    if (aside.file) unlink(aside.path);
     return false;
 }
 
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
     const char *out = config->out;
     if (!folder_make(out, err)) return false;
-    snprintf(log->path, sizeof log->path, "%s/log.jsonl", out);
+    log_path(log->path, config);
     bool fresh = first_step <= 1;
-    // a run that goes on from its newest checkpoint comes to the later steps again; another course does not
-    bool other_course = config->resume && (fresh ? path_is_file(log->path) : config->resume_step >= 0);
-    if ((!fresh || other_course) && !trim(log, out, fresh ? 0 : first_step, other_course, err)) return false;
+    if (!fresh && !trim(log, first_step, err)) return false;
     int fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     appender_open(&log->file, fd, log->path);

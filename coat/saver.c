@@ -9,6 +9,7 @@
 
 #include "files.h"
 #include "matmul_choices.h"
+#include "signals.h"
 #include "snapshot.h"
 
 #define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it
@@ -72,13 +73,20 @@ static void *write_in_thread(void *argument) {
     return NULL;
 }
 
+static void *saver_thread(void *argument) {
+    signals_writer(true);
+    write_in_thread(argument);
+    signals_writer(false);
+    return NULL;
+}
+
 // Signals are the training thread's.
 static bool start_thread(Saver *s) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     atomic_store(&s->ended, false);
-    bool started = pthread_create(&s->thread, NULL, write_in_thread, s) == 0;
+    bool started = pthread_create(&s->thread, NULL, saver_thread, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
 }

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // of the first request
+static volatile pid_t writer;     // the thread that may be held up by a terminal beside the main one, 0: none
 
 // From the request to end on, looks once a second whether standard output and error take anything. One that does not, a
 // terminal stopped by Ctrl-S or a pipe that nobody reads, gives its number to /dev/null: a write that it holds up is
@@ -20,6 +22,7 @@ static struct timespec stop_time; // of the first request
 static void on_alarm(int number) {
     static int refused[2]; // seconds
     int before = errno;
+    bool given_up = false;
     (void)number;
     for (int i = 0; i < 2; i++) {
         int output = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
@@ -30,12 +33,17 @@ static void on_alarm(int number) {
         if (nowhere < 0) continue;
         dup2(nowhere, output);
         close(nowhere);
+        given_up = true;
     }
+    // only a thread that takes the signal has its write restarted: the other takes one too
+    pid_t other = gettid() == writer ? getpid() : writer;
+    if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);
     errno = before;
 }
 
-// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit).
+// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit; gettid and
+// tgkill are nothing but system calls).
 static void on_stop(int number) {
     static const char text[] = "asked to end: saving what is done; once more ends the process at once\n";
     int before = errno;
@@ -78,14 +86,22 @@ void signals_open(void) {
     install(SIGXFSZ, SIG_IGN, false);
 }
 
+void signals_writer(bool begins) {
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    writer = begins ? gettid() : 0;
+    pthread_sigmask(begins ? SIG_UNBLOCK : SIG_BLOCK, &alarms, NULL);
+}
+
 int signals_stop(void) {
     return stop_signal;
 }
 
 bool signals_take_save(void) {
-    bool asked = save_asked;
-    save_asked = 0;
-    return asked;
+    if (!save_asked) return false;
+    save_asked = 0; // a request that comes between the two lines is this one's
+    return true;
 }
 
 const char *signals_name(int number) {

@@ -14,6 +14,10 @@ extern "C" {
 // size, becomes an error of that write instead of the end of the run.
 void signals_open(void);
 
+// Called by a thread that blocks signals and that a terminal may hold up as it may the main thread, where it begins and
+// ends: after a request to end, it is freed as well. One at a time.
+void signals_writer(bool begins);
+
 // The signal that asked the run to end; 0: none.
 int signals_stop(void);
 

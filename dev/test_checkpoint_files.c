@@ -2,6 +2,8 @@
 // and neither a failing save nor the removal of old ones loses anything.
 #include "dev/checkpoint_run.h"
 
+#include "coat/snapshot.h"
+
 static char found[TEST_PATH];
 
 static bool find(const char *out, int64_t step, Error *err) {
@@ -114,7 +116,17 @@ static void test_replace_and_prune(void **state) {
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
-    Error why; // later steps than the one that is resumed from are neither deleted nor found again
+    // half a save may take the room that the next needs; half a replacement may be all that is left of a checkpoint
+    Error why;
+    assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
+    write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
+    assert_int_equal(mkdir(path_of("prune/.step-00000032.old"), 0777), 0);
+    assert_true(checkpoint_prepare(path_of("prune"), 33, &why));
+    assert_false(path_is_folder(path_of("prune/.step-00000031.tmp")));
+    assert_true(path_is_folder(path_of("prune/.step-00000032.old")));
+    checkpoint_prune(path_of("prune"), 23, 0, 0);
+    assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
+    // later steps than the one that is resumed from are neither deleted nor found again
     assert_true(checkpoint_set_aside(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));

@@ -57,7 +57,7 @@ refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
-refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --micro-batch 1000000
+refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -118,8 +118,8 @@ if [ -w /dev/full ]; then
 fi
 
 # what is said of memory that is not there is of use with the recipe
-refuses "memory in bf16" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len, --recompute, --saved coat;" --micro-batch 1000000 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
-refuses "memory in coat" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len;" --micro-batch 1000000 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in bf16" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len, --recompute, --saved coat;" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in coat" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len;" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
 
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)

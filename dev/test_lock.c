@@ -1,5 +1,6 @@
 // Tests of the lock of a run's folder (coat/lock.h), of both kinds.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "dev/test_folder.h"
@@ -19,6 +20,7 @@ static pid_t other_holder(Take *take, bool stays) {
     assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // where the test fails
         Error err;
         Lock lock;
         bool good = take(&lock, path_of("run"), &err);
@@ -100,12 +102,73 @@ static void test_unknown_holder(void **state) {
     write_text(path_of("run/.lock"), "elsewhere 1 2026-01-02 03:04:05\n");
     assert_true(lock_take(&lock, path_of("run"), &err));
     lock_release(&lock);
+    assert_int_equal(unlink(path_of("run/.lock-holder")), 0);
     assert_false(lock_take(&lock, path_of("none"), &err));
     assert_says(&err, "none/.lock");
 }
 
+// flock() may work for one run and not for the next: each looks for the other's kind of file.
+static void test_both_kinds(void **state) {
+    (void)state;
+    Error err;
+    Lock lock;
+    pid_t holder = other_holder(lock_take_by_presence, true);
+    char pid[32];
+    snprintf(pid, sizeof pid, "process %ld on ", (long)holder);
+    assert_false(lock_take(&lock, path_of("run"), &err));
+    assert_says(&err, pid);
+    assert_says(&err, "delete its .lock-holder");
+    assert_false(path_is_file(path_of("run/.lock")));
+    assert_int_equal(kill(holder, SIGKILL), 0);
+    assert_int_equal(waitpid(holder, NULL, 0), holder);
+    assert_true(lock_take(&lock, path_of("run"), &err)); // it is dead
+    lock_release(&lock);
+    assert_int_equal(unlink(path_of("run/.lock-holder")), 0);
+}
+
+// Of several that find a dead run's file at the same moment, one takes its place.
+static void test_dead_run_replaced_once(void **state) {
+    (void)state;
+    enum { RUNS = 4 };
+    for (int round = 0; round < 40; round++) {
+        other_holder(lock_take_by_presence, false);
+        int begin[2], told[2], takers = 0;
+        pid_t runs[RUNS];
+        char byte;
+        assert_int_equal(pipe(begin), 0);
+        assert_int_equal(pipe(told), 0);
+        for (int i = 0; i < RUNS; i++) {
+            runs[i] = fork();
+            if (runs[i] > 0) continue;
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            Error err;
+            Lock lock;
+            close(begin[1]);
+            bool ended = read(begin[0], &byte, 1) == 0; // all at once
+            bool good = lock_take_by_presence(&lock, path_of("run"), &err);
+            if (!ended || write(told[1], good ? "y" : "n", 1) != 1) _exit(1);
+            while (true) pause();
+        }
+        close(begin[0]);
+        close(begin[1]);
+        for (int i = 0; i < RUNS; i++) {
+            assert_int_equal(read(told[0], &byte, 1), 1);
+            takers += byte == 'y';
+        }
+        for (int i = 0; i < RUNS; i++) {
+            assert_int_equal(kill(runs[i], SIGKILL), 0);
+            assert_int_equal(waitpid(runs[i], NULL, 0), runs[i]);
+        }
+        close(told[0]);
+        close(told[1]);
+        assert_int_equal(takers, 1);
+        assert_int_equal(unlink(path_of("run/.lock-holder")), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_at_a_time), cmocka_unit_test(test_replaced_folder),
-                                       cmocka_unit_test(test_unknown_holder)};
+                                       cmocka_unit_test(test_unknown_holder), cmocka_unit_test(test_both_kinds),
+                                       cmocka_unit_test(test_dead_run_replaced_once)};
     return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
 }

@@ -69,6 +69,27 @@ exec 7>&-
 [ $status -eq 0 ] && grep -q '^ended by SIGTERM after step [1-9].*: saved' "$folder/said" && compgen -G "$folder/held/step-*" >/dev/null
 check "output that nobody takes does not keep SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
 
+# the same of standard error, where the thread that saves is held up: its vocabulary is gone, and it says so
+mkdir "$folder/words"
+for i in $(seq 0 256); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+echo '#version: 0.2' >"$folder/words/merges.txt"
+mkfifo "$folder/full" && exec 7<>"$folder/full"
+timeout 40 "$program" "${run[@]}" --tokenizer "$folder/words/vocab.json" --vocab 257 --steps 100000000 --lr-final 1 --save-every 50 --keep 2 \
+    --out "$folder/wordless" 2>&7 >/dev/null 7>&- &
+pid=$!
+until_file "$folder/wordless/step-*" $pid
+dd if=/dev/zero of="$folder/full" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+dd if=/dev/zero of="$folder/full" bs=1 count=4096 oflag=nonblock conv=notrunc 2>/dev/null
+rm -r "$folder/words"
+sleep 2 # some saves
+kill -TERM $pid
+wait $pid
+status=$?
+exec 7>&-
+done=$(tail -n 1 "$folder/wordless/log.jsonl" | sed 's/.*"step":\([0-9]*\).*/\1/')
+[ $status -eq 0 ] && [ -d "$folder/wordless/$(printf 'step-%08d' "$done")" ]
+check "nor does what the thread that saves has to say" $? "status $status, step $done" "$(ls -A "$folder/wordless")"
+
 # --- SIGUSR1 saves and goes on
 "$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
 pid=$!
