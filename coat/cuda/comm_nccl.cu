@@ -48,9 +48,12 @@ static ExitCode nccl_exit_code(ncclResult_t result) {
 static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing, Error *err) {
     Nccl *n = (Nccl *)comm->backend;
     const char *detail = n && n->nccl ? ncclGetLastError(n->nccl) : ncclGetLastError(NULL);
-    return error_set(err, nccl_exit_code(result), "rank %d: NCCL failed in %s: %s%s%.200s; NCCL_DEBUG=WARN says more",
-                     comm->place.rank, doing, ncclGetErrorString(result), detail && *detail ? ": " : "",
-                     detail ? detail : "");
+    if (!detail) detail = "";
+    bool shared = strstr(detail, "Duplicate GPU") != NULL;
+    return error_set(err, nccl_exit_code(result), "rank %d: NCCL failed in %s: %s%s%.200s; %s", comm->place.rank, doing,
+                     ncclGetErrorString(result), *detail ? ": " : "", detail,
+                     shared ? "start one process per GPU, or let each see another (CUDA_VISIBLE_DEVICES)"
+                            : "NCCL_DEBUG=WARN says more");
 }
 
 // A collective that cannot be put onto the stream ends the run.
