@@ -760,6 +760,7 @@ static void log_health(Run *run) {
     Model *m = &run->model;
     char warning[256];
     if (m->exec.rank != 0) return;
+    shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
     char *json = health_json(&m->arena, &m->exec, warning, sizeof warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
     if (warning[0]) log_text(run->log, "%s", warning);

@@ -48,12 +48,14 @@ static void on_stop(int number) {
     static const char text[] = "asked to end: saving what is done; once more ends the process at once\n";
     int before = errno;
     struct timespec now;
+    struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
         stop_time = now; // before the number: another thread may be in here with the second signal
         stop_signal = number;
-        alarm(1);                                                       // first, as the next line may be held up
-        if (write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0; // the run ends all the same
+        alarm(1);
+        // held up in here, this thread would take a second signal, sent at the same time, for a later one
+        if (poll(&output, 1, 0) > 0 && write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0;
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
     }

@@ -70,7 +70,6 @@ static struct {
     int pass, step_pass, updates;            // the pass under way, the first one of its step; updates of the weights
     int oldest;                              // `made` of what the operation under way has read, at least
     int weight_made;                         // and of the weights that it writes
-    bool any_age;                            // it looks at whatever lies there
     bool recording;                          // of a micro-batch that may be replayed
     char report[MOST_REPORTS][320];          // those that differ
     int reports;                             // their number
@@ -219,7 +218,6 @@ static void event_begin(Stream stream, const char *name) {
     order.event[stream][order.clock[stream]] = event;
     order.oldest = INT32_MAX;
     order.weight_made = order.updates;
-    order.any_age = false;
 }
 
 static void event_of(Label label) {
@@ -246,7 +244,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 // are of this step, and of this pass once they are summed over the processes.
 static bool current(const Unit *u) {
     const Label label = u->content;
-    if (label <= 0 || order.any_age) return true;
+    if (label <= 0) return true;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {
     case GRAD:

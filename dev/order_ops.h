@@ -344,11 +344,9 @@ static void order_weights_maxima(Exec *exec, const Parameter *parameters, int co
     }
 }
 
-// It counts what is there: of weights that are on their way, the codes of those before.
 static void order_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     (void)exec;
     begin_update("health");
-    order.any_age = true;
     memset(out, 0, (size_t)count * sizeof *out);
     for (int i = 0; i < count; i++) {
         reads_data(tensors[i]);

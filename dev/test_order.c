@@ -192,8 +192,10 @@ static void train(Model *m, int steps) {
     snapshot.shards = m->exec.ranks > 1 ? &m->shards : NULL;
     for (int i = 0; i < steps; i++) {
         train_step(m);
-        if ((behind_steps[i] & HEALTH) && m->exec.rank == 0)
+        if ((behind_steps[i] & HEALTH) && m->exec.rank == 0) {
+            shards_settle(&m->shards);
             free(health_json(&m->arena, &m->exec, warning, sizeof warning));
+        }
         if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
         if (behind_steps[i] & EVALUATE) evaluate(m, 2);
         if (behind_steps[i] & EVALUATE_SHORT) evaluate_short(m);
