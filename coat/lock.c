@@ -9,7 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "files.h"
+
 #define HOLDER_BYTES 512
+#define OLD_GUARD_SECONDS 60
 
 // "HOST PID SINCE", one line.
 static bool write_holder(const Lock *lock) {
@@ -80,6 +83,23 @@ static bool held_otherwise(const char *folder, const char *name, Error *err) {
     return !held(folder, path, fix, err);
 }
 
+// Removes a dead run's file. Of several processes that find it one does so, after another look: the file may be a new
+// run's by then.
+static bool remove_dead(const char *path, const char *folder) {
+    char guard[1100];
+    struct stat st;
+    snprintf(guard, sizeof guard, "%s/.lock-removal", folder);
+    // there for a moment only: an old one is of a process that was killed here
+    if (stat(guard, &st) == 0 && time(NULL) - st.st_mtime > OLD_GUARD_SECONDS) unlink(guard);
+    int fd = open(guard, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    Holder holder = read_holder(path);
+    if (is_dead(&holder)) unlink(path);
+    unlink(guard);
+    close(fd);
+    return true;
+}
+
 bool lock_take(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock", folder);
     for (;;) {
@@ -99,24 +119,13 @@ bool lock_take(Lock *lock, const char *folder, Error *err) {
         lock_release(lock);
         return false;
     }
+    char other[1100]; // a dead run's: its process's number may be another's one day
+    snprintf(other, sizeof other, "%s/.lock-holder", folder);
+    if (path_is_file(other)) remove_dead(other, folder);
     if (write_holder(lock)) return true;
     cannot_write(lock->path, err);
     lock_release(lock);
     return false;
-}
-
-// Removes a dead run's file. Of several processes that find it one does so, after another look: the file may be a new
-// run's by then.
-static bool remove_dead(const char *path, const char *folder) {
-    char guard[1100];
-    snprintf(guard, sizeof guard, "%s/.lock-removal", folder);
-    int fd = open(guard, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return false;
-    Holder holder = read_holder(path);
-    if (is_dead(&holder)) unlink(path);
-    unlink(guard);
-    close(fd);
-    return true;
 }
 
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {

@@ -1,7 +1,10 @@
 // Tests of the lock of a run's folder (coat/lock.h), of both kinds.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "dev/test_folder.h"
 
@@ -122,8 +125,23 @@ static void test_both_kinds(void **state) {
     assert_int_equal(kill(holder, SIGKILL), 0);
     assert_int_equal(waitpid(holder, NULL, 0), holder);
     assert_true(lock_take(&lock, path_of("run"), &err)); // it is dead
+    assert_false(path_is_file(path_of("run/.lock-holder")));
     lock_release(&lock);
-    assert_int_equal(unlink(path_of("run/.lock-holder")), 0);
+}
+
+// A process that was killed while it removed a dead run's file keeps nobody from doing so later.
+static void test_killed_while_removing(void **state) {
+    (void)state;
+    Error err;
+    Lock lock;
+    other_holder(lock_take_by_presence, false);
+    write_text(path_of("run/.lock-removal"), "");
+    assert_false(lock_take_by_presence(&lock, path_of("run"), &err)); // it may be at it
+    const struct timespec old[2] = {{time(NULL) - 3600, 0}, {time(NULL) - 3600, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path_of("run/.lock-removal"), old, 0), 0);
+    assert_true(lock_take_by_presence(&lock, path_of("run"), &err));
+    assert_false(path_is_file(path_of("run/.lock-removal")));
+    lock_release(&lock);
 }
 
 // Of several that find a dead run's file at the same moment, one takes its place.
@@ -167,8 +185,9 @@ static void test_dead_run_replaced_once(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_at_a_time), cmocka_unit_test(test_replaced_folder),
-                                       cmocka_unit_test(test_unknown_holder), cmocka_unit_test(test_both_kinds),
-                                       cmocka_unit_test(test_dead_run_replaced_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_at_a_time),         cmocka_unit_test(test_replaced_folder),
+        cmocka_unit_test(test_unknown_holder),        cmocka_unit_test(test_both_kinds),
+        cmocka_unit_test(test_killed_while_removing), cmocka_unit_test(test_dead_run_replaced_once)};
     return cmocka_run_group_tests_name("lock", tests, test_folder_make, test_folder_remove);
 }
