@@ -780,11 +780,11 @@ static bool make_up(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Of one process of a machine after the other, so that each sees how much memory the others have left.
+// Of one process of a machine after the other, so that each sees how much memory the others have left. (They wait with
+// the patience of run_all(), as for files.)
 static void open_saver(Run *run) {
     Model *m = &run->model;
     int64_t last = comm_max_i64(m->comm, run->place.local_rank);
-    comm_patience(m->comm, LOADING_PATIENCE);
     for (int64_t turn = 0; turn <= last; turn++) {
         if (turn == run->place.local_rank) run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
         comm_barrier(m->comm);

@@ -75,7 +75,7 @@ static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
 }
 
-// A new file for the lines of a course that is left, whose path is empty where it cannot be made.
+// A new file for the lines of a course that is left, by the first name that is free; NULL with errno: there is none.
 static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step) {
     FILE *file = NULL;
     errno = EEXIST;
