@@ -944,14 +944,28 @@ static void report(Run *run) {
     if (!m->config.quiet && m->exec.rank == 0) report_start(&page, m->config.json ? stderr : stdout);
 }
 
-// Each process has chosen the recipe by the files and the GPUs that it sees; those of other machines may differ.
-static bool same_recipe(Run *run, Error *err) {
-    int64_t mine = recipe_fingerprint(&run->model.config.recipe), least = -comm_max_i64(run->model.comm, -mine);
-    if (comm_max_i64(run->model.comm, mine) == least) return true;
+static bool is_common(Run *run, int64_t mine) {
+    int64_t least = -comm_max_i64(run->model.comm, -mine);
+    return comm_max_i64(run->model.comm, mine) == least;
+}
+
+// Each process has chosen the recipe by the files and the GPUs that it sees, and what else --resume takes by the files;
+// those of other machines may differ.
+static bool same_settings(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    if (!is_common(run, recipe_fingerprint(&c->recipe)))
+        error_set(err, EXIT_USER,
+                  "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
+                  "(--recipe bf16 where a GPU has no FP8)");
+    else if (!is_common(run, training_fingerprint(c)))
+        error_set(err, EXIT_USER,
+                  "--resume: the processes go on with different settings, by what they see of checkpoints in %s; all "
+                  "must see the same folder",
+                  c->out);
+    else
+        return true;
     run->agreed = true;
-    return error_set(err, EXIT_USER,
-                     "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
-                     "(--recipe bf16 where a GPU has no FP8)");
+    return false;
 }
 
 // What another course than this run's has left in --out is set aside, or deleted with --overwrite.
@@ -967,7 +981,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
     if (!m->comm || !together(run, created, err)) return false;
-    if (!same_recipe(run, err)) return false;
+    if (!same_settings(run, err)) return false;
     comm_patience(m->comm, LOADING_PATIENCE);
     if (!together(run, open_tokenizer(run, config, err), err)) return false;
     if (!together(run, open_data(run, config, err), err)) return false;

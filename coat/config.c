@@ -189,7 +189,7 @@ static bool choose_model(Config *config, Error *err) {
 }
 
 // The first half: what --recipe, --model and --tokenizer stand for, under the flags that refine it. `chosen` holds
-// the flags' values on top of the defaults.
+// the flags' values on top of the defaults. So does what --resume finds.
 static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     Config *config = p->config;
     snprintf(config->model, sizeof config->model, "%s", chosen->model);
@@ -197,6 +197,8 @@ static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     config->recipe_settled = given(p, "recipe");
     config->recipe_recorded = !config->recipe_settled && recipe_recorded(chosen, config->model_from_files, config);
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
+    config->training_recorded = training_recorded(chosen, config);
+    config->batch_recorded = config->training_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
     return true;
 }
@@ -221,7 +223,7 @@ static bool finish_shape(const Parse *p, Error *err) {
              resumed_checkpoint(config, config->shape_files, sizeof config->shape_files))
         config->model[0] = '\0';
     if (config->shape_files[0]) {
-        if (!given(p, "seq-len")) config->seq_len = 0; // known with the shape
+        if (!given(p, "seq-len") && !config->training_recorded) config->seq_len = 0; // known with the shape
         return true;
     }
     bool channels = given(p, "channels"), heads = given(p, "heads");

@@ -19,26 +19,51 @@ static bool setting_is(const json_t *settings, const char *key, const char *valu
     return text && strcmp(text, value) == 0;
 }
 
-// One setting as the flag of its name; those that are no flags of the recipe are passed over.
-static bool take_setting(Config *config, const char *key, const json_t *value) {
+static bool is_of_recipe(const Flag *flag) {
+    return flag->group == GROUP_RECIPE;
+}
+
+// What else decides the course of a training. No other flag is taken: a folder from elsewhere must not name files.
+static bool is_of_training(const Flag *flag) {
+    return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0 ||
+           strcmp(flag->name, "overfit-one-batch") == 0;
+}
+
+static bool is_length(const Flag *flag) {
+    return strcmp(flag->name, "seq-len") == 0;
+}
+
+// One setting as the flag of its name, if it is wanted.
+static bool take_setting(Config *config, const char *key, const json_t *value, bool (*wanted)(const Flag *)) {
     char number[32];
     bool negated;
     Error ignored;
     const Flag *flag = flag_find(key, strlen(key), &negated);
-    if (!flag || flag->group != GROUP_RECIPE || negated) return true;
+    if (!flag || negated || !wanted(flag)) return true;
     if (flag->kind == FLAG_BOOL)
         return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
     const char *text = json_string_value(value);
-    if (json_is_integer(value)) {
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    if (json_is_number(value)) {
+        if (json_is_integer(value))
+            snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+        else
+            snprintf(number, sizeof number, "%.17g", json_real_value(value));
         text = number;
     }
     return text && (!text[0] || flag_set(flag, config, text, false, &ignored));
 }
 
+static bool take_wanted(Config *config, const json_t *settings, bool (*wanted)(const Flag *)) {
+    bool good = true;
+    for (void *at = json_object_iter((json_t *)settings); good && at;
+         at = json_object_iter_next((json_t *)settings, at))
+        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted);
+    return good;
+}
+
 // Checkpoints record every setting of the arithmetic, but not the name that they were chosen by: the recipe's kind, and
 // with it what changes no result, follows from them.
-static bool take_settings(Config *config, const json_t *settings) {
+static bool take_recipe(Config *config, const json_t *settings) {
     if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
     Recipe before = config->recipe;
     const bool fp8 = setting_is(settings, "linear", "fp8");
@@ -46,15 +71,30 @@ static bool take_settings(Config *config, const json_t *settings) {
                                   : fp8                                 ? RECIPE_FP8_LINEAR
                                                                         : RECIPE_BF16);
     if (fp8) config->recipe.scaling = SCALING_TENSOR, config->recipe.gradient_codes = FMT_E5M2; // if they do not say it
-    bool good = true;
-    for (void *at = json_object_iter((json_t *)settings); good && at;
-         at = json_object_iter_next((json_t *)settings, at))
-        good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at));
+    bool good = take_wanted(config, settings, is_of_recipe);
     if (!good) config->recipe = before;
     return good;
 }
 
-static bool recorded_in(const char *folder, Config *config) {
+static bool take_or_leave(Config *config, const json_t *settings, bool (*wanted)(const Flag *)) {
+    if (!json_is_object(settings)) return false;
+    Config *before = (Config *)xmalloc(sizeof *before);
+    *before = *config;
+    bool good = take_wanted(config, settings, wanted);
+    if (!good) *config = *before;
+    free(before);
+    return good;
+}
+
+static bool take_training(Config *config, const json_t *settings) {
+    return take_or_leave(config, settings, is_of_training);
+}
+
+static bool take_length(Config *config, const json_t *settings) {
+    return take_or_leave(config, settings, is_length);
+}
+
+static bool settings_in(const char *folder, bool (*take)(Config *config, const json_t *settings), Config *config) {
     char path[PATH_MAX_LENGTH + 64];
     Manifest manifest;
     Error ignored;
@@ -63,9 +103,21 @@ static bool recorded_in(const char *folder, Config *config) {
                 path_join(path, sizeof path, folder, STATE_FILE, &ignored);
     manifest_close(&manifest);
     json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
-    good = state && take_settings(config, json_object_get(state, "settings"));
+    good = state && take(config, json_object_get(state, "settings"));
     json_decref(state);
     return good;
+}
+
+static bool recipe_in(const char *folder, Config *config) {
+    return settings_in(folder, take_recipe, config);
+}
+
+static bool training_in(const char *folder, Config *config) {
+    return settings_in(folder, take_training, config);
+}
+
+static bool length_in(const char *folder, Config *config) {
+    return settings_in(folder, take_length, config);
 }
 
 // config.json as the checkpoint was saved with it.
@@ -102,9 +154,14 @@ bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
 
 bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
     char folder[PATH_MAX_LENGTH + 64];
-    if (find_resumed(flags, recorded_in, config, folder, sizeof folder)) return true;
+    if (find_resumed(flags, recipe_in, config, folder, sizeof folder)) return true;
     return model_from_files && config_forward_only(flags) && path_is_folder(flags->model) &&
-           recorded_in(flags->model, config);
+           recipe_in(flags->model, config);
+}
+
+bool training_recorded(const Config *flags, Config *config) {
+    char folder[PATH_MAX_LENGTH + 64];
+    return find_resumed(flags, config_forward_only(flags) ? length_in : training_in, config, folder, sizeof folder);
 }
 
 // ---------------------------------------------------------------- what FP8 can compute
@@ -129,6 +186,9 @@ bool recipe_settle(Config *c, Error *err) {
 
 // ---------------------------------------------------------------- comparing
 
+#define FNV_START 1469598103934665603u // FNV-1a
+#define FNV_PRIME 1099511628211u
+
 int64_t recipe_fingerprint(const Recipe *r) {
     const int fields[] = {(int)r->kind,    (int)r->precision,     (int)r->linear,
                           (int)r->head,    (int)r->saved,         (int)r->norm_input,
@@ -136,8 +196,39 @@ int64_t recipe_fingerprint(const Recipe *r) {
                           (int)r->moments, (int)r->second_moment, (int)r->second_moment_round,
                           (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward,
                           (int)r->scaling, (int)r->gradient_codes};
-    uint64_t hash = 1469598103934665603u; // FNV-1a
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * 1099511628211u;
-    for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    uint64_t hash = FNV_START;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * FNV_PRIME;
+    for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * FNV_PRIME;
+    return (int64_t)(hash >> 1);
+}
+
+int64_t training_fingerprint(const Config *c) {
+    const double fields[] = {c->micro_batch,
+                             c->seq_len,
+                             (double)c->batch_tokens,
+                             c->logits_chunk,
+                             (double)c->steps,
+                             c->lr,
+                             c->lr_final,
+                             (double)c->warmup,
+                             c->schedule,
+                             c->decay_fraction,
+                             c->weight_decay,
+                             c->beta1,
+                             c->beta2,
+                             c->eps,
+                             c->grad_clip,
+                             c->max_skipped,
+                             c->skip_loss_z,
+                             c->skip_grad_z,
+                             c->shuffle,
+                             c->overfit_one_batch};
+    uint64_t hash = (FNV_START ^ c->seed) * FNV_PRIME;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        uint64_t bits;
+        memcpy(&bits, &fields[i], sizeof bits);
+        hash = (hash ^ bits) * FNV_PRIME;
+        hash ^= hash >> 32; // the last bits of a double are often zero: those of a sum would be, too
+    }
     return (int64_t)(hash >> 1);
 }

@@ -1,4 +1,5 @@
-// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, and its shape.
+// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, what else decides
+// its course, and its shape.
 // Internal to the config modules.
 #pragma once
 #include "config.h"
@@ -11,6 +12,10 @@ extern "C" {
 // nothing is trained, the one that --model names. `flags` holds the flags' values. False where there is none or it
 // records none; config is as it was then.
 bool recipe_recorded(const Config *flags, bool model_from_files, Config *config);
+
+// Sets in config what that checkpoint records of the batch, the optimizer and the order of the data (where nothing is
+// trained, of the sequences' length alone), for flags to be set on top. False where --resume will find none.
+bool training_recorded(const Config *flags, Config *config);
 
 // The folder of the checkpoint that --resume will find, for its shape; false where there is none.
 bool resumed_checkpoint(const Config *flags, char *folder, size_t size);

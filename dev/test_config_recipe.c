@@ -1,4 +1,5 @@
-// Tests of the recipe that a checkpoint records and a command line that goes on from it gets: sound and strange ones.
+// Tests of what a checkpoint records and a command line that goes on from it gets, the recipe and all else that decides
+// the course of a training: sound and strange ones.
 #include <xxhash.h>
 
 #include "coat/manifest.h"
@@ -35,14 +36,13 @@ static void test_recorded(void **state) {
     (void)state;
     const Recipe *r = &config.recipe;
     record(5, "{" PLAIN "\"moments\":\"fp8\",\"second-moment\":\"e5m2\",\"second-moment-rounding\":\"stochastic\","
-              "\"moments-fp32\":\"wte,wpe\",\"master\":\"none\",\"lr\":7,\"micro-batch\":9,\"no-such-flag\":[1]}");
+              "\"moments-fp32\":\"wte,wpe\",\"master\":\"none\",\"no-such-flag\":[1]}");
     go_on("");
     assert_true(config.recipe_recorded);
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
     assert_true(r->moments == MOMENTS_FP8 && r->second_moment == FMT_E5M2 && r->master == MASTER_NONE);
     assert_int_equal(r->second_moment_round, ROUND_STOCHASTIC);
     assert_string_equal(r->moments_fp32, "wte,wpe");
-    assert_true(config.lr == 3e-4f && config.micro_batch == 4); // no flags of the recipe
     go_on("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == LINEAR_FP8 && r->master == MASTER_NONE);
     go_on("--recipe coat"); // named: nothing of the record
@@ -147,6 +147,89 @@ static void test_strange(void **state) {
     assert_int_equal(config.recipe.moments, MOMENTS_BF16);
 }
 
+#define BATCH "\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
+
+// A flag is above what is recorded; what decides no course is taken from nowhere.
+static void test_training(void **state) {
+    (void)state;
+    record(
+        5,
+        "{" PLAIN BATCH "\"moments\":\"bf16\",\"lr\":0.0006,\"warmup\":9,\"schedule\":\"wsd\",\"steps\":77,"
+        "\"lr-final\":0.5,\"decay-fraction\":0.25,\"weight-decay\":0.125,\"beta1\":0.5,\"beta2\":0.999,\"eps\":1e-6,"
+        "\"grad-clip\":2,\"skip-loss-z\":6.0,\"skip-grad-z\":7,\"logits-chunk\":48,\"seed\":"
+        "\"18446744073709551615\",\"shuffle\":false,\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\","
+        "\"save-every\":3,\"device\":\"cuda\",\"zero\":2,\"layers\":1,\"no-such-flag\":[1]}");
+    go_on("");
+    assert_true(config.training_recorded && config.micro_batch == 2 && config.seq_len == 64);
+    assert_true(config.batch_tokens == 1024 && config.logits_chunk == 48 && config.warmup == 9 && config.steps == 77);
+    assert_true(config.lr == 6e-4f && config.lr_final == 0.5f && config.decay_fraction == 0.25f);
+    assert_true(config.schedule == SCHEDULE_WSD && config.weight_decay == 0.125f && config.grad_clip == 2);
+    assert_true(config.beta1 == 0.5f && config.beta2 == 0.999f && config.eps == 1e-6f);
+    assert_true(config.skip_loss_z == 6 && config.skip_grad_z == 7 && config.seed == UINT64_MAX);
+    assert_true(!config.shuffle && config.overfit_one_batch);
+    assert_true(config.save_every == 0 && config.zero == 0 && config.device == DEVICE_AUTO &&
+                config.shape.layers == 12);
+    assert_string_equal(config.out, test_folder);
+    assert_string_equal(config.train, "x");
+    go_on("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
+    assert_true(config.lr == 1 && config.steps == 5 && config.shuffle && config.seq_len == 32);
+    assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
+    go_on("--no-resume");
+    assert_true(!config.training_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
+    // nothing is trained: the length alone
+    char line[1024];
+    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
+    accept_run(line, 1);
+    assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.lr == 3e-4f && !config.overfit_one_batch);
+    // a record with a value that no flag takes is passed over whole
+    static const char *const strange[] = {"{" BATCH "\"lr\":-1}",
+                                          "{" BATCH "\"lr\":\"fast\"}",
+                                          "{" BATCH "\"steps\":1.5}",
+                                          "{" BATCH "\"shuffle\":1}",
+                                          "{" BATCH "\"schedule\":7}",
+                                          "{" BATCH "\"seed\":\"-x\"}",
+                                          "{" BATCH "\"warmup\":[9]}",
+                                          "{" BATCH "\"micro-batch\":65536}",
+                                          "{" BATCH "\"micro-batch\":null}",
+                                          "[]"};
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        record(9, strange[i]);
+        go_on("");
+        if (!config.training_recorded || config.warmup != 9) fail_msg("taken: %s", strange[i]);
+        go_on("--resume=9");
+        if (config.training_recorded || config.micro_batch != 4) fail_msg("taken: %s", strange[i]);
+    }
+}
+
+// Processes or micro-batches of which the recorded batch is no multiple take the nearest that is one.
+static void test_batch(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags;
+        int ranks;
+        int64_t tokens;
+    } cases[] = {{"", 1, 1024},
+                 {"", 8, 1024},
+                 {"", 3, 1152},               // 384 a pass: 2.67 passes
+                 {"", 5, 1280},               // 640: 1.6
+                 {"", 9, 1152},               // less than one pass
+                 {"--micro-batch 3", 1, 960}, // 192: 5.33
+                 {"--micro-batch 64", 1, 4096},
+                 {"--seq-len 48", 1, 1056},  // 96: 10.67
+                 {"--batch-tokens 0", 1, 0}, // one micro-batch, asked for
+                 {"--batch-tokens 2048", 4, 2048}};
+    record(5, "{" PLAIN BATCH "\"lr\":0.0006}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[1024];
+        snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, cases[i].flags);
+        accept_run(line, cases[i].ranks);
+        assert_int_equal(config.batch_tokens, cases[i].tokens);
+    }
+    char line[1024];
+    snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
+    refuse_run(line, 1, "--batch-tokens 1000&896 or 1024"); // asked for: it must fit
+}
+
 // The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
 static void test_left(void **state) {
     (void)state;
@@ -163,6 +246,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_scaling, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests_name("config_recipe", tests, NULL, NULL);

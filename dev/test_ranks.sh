@@ -81,6 +81,22 @@ timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}
 if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes have not the same' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
     bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
 fi
+# So it is with what a run that goes on takes from its checkpoint.
+train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
+differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$OTHER" ;; *) exec "$@" ;; esac'
+status=0
+OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
+    --train "$folder/src_train.bin" --steps 3 --out "$folder/seen" --resume >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes go on with different settings' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
+    bad "processes that see different checkpoints end in one line" "exit $status" "$(head -n 5 "$folder/said")"
+fi
+# One process goes on with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
+train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
+bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
+"$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
+    [ "$(values tokens batch | tail -n 1)" = 1024 ] && ok "one process goes on with the batch of two" || bad "one process goes on with the batch of two" "$(cat "$folder/said")"
+timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
+    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ] && ok "three with the nearest that they can take" || bad "three with the nearest that they can take" "$(cat "$folder/said")"
 train 2 narrow --steps 2 --batch-tokens 128 --channels 40
 if [ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]; then ok "two processes fall back together, with one note"; else
     bad "two processes fall back together, with one note" "$(head -n 5 "$folder/narrow.said")"

@@ -127,6 +127,18 @@ done
 wait $pid && same "$folder/shared"
 check "and the first is not disturbed" $?
 
+# --- what the checkpoint records need not be said again
+little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 40 --save-every $every --max-skipped 1000000
+    --sample-tokens 0 --quiet --threads 1)
+half() { cp -r "$folder/straight" "$1" && find "$1" -name 'step-*' | sort | tail -n +6 | xargs rm -r; }
+half "$folder/bare"
+"$program" "${little[@]}" --out "$folder/bare" --resume --steps $steps >/dev/null 2>"$folder/said" && same "$folder/bare" && ! grep '^resume: --' "$folder/said"
+check "resumed without its recipe, batch and rate a run has the same bytes" $? "$(cat "$folder/said")"
+half "$folder/other-rate"
+"$program" "${little[@]}" --out "$folder/other-rate" --resume --lr 1e-3 --steps 100 >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && [ "$(grep '^resume: --' "$folder/said")" = "resume: --lr was 0.003 and is now 0.001" ] && [ -e "$folder/other-rate/step-00000100" ]
+check "a flag is above it, and one line says so" $? "$(cat "$folder/said")"
+
 # --- other data
 other=(--out "$folder/shared" --resume --train "$val" --steps $((steps + 2)))
 "$program" "${run[@]}" "${other[@]}" >/dev/null 2>"$folder/said"
