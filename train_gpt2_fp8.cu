@@ -953,19 +953,24 @@ static bool is_common(Run *run, int64_t mine) {
 // those of other machines may differ.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    if (!is_common(run, recipe_fingerprint(&c->recipe)))
-        error_set(err, EXIT_USER,
-                  "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
-                  "(--recipe bf16 where a GPU has no FP8)");
-    else if (!is_common(run, training_fingerprint(c)))
-        error_set(err, EXIT_USER,
-                  "--resume: the processes go on with different settings, by what they see of checkpoints in %s; all "
-                  "must see the same folder",
-                  c->out);
-    else
-        return true;
+    const bool recipe = is_common(run, recipe_fingerprint(&c->recipe)), course = is_common(run, course_fingerprint(c));
     run->agreed = true;
-    return false;
+    if (!recipe)
+        return error_set(
+            err, EXIT_USER,
+            "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
+            "(--recipe bf16 where a GPU has no FP8)");
+    if (!course && c->resume)
+        return error_set(
+            err, EXIT_USER,
+            "--resume: the processes go on with different settings, by what they see of checkpoints in %s; all "
+            "must see the same folder",
+            c->out);
+    if (!course)
+        return error_set(err, EXIT_USER,
+                         "the processes have different flags of model, batch or optimizer; start all with the same");
+    run->agreed = false;
+    return true;
 }
 
 // What another course than this run's has left in --out is set aside, or deleted with --overwrite.
@@ -1006,6 +1011,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
         usable = error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
                            (long long)c->profile, (long long)run->steps);
     if (!together(run, usable, err)) return false;
+    if (run->train && run->done.step > 0 && c->steps < 0 && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --steps: without it the run goes on to step %lld, one pass over the data\n",
+                (long long)run->steps);
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     report(run);

@@ -127,7 +127,7 @@ void config_defaults(Config *config) {
     config->decay_fraction = 0.2f;
     config->schedule = SCHEDULE_COSINE;
     config->seed = 1337;
-    config->max_skipped = 10;
+    config->max_skipped = MOST_SKIPPED;
     config->val_every = 20;
     config->val_batches = 20;
     config->hellaswag_every = -1;
@@ -188,17 +188,18 @@ static bool choose_model(Config *config, Error *err) {
                      model);
 }
 
-// The first half: what --recipe, --model and --tokenizer stand for, under the flags that refine it. `chosen` holds
-// the flags' values on top of the defaults. So does what --resume finds.
+// The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
+// holds the flags' values on top of the defaults.
 static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     Config *config = p->config;
     snprintf(config->model, sizeof config->model, "%s", chosen->model);
     if (!choose_model(config, err)) return false;
     config->recipe_settled = given(p, "recipe");
-    config->recipe_recorded = !config->recipe_settled && recipe_recorded(chosen, config->model_from_files, config);
+    config->settings_recorded = settings_recorded(chosen, config->recipe_settled, config->model_from_files, config);
+    config->recipe_recorded = config->settings_recorded && !config->recipe_settled;
+    config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
+    config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
-    config->training_recorded = training_recorded(chosen, config);
-    config->batch_recorded = config->training_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
     return true;
 }
@@ -223,7 +224,7 @@ static bool finish_shape(const Parse *p, Error *err) {
              resumed_checkpoint(config, config->shape_files, sizeof config->shape_files))
         config->model[0] = '\0';
     if (config->shape_files[0]) {
-        if (!given(p, "seq-len") && !config->training_recorded) config->seq_len = 0; // known with the shape
+        if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0; // known with the shape
         return true;
     }
     bool channels = given(p, "channels"), heads = given(p, "heads");

@@ -13,6 +13,7 @@ extern "C" {
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
+#define MOST_SKIPPED 10        // updates in a row, by default
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
 
@@ -82,11 +83,12 @@ typedef struct {
     char shape_files[PATH_MAX_LENGTH + 64]; // what says the shape, as model_shape_from_files() reads it; "" = the flags
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_settle() falls back to
-    bool recipe_settled;       // named by --recipe, or found to be possible: what FP8 cannot take is an error then
-    bool recipe_recorded;      // by the checkpoint that the run goes on from
-    bool training_recorded;    // so are the batch, the optimizer and the data's order (to evaluate, the length alone)
-    bool batch_recorded;       // batch_tokens among them: another number of processes takes the nearest that it can
+    Recipe plain_recipe;    // with --recipe bf16 under the same flags: what recipe_settle() falls back to
+    bool recipe_settled;    // named by --recipe, or found to be possible: what FP8 cannot take is an error then
+    bool recipe_recorded;   // by the checkpoint that the run goes on from
+    bool settings_recorded; // so are the batch, the optimizer and the data's order, or what an evaluation needs of it
+    bool batch_recorded;    // batch_tokens among them, and no flag names another; with micro_batch_recorded
+    bool micro_batch_recorded; // the same of micro_batch
     char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does
     // batch
     int micro_batch, seq_len;
@@ -152,7 +154,8 @@ void recipe_apply(Recipe *recipe, RecipeKind kind);
 // err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
 // for text (--help, --version), which has been printed.
 // A model named by folder or weight file, or the checkpoint that is resumed, is only marked (shape_files);
-// its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where neither a flag nor what is resumed gives it.
+// its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where neither a flag nor
+// what is resumed gives it.
 bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
 
 // Whether the run trains a model, as opposed to evaluating one or sampling from it.
@@ -182,8 +185,8 @@ const char *recipe_name(RecipeKind kind);
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Recipe *recipe);
 
-// The same for what else --resume takes from a checkpoint: the batch, the optimizer, the order of the data.
-int64_t training_fingerprint(const Config *config);
+// The same for what else decides the course of a training: the shape, the batch, the optimizer, the order of the data.
+int64_t course_fingerprint(const Config *config);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;

@@ -139,10 +139,18 @@ bool recipe_check_shape(const Config *c, Error *err) {
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }
 
-// What a run recorded with other processes or micro-batches may be no multiple of a pass: the nearest one then.
+// A recorded batch that is no multiple of what so many processes do in one pass: with fewer sequences per pass it may be
+// one, else the nearest is taken.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
+    const int multiple = config_micro_tokens(c) % 16 ? 1 : 16; // that FP8 may need
+    for (int rows = c->micro_batch; c->micro_batch_recorded && rows > 0; rows--) {
+        int64_t tokens = (int64_t)rows * c->seq_len;
+        if (tokens % multiple || c->batch_tokens % (tokens * ranks)) continue;
+        c->micro_batch = rows;
+        return;
+    }
     int64_t passes = (c->batch_tokens + per_pass / 2) / per_pass;
     c->batch_tokens = (passes > 1 ? passes : 1) * per_pass;
 }
@@ -176,9 +184,9 @@ bool config_check(Config *config, int ranks, Error *err) {
                          "--world-size %d: the launcher started %d process%s; use mpirun -np %d or srun -n %d",
                          config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
-    if (!check_shape(config, err) || !recipe_settle(config, err)) return false;
+    if (!check_shape(config, err)) return false;
     fit_recorded_batch(config, ranks);
-    if (!check_batch(config, ranks, err)) return false;
+    if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused

@@ -19,22 +19,24 @@ static bool setting_is(const json_t *settings, const char *key, const char *valu
     return text && strcmp(text, value) == 0;
 }
 
+// The settings that are taken, each as the flag of its name. No other flag is: a folder from elsewhere must not name files.
+typedef bool (*Wanted)(const Flag *flag);
+
 static bool is_of_recipe(const Flag *flag) {
     return flag->group == GROUP_RECIPE;
 }
 
-// What else decides the course of a training. No other flag is taken: a folder from elsewhere must not name files.
+// What else decides the course of a training, but for --overfit-one-batch, which is a check and goes with it.
 static bool is_of_training(const Flag *flag) {
-    return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0 ||
-           strcmp(flag->name, "overfit-one-batch") == 0;
+    return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0;
 }
 
-static bool is_length(const Flag *flag) {
-    return strcmp(flag->name, "seq-len") == 0;
+// What an evaluation has in common with those of the training, so that it finds the same loss.
+static bool is_of_evaluation(const Flag *flag) {
+    return strcmp(flag->name, "micro-batch") == 0 || strcmp(flag->name, "seq-len") == 0;
 }
 
-// One setting as the flag of its name, if it is wanted.
-static bool take_setting(Config *config, const char *key, const json_t *value, bool (*wanted)(const Flag *)) {
+static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted) {
     char number[32];
     bool negated;
     Error ignored;
@@ -43,18 +45,16 @@ static bool take_setting(Config *config, const char *key, const json_t *value, b
     if (flag->kind == FLAG_BOOL)
         return json_is_boolean(value) && flag_set(flag, config, NULL, json_is_false(value), &ignored);
     const char *text = json_string_value(value);
-    if (json_is_number(value)) {
-        if (json_is_integer(value))
-            snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
-        else
-            snprintf(number, sizeof number, "%.17g", json_real_value(value));
-        text = number;
-    }
-    return text && (!text[0] || flag_set(flag, config, text, false, &ignored));
+    if (json_is_integer(value))
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(number, sizeof number, "%.17g", json_real_value(value));
+    if (json_is_number(value)) text = number;
+    return text && ((flag->kind == FLAG_STRING && !text[0]) || flag_set(flag, config, text, false, &ignored));
 }
 
-static bool take_wanted(Config *config, const json_t *settings, bool (*wanted)(const Flag *)) {
-    bool good = true;
+static bool take_settings(Config *config, const json_t *settings, Wanted wanted) {
+    bool good = json_is_object(settings);
     for (void *at = json_object_iter((json_t *)settings); good && at;
          at = json_object_iter_next((json_t *)settings, at))
         good = take_setting(config, json_object_iter_key(at), json_object_iter_value(at), wanted);
@@ -65,36 +65,24 @@ static bool take_wanted(Config *config, const json_t *settings, bool (*wanted)(c
 // with it what changes no result, follows from them.
 static bool take_recipe(Config *config, const json_t *settings) {
     if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
-    Recipe before = config->recipe;
     const bool fp8 = setting_is(settings, "linear", "fp8");
     recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
                                   : fp8                                 ? RECIPE_FP8_LINEAR
                                                                         : RECIPE_BF16);
     if (fp8) config->recipe.scaling = SCALING_TENSOR, config->recipe.gradient_codes = FMT_E5M2; // if they do not say it
-    bool good = take_wanted(config, settings, is_of_recipe);
-    if (!good) config->recipe = before;
-    return good;
+    return take_settings(config, settings, is_of_recipe);
 }
 
-static bool take_or_leave(Config *config, const json_t *settings, bool (*wanted)(const Flag *)) {
-    if (!json_is_object(settings)) return false;
-    Config *before = (Config *)xmalloc(sizeof *before);
-    *before = *config;
-    bool good = take_wanted(config, settings, wanted);
-    if (!good) *config = *before;
-    free(before);
-    return good;
-}
+// ---------------------------------------------------------------- of which checkpoint
 
-static bool take_training(Config *config, const json_t *settings) {
-    return take_or_leave(config, settings, is_of_training);
-}
+// What is asked of a checkpoint, and where it goes.
+typedef struct {
+    bool recipe;
+    Wanted wanted;
+    Config *config;
+} Taking;
 
-static bool take_length(Config *config, const json_t *settings) {
-    return take_or_leave(config, settings, is_length);
-}
-
-static bool settings_in(const char *folder, bool (*take)(Config *config, const json_t *settings), Config *config) {
+static bool take_recorded(const char *folder, const Taking *taking) {
     char path[PATH_MAX_LENGTH + 64];
     Manifest manifest;
     Error ignored;
@@ -103,25 +91,20 @@ static bool settings_in(const char *folder, bool (*take)(Config *config, const j
                 path_join(path, sizeof path, folder, STATE_FILE, &ignored);
     manifest_close(&manifest);
     json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
-    good = state && take(config, json_object_get(state, "settings"));
+    if (!state) return false;
+    const json_t *settings = json_object_get(state, "settings");
+    Config *before = (Config *)xmalloc(sizeof *before), *config = taking->config;
+    *before = *config;
+    config->seq_len = 0; // if they do not say it
+    good = (!taking->recipe || take_recipe(config, settings)) && take_settings(config, settings, taking->wanted);
+    if (!good) *config = *before;
+    free(before);
     json_decref(state);
     return good;
 }
 
-static bool recipe_in(const char *folder, Config *config) {
-    return settings_in(folder, take_recipe, config);
-}
-
-static bool training_in(const char *folder, Config *config) {
-    return settings_in(folder, take_training, config);
-}
-
-static bool length_in(const char *folder, Config *config) {
-    return settings_in(folder, take_length, config);
-}
-
 // config.json as the checkpoint was saved with it.
-static bool shape_is_in(const char *folder, Config *unused) {
+static bool has_shape(const char *folder, const Taking *unused) {
     (void)unused;
     Manifest manifest;
     Error ignored;
@@ -131,9 +114,9 @@ static bool shape_is_in(const char *folder, Config *unused) {
     return good;
 }
 
-// The newest checkpoint in --out, or that of --resume=STEP, of which `taken` takes what it is asked for.
-static bool find_resumed(const Config *flags, bool (*taken)(const char *folder, Config *config), Config *config,
-                         char *folder, size_t size) {
+// The newest checkpoint in --out, or that of --resume=STEP, that has what is asked for.
+static bool find_resumed(const Config *flags, bool (*has)(const char *folder, const Taking *taking),
+                         const Taking *taking, char *folder, size_t size) {
     int64_t *steps;
     Error ignored;
     if (!flags->resume || !flags->out[0]) return false;
@@ -141,27 +124,23 @@ static bool find_resumed(const Config *flags, bool (*taken)(const char *folder, 
     bool found = false;
     for (int i = 0; i < count && !found; i++)
         found = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
-                checkpoint_folder(flags->out, steps[i], folder, size, &ignored) && taken(folder, config);
+                checkpoint_folder(flags->out, steps[i], folder, size, &ignored) && has(folder, taking);
     free(steps);
     return found;
 }
 
 bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
-    if (find_resumed(flags, shape_is_in, NULL, folder, size)) return true;
+    if (find_resumed(flags, has_shape, NULL, folder, size)) return true;
     folder[0] = '\0';
     return false;
 }
 
-bool recipe_recorded(const Config *flags, bool model_from_files, Config *config) {
+bool settings_recorded(const Config *flags, bool recipe_named, bool model_from_files, Config *config) {
     char folder[PATH_MAX_LENGTH + 64];
-    if (find_resumed(flags, recipe_in, config, folder, sizeof folder)) return true;
-    return model_from_files && config_forward_only(flags) && path_is_folder(flags->model) &&
-           recipe_in(flags->model, config);
-}
-
-bool training_recorded(const Config *flags, Config *config) {
-    char folder[PATH_MAX_LENGTH + 64];
-    return find_resumed(flags, config_forward_only(flags) ? length_in : training_in, config, folder, sizeof folder);
+    const bool forward_only = config_forward_only(flags);
+    const Taking taking = {!recipe_named, forward_only ? is_of_evaluation : is_of_training, config};
+    return find_resumed(flags, take_recorded, &taking, folder, sizeof folder) ||
+           (model_from_files && forward_only && path_is_folder(flags->model) && take_recorded(flags->model, &taking));
 }
 
 // ---------------------------------------------------------------- what FP8 can compute
@@ -202,33 +181,14 @@ int64_t recipe_fingerprint(const Recipe *r) {
     return (int64_t)(hash >> 1);
 }
 
-int64_t training_fingerprint(const Config *c) {
-    const double fields[] = {c->micro_batch,
-                             c->seq_len,
-                             (double)c->batch_tokens,
-                             c->logits_chunk,
-                             (double)c->steps,
-                             c->lr,
-                             c->lr_final,
-                             (double)c->warmup,
-                             c->schedule,
-                             c->decay_fraction,
-                             c->weight_decay,
-                             c->beta1,
-                             c->beta2,
-                             c->eps,
-                             c->grad_clip,
-                             c->max_skipped,
-                             c->skip_loss_z,
-                             c->skip_grad_z,
-                             c->shuffle,
-                             c->overfit_one_batch};
-    uint64_t hash = (FNV_START ^ c->seed) * FNV_PRIME;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        uint64_t bits;
-        memcpy(&bits, &fields[i], sizeof bits);
-        hash = (hash ^ bits) * FNV_PRIME;
-        hash ^= hash >> 32; // the last bits of a double are often zero: those of a sum would be, too
+int64_t course_fingerprint(const Config *c) {
+    int count;
+    const Flag *table = flag_table(&count);
+    uint64_t hash = FNV_START;
+    for (int i = 0; i < count; i++) {
+        const unsigned char *field = (const unsigned char *)c + table[i].offset;
+        if (table[i].kind == FLAG_STRING || !(is_of_training(&table[i]) || table[i].group == GROUP_MODEL)) continue;
+        for (size_t byte = 0; byte < table[i].size; byte++) hash = (hash ^ field[byte]) * FNV_PRIME;
     }
     return (int64_t)(hash >> 1);
 }

@@ -1,5 +1,4 @@
-// What a run takes from the checkpoint that it goes on from: its recipe where --recipe does not name it, what else decides
-// its course, and its shape.
+// What a run takes from the checkpoint that it goes on from: the recipe, what else decides its course, and the shape.
 // Internal to the config modules.
 #pragma once
 #include "config.h"
@@ -8,14 +7,12 @@
 extern "C" {
 #endif
 
-// Sets config->recipe to that of the checkpoint which the run goes on from: the one that --resume will find, or, where
-// nothing is trained, the one that --model names. `flags` holds the flags' values. False where there is none or it
-// records none; config is as it was then.
-bool recipe_recorded(const Config *flags, bool model_from_files, Config *config);
-
-// Sets in config what that checkpoint records of the batch, the optimizer and the order of the data (where nothing is
-// trained, of the sequences' length alone), for flags to be set on top. False where --resume will find none.
-bool training_recorded(const Config *flags, Config *config);
+// Sets in config what the checkpoint records that the run goes on from, for flags to be set on top: the recipe, if no flag
+// names one, the batch, the optimizer and the order of the data; where nothing is trained, of these micro_batch and
+// seq_len. seq_len is 0 where it is not recorded. The checkpoint is the one that --resume will find or, where nothing is
+// trained, that --model names; one with a value that no flag takes is passed over. `flags` holds the flags' values. False
+// where there is none; config is as it was then.
+bool settings_recorded(const Config *flags, bool recipe_named, bool model_from_files, Config *config);
 
 // The folder of the checkpoint that --resume will find, for its shape; false where there is none.
 bool resumed_checkpoint(const Config *flags, char *folder, size_t size);

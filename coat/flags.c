@@ -146,7 +146,7 @@ static const Flag table[] = {
     {GROUP_FILES, "keep-every", FLAG_INT64, AT(keep_every), "STEPS", 0, BIG, NULL,
      "checkpoints at multiples of this step are never removed; 0: none"},
     {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "",
-     "continue from the newest checkpoint in --out, or from that of STEP, with its model, recipe, batch and rate where no "
+     "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings where no "
      "flag says otherwise; starts fresh where there is none"},
     {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), "", 0, 0, NULL,
      "resume although --train names other data than before; the position is kept as a number of sequences"},

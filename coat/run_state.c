@@ -70,6 +70,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "beta2", c->beta2);
     json_text_float(t, "eps", c->eps);
     json_text_float(t, "grad-clip", c->grad_clip);
+    if (c->max_skipped != MOST_SKIPPED) json_text_int(t, "max-skipped", c->max_skipped);
     if (c->skip_loss_z > 0) json_text_float(t, "skip-loss-z", c->skip_loss_z);
     if (c->skip_grad_z > 0) json_text_float(t, "skip-grad-z", c->skip_grad_z);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
@@ -171,8 +172,19 @@ static void value_text(const json_t *value, char *text, size_t size) {
     text_printable(text);
 }
 
-// Fills in what checkpoints of before the flag do not say: there was no choice.
+// Fills in what is not written where it is the default, and what checkpoints of before the flag do not say: there was no
+// choice.
 static void fill_settings(json_t *settings) {
+    static const struct {
+        const char *key;
+        int value;
+    } defaults[] = {{"max-skipped", MOST_SKIPPED}, {"skip-loss-z", 0}, {"skip-grad-z", 0}, {"logits-chunk", 0}};
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+        if (!json_object_get(settings, defaults[i].key))
+            json_object_set_new(settings, defaults[i].key, json_integer(defaults[i].value));
+    const char *schedule = json_string_value(json_object_get(settings, "schedule"));
+    if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
+        json_object_set_new(settings, "lr-final", json_integer(1));
     static const char *const unsaid[][2] = {{"scaling", "tensor"}, {"gradient-codes", "e5m2"}};
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
@@ -190,8 +202,9 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
     if (!now) return false;
-    fill_settings(theirs);
     json_t *ours = json_object_get(now, "settings");
+    fill_settings(theirs);
+    fill_settings(ours);
     bool good = true;
     bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
     for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {

@@ -147,26 +147,28 @@ static void test_strange(void **state) {
     assert_int_equal(config.recipe.moments, MOMENTS_BF16);
 }
 
-#define BATCH "\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
+#define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
 // A flag is above what is recorded; what decides no course is taken from nowhere.
 static void test_training(void **state) {
     (void)state;
     record(
         5,
-        "{" PLAIN BATCH "\"moments\":\"bf16\",\"lr\":0.0006,\"warmup\":9,\"schedule\":\"wsd\",\"steps\":77,"
-        "\"lr-final\":0.5,\"decay-fraction\":0.25,\"weight-decay\":0.125,\"beta1\":0.5,\"beta2\":0.999,\"eps\":1e-6,"
-        "\"grad-clip\":2,\"skip-loss-z\":6.0,\"skip-grad-z\":7,\"logits-chunk\":48,\"seed\":"
-        "\"18446744073709551615\",\"shuffle\":false,\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\","
-        "\"save-every\":3,\"device\":\"cuda\",\"zero\":2,\"layers\":1,\"no-such-flag\":[1]}");
+        "{" BATCH
+        "\"lr\":0.0006,\"warmup\":9,\"schedule\":\"wsd\",\"steps\":77,\"lr-final\":0.5,\"decay-fraction\":0.25,"
+        "\"weight-decay\":0.125,\"beta1\":0.5,\"beta2\":0.999,\"eps\":1e-6,\"grad-clip\":2,\"skip-loss-z\":6.0,"
+        "\"skip-grad-z\":7,\"max-skipped\":99,\"logits-chunk\":48,\"seed\":\"18446744073709551615\",\"shuffle\":false,"
+        "\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\",\"save-every\":3,\"device\":\"cuda\","
+        "\"zero\":2,"
+        "\"layers\":1,\"no-such-flag\":[1]}");
     go_on("");
-    assert_true(config.training_recorded && config.micro_batch == 2 && config.seq_len == 64);
+    assert_true(config.settings_recorded && config.micro_batch == 2 && config.seq_len == 64);
     assert_true(config.batch_tokens == 1024 && config.logits_chunk == 48 && config.warmup == 9 && config.steps == 77);
     assert_true(config.lr == 6e-4f && config.lr_final == 0.5f && config.decay_fraction == 0.25f);
     assert_true(config.schedule == SCHEDULE_WSD && config.weight_decay == 0.125f && config.grad_clip == 2);
     assert_true(config.beta1 == 0.5f && config.beta2 == 0.999f && config.eps == 1e-6f);
-    assert_true(config.skip_loss_z == 6 && config.skip_grad_z == 7 && config.seed == UINT64_MAX);
-    assert_true(!config.shuffle && config.overfit_one_batch);
+    assert_true(config.skip_loss_z == 6 && config.skip_grad_z == 7 && config.max_skipped == 99);
+    assert_true(config.seed == UINT64_MAX && !config.shuffle && !config.overfit_one_batch);
     assert_true(config.save_every == 0 && config.zero == 0 && config.device == DEVICE_AUTO &&
                 config.shape.layers == 12);
     assert_string_equal(config.out, test_folder);
@@ -175,59 +177,72 @@ static void test_training(void **state) {
     assert_true(config.lr == 1 && config.steps == 5 && config.shuffle && config.seq_len == 32);
     assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
     go_on("--no-resume");
-    assert_true(!config.training_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
-    // nothing is trained: the length alone
+    assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
+    // nothing is trained: what the loss depends on, of --model too
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
-    assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.lr == 3e-4f && !config.overfit_one_batch);
+    assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.lr == 3e-4f && config.batch_tokens == 0);
+    snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
+    accept(line);
+    assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.recipe.moments == MOMENTS_BF16);
+    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // another training
+    accept(line);
+    assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
+    record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
+    go_on("");
+    assert_true(config.settings_recorded && config.micro_batch == 3 && config.seq_len == 1024);
     // a record with a value that no flag takes is passed over whole
-    static const char *const strange[] = {"{" BATCH "\"lr\":-1}",
-                                          "{" BATCH "\"lr\":\"fast\"}",
-                                          "{" BATCH "\"steps\":1.5}",
-                                          "{" BATCH "\"shuffle\":1}",
-                                          "{" BATCH "\"schedule\":7}",
-                                          "{" BATCH "\"seed\":\"-x\"}",
-                                          "{" BATCH "\"warmup\":[9]}",
-                                          "{" BATCH "\"micro-batch\":65536}",
-                                          "{" BATCH "\"micro-batch\":null}",
-                                          "[]"};
+    static const char *const strange[] = {"\"lr\":-1",        "\"lr\":\"fast\"",       "\"lr\":\"\"",
+                                          "\"steps\":1.5",    "\"shuffle\":1",         "\"schedule\":7",
+                                          "\"seed\":\"-x\"",  "\"warmup\":[9]",        "\"micro-batch\":65536",
+                                          "\"seq-len\":null", "\"master\":\"thrice\"", "\"scaling\":true"};
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
-        record(9, strange[i]);
-        go_on("");
-        if (!config.training_recorded || config.warmup != 9) fail_msg("taken: %s", strange[i]);
+        char settings[1024];
+        snprintf(settings, sizeof settings, "{" BATCH "%s}", strange[i]);
+        record(9, settings);
         go_on("--resume=9");
-        if (config.training_recorded || config.micro_batch != 4) fail_msg("taken: %s", strange[i]);
+        if (config.settings_recorded || config.micro_batch != 4) fail_msg("taken: %s", strange[i]);
+        go_on("");
+        if (!config.settings_recorded || config.micro_batch != 3) fail_msg("taken: %s", strange[i]);
     }
 }
 
-// Processes or micro-batches of which the recorded batch is no multiple take the nearest that is one.
+// Processes of which the recorded batch is no multiple: fewer sequences in a pass, or else the nearest batch.
 static void test_batch(void **state) {
     (void)state;
     static const struct {
         const char *flags;
         int ranks;
         int64_t tokens;
-    } cases[] = {{"", 1, 1024},
-                 {"", 8, 1024},
-                 {"", 3, 1152},               // 384 a pass: 2.67 passes
-                 {"", 5, 1280},               // 640: 1.6
-                 {"", 9, 1152},               // less than one pass
-                 {"--micro-batch 3", 1, 960}, // 192: 5.33
-                 {"--micro-batch 64", 1, 4096},
-                 {"--seq-len 48", 1, 1056},  // 96: 10.67
-                 {"--batch-tokens 0", 1, 0}, // one micro-batch, asked for
-                 {"--batch-tokens 2048", 4, 2048}};
-    record(5, "{" PLAIN BATCH "\"lr\":0.0006}");
+        int micro_batch;
+    } cases[] = {{"", 1, 1536, 4},
+                 {"", 3, 1536, 4},
+                 {"", 2, 1536, 4},
+                 {"", 4, 1536, 3}, // 64 * 4 * 6 tokens
+                 {"", 24, 1536, 1},
+                 {"", 5, 1280, 4},                // no pass of 5 processes: 1280 is one, 2560 are two
+                 {"", 25, 6400, 4},               // less than one pass
+                 {"--micro-batch 5", 1, 1600, 5}, // asked for: 320 a pass
+                 {"--micro-batch 64", 1, 4096, 64},
+                 {"--seq-len 48", 1, 1536, 4},
+                 {"--seq-len 28", 1, 1568, 4}, // 112 a pass
+                 {"--seq-len 24", 1, 1536, 4},
+                 {"--seq-len 24", 32, 1536, 2},
+                 {"--seq-len 24", 64, 6144, 4}, // one sequence would fit, but FP8 cannot take 24 tokens
+                 {"--batch-tokens 0", 1, 0, 4}, // one micro-batch
+                 {"--batch-tokens 2048", 4, 2048, 4}};
+    record(5, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":4,\"seq-len\":64,\"batch-tokens\":1536}");
+    char line[1024];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[1024];
         snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, cases[i].flags);
         accept_run(line, cases[i].ranks);
-        assert_int_equal(config.batch_tokens, cases[i].tokens);
+        if (config.batch_tokens != cases[i].tokens || config.micro_batch != cases[i].micro_batch)
+            fail_msg("%s, %d: %lld tokens, %d", cases[i].flags, cases[i].ranks, (long long)config.batch_tokens,
+                     config.micro_batch);
     }
-    char line[1024];
     snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
-    refuse_run(line, 1, "--batch-tokens 1000&896 or 1024"); // asked for: it must fit
+    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // asked for: it must fit
 }
 
 // The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.

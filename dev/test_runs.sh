@@ -128,7 +128,7 @@ wait $pid && same "$folder/shared"
 check "and the first is not disturbed" $?
 
 # --- what the checkpoint records need not be said again
-little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 40 --save-every $every --max-skipped 1000000
+little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 40 --save-every $every
     --sample-tokens 0 --quiet --threads 1)
 half() { cp -r "$folder/straight" "$1" && find "$1" -name 'step-*' | sort | tail -n +6 | xargs rm -r; }
 half "$folder/bare"
