@@ -92,7 +92,7 @@ END
 printf '#!/bin/sh\n' >"$folder/trains/plot_loss"
 cp "$folder/trains/plot_loss" "$folder/trains/prepare_bytes"
 chmod +x "$folder/trains"/*
-said=$(SEEDS="1 2" BETA2=0.999 BIN=$folder/trains BUILD=$folder/trains scripts/reproduce.sh --out "$folder/seeds" loss parts 2>&1)
+said=$(SEEDS="1 2" BETA2=0.999 RATE=2e-3 BIN=$folder/trains BUILD=$folder/trains scripts/reproduce.sh --out "$folder/seeds" loss parts 2>&1)
 check "two seeds of loss and parts" $? "$said"
 page=$(cat "$folder/seeds/reproduce.md")
 has "a row for each seed" "$page" 'seed 1 \| 2\.100 \| 2\.130 \| \+1\.43 % \| measured \|$'
@@ -103,10 +103,13 @@ has "saved activations alone" "$page" '^\| saved activations \| 2\.1100 \| 2\.21
 has "moments alone" "$page" '^\| moments, with range expansion \| 2\.0900 \| 2\.1900 \| -0\.47 ± 0\.01 % \|$'
 has "moments without expansion" "$page" '^\| moments, plain \| 2\.0800 \|'
 has "all of it" "$page" '^\| all of COAT \| 2\.1300 \| 2\.2400 \| \+1\.62 ± 0\.19 % \|$'
-has "the command with its settings" "$page" "^\\| command \\| .*SEEDS='1 2' BETA2=0\.999 scripts/reproduce.sh"
+has "the command with its settings" "$page" "^\\| command \\| .*SEEDS='1 2' BETA2=0\.999 RATE=2e-3 scripts/reproduce.sh"
+[ "$(grep '^running .*train_gpt2_fp8_cpu' <<<"$said" | grep -c -- '--lr 2e-3 .*--beta2 0\.999')" -eq 12 ]
+check "and all are trained so" $? "$said"
 [ "$(grep -c . <<<"$(grep '^running .*train_gpt2_fp8_cpu' <<<"$said")")" -eq 12 ]
 check "each model is trained once" $? "$said"
 refuses "seeds that are none" "error: SEEDS: whole numbers .* not '1 x'" env SEEDS='1 x' scripts/reproduce.sh loss
+refuses "a rate that is none" "error: RATE: a learning rate, .* not '-1'" env RATE=-1 scripts/reproduce.sh loss
 refuses "a beta2 that is none" "error: BETA2: a number below 1, .* not '1.5'" env BETA2=1.5 scripts/reproduce.sh loss
 
 # --- with programs that pretend to run on a GPU

@@ -17,7 +17,8 @@
 # Settings come from the environment:
 #   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
 #   TOKENS=100000000       how much of it the models of `loss`, `parts` and `table2` see
-#   SEEDS="1 2 3"          of `loss` and `parts` (default: 1), and BETA2=0.999 (default: 0.95)
+#   SEEDS="1 2 3"          of `loss` and `parts` (default: 1), BETA2=0.999 (default: 0.95), RATE=2e-4 (default: 6e-4; 4e-3
+#                          of the model of bytes): the lower the rate, the less do single seeds scatter
 #   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
@@ -26,7 +27,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }${SEEDS:+SEEDS='$SEEDS' }${BETA2:+BETA2=$BETA2 }scripts/reproduce.sh${*:+ $*}"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }${SEEDS:+SEEDS='$SEEDS' }${BETA2:+BETA2=$BETA2 }${RATE:+RATE=$RATE }scripts/reproduce.sh${*:+ $*}"
 out=runs/reproduce dry_run=''
 pieces=()
 

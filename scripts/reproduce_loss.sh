@@ -3,6 +3,7 @@
 
 [[ ${SEEDS:-1} =~ ^\ *[0-9]+(\ +[0-9]+)*\ *$ ]] || stop "SEEDS: whole numbers with spaces between, not '$SEEDS'"
 [[ ${BETA2:-0.95} =~ ^0\.[0-9]+$ ]] || stop "BETA2: a number below 1, as 0.999, not '$BETA2'"
+[[ ${RATE:-1} =~ ^[0-9]*\.?[0-9]+(e-[0-9]+)?$ ]] || stop "RATE: a learning rate, as 2e-4, not '$RATE'"
 read -ra seeds <<<"${SEEDS:-1}"
 
 model_name='' model=()
@@ -11,14 +12,14 @@ choose_model() {
     if [ -n "$real_text" ]; then
         model_name="GPT-2 124M, $((tokens / 1000000)) M tokens, one $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
         model=(--model gpt2 --train "$train" --val "$val" --micro-batch 64 --batch-tokens 65536 --steps $(((tokens + 65535) / 65536))
-            --lr 6e-4 --warmup 100 --lr-final 0.1 --beta2 "${BETA2:-0.95}" --weight-decay 0.1 --val-batches 20)
+            --lr "${RATE:-6e-4}" --warmup 100 --lr-final 0.1 --beta2 "${BETA2:-0.95}" --weight-decay 0.1 --val-batches 20)
         return
     fi
     local steps=${STEPS:-400} text=(--headers)
     [ -z "${TEXT:-}" ] || text=("$TEXT")
     model_name="bytes, 4 layers of 128 channels, $((steps * 1024 / 1000)) thousand tokens"
     model=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 8 --train "$out/text_train.bin" --val "$out/text_val.bin"
-        --steps "$steps" --lr 4e-3 --warmup 50 --lr-final 0.1 --beta2 "${BETA2:-0.95}" --weight-decay 0.1 --val-batches 40)
+        --steps "$steps" --lr "${RATE:-4e-3}" --warmup 50 --lr-final 0.1 --beta2 "${BETA2:-0.95}" --weight-decay 0.1 --val-batches 40)
     run text.log "$build/prepare_bytes" "${text[@]}" --out "$out/text"
 }
 
