@@ -83,11 +83,11 @@ typedef struct {
     char shape_files[PATH_MAX_LENGTH + 64]; // what says the shape, as model_shape_from_files() reads it; "" = the flags
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe;    // with --recipe bf16 under the same flags: what recipe_settle() falls back to
-    bool recipe_settled;    // named by --recipe, or found to be possible: what FP8 cannot take is an error then
-    bool recipe_recorded;   // by the checkpoint that the run goes on from
-    bool settings_recorded; // so are the batch, the optimizer and the data's order, or what an evaluation needs of it
-    bool batch_recorded;    // batch_tokens among them, and no flag names another; with micro_batch_recorded
+    Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_settle() falls back to
+    bool recipe_settled;       // named by --recipe, or found to be possible: what FP8 cannot take is an error then
+    bool recipe_recorded;      // by the checkpoint that the run goes on from
+    bool settings_recorded;    // so are the batch, the optimizer and the data's order, or what is needed of it
+    bool batch_recorded;       // batch_tokens among them, and no flag names another; with micro_batch_recorded
     bool micro_batch_recorded; // the same of micro_batch
     char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does
     // batch

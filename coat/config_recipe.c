@@ -31,9 +31,14 @@ static bool is_of_training(const Flag *flag) {
     return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0;
 }
 
+// How far a sample looks back.
+static bool is_of_sample(const Flag *flag) {
+    return strcmp(flag->name, "seq-len") == 0;
+}
+
 // What an evaluation has in common with those of the training, so that it finds the same loss.
 static bool is_of_evaluation(const Flag *flag) {
-    return strcmp(flag->name, "micro-batch") == 0 || strcmp(flag->name, "seq-len") == 0;
+    return is_of_sample(flag) || strcmp(flag->name, "micro-batch") == 0;
 }
 
 static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted) {
@@ -138,7 +143,8 @@ bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
 bool settings_recorded(const Config *flags, bool recipe_named, bool model_from_files, Config *config) {
     char folder[PATH_MAX_LENGTH + 64];
     const bool forward_only = config_forward_only(flags);
-    const Taking taking = {!recipe_named, forward_only ? is_of_evaluation : is_of_training, config};
+    const Wanted wanted = !forward_only ? is_of_training : flags->eval_only ? is_of_evaluation : is_of_sample;
+    const Taking taking = {!recipe_named, wanted, config};
     return find_resumed(flags, take_recorded, &taking, folder, sizeof folder) ||
            (model_from_files && forward_only && path_is_folder(flags->model) && take_recorded(flags->model, &taking));
 }

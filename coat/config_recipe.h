@@ -8,10 +8,10 @@ extern "C" {
 #endif
 
 // Sets in config what the checkpoint records that the run goes on from, for flags to be set on top: the recipe, if no flag
-// names one, the batch, the optimizer and the order of the data; where nothing is trained, of these micro_batch and
-// seq_len. seq_len is 0 where it is not recorded. The checkpoint is the one that --resume will find or, where nothing is
-// trained, that --model names; one with a value that no flag takes is passed over. `flags` holds the flags' values. False
-// where there is none; config is as it was then.
+// names one, the batch, the optimizer and the order of the data; where nothing is trained, of these seq_len and, to
+// evaluate, micro_batch. seq_len is 0 where it is not recorded. The checkpoint is the one that --resume will find or,
+// where nothing is trained, that --model names; one with a value that no flag takes is passed over. `flags` holds the
+// flags' values. False where there is none; config is as it was then.
 bool settings_recorded(const Config *flags, bool recipe_named, bool model_from_files, Config *config);
 
 // The folder of the checkpoint that --resume will find, for its shape; false where there is none.

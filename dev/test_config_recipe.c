@@ -185,7 +185,7 @@ static void test_training(void **state) {
     assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.lr == 3e-4f && config.batch_tokens == 0);
     snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
     accept(line);
-    assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.recipe.moments == MOMENTS_BF16);
+    assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
     snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // another training
     accept(line);
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
