@@ -917,6 +917,10 @@ static bool start_or_resume(Run *run, Error *err) {
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
+        if (c->settings_recorded && c->recorded_step != run->done.step && m->exec.rank == 0)
+            fprintf(stderr,
+                    "note: settings that no flag names are those of step %lld, whose checkpoint could not be used\n",
+                    (long long)c->recorded_step);
     } else if (c->resume && !run->train) {
         return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", c->out);
     } else if (c->model_from_files) {

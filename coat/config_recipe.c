@@ -103,6 +103,7 @@ static bool take_recorded(const char *folder, const Taking *taking) {
     config->seq_len = 0; // if they do not say it
     good = (!taking->recipe || take_recipe(config, settings)) && take_settings(config, settings, taking->wanted);
     if (!good) *config = *before;
+    if (good) config->recorded_step = checkpoint_step(folder);
     free(before);
     json_decref(state);
     return good;
