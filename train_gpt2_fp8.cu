@@ -957,24 +957,21 @@ static bool is_common(Run *run, int64_t mine) {
 // those of other machines may differ.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    const bool recipe = is_common(run, recipe_fingerprint(&c->recipe)), course = is_common(run, course_fingerprint(c));
+    const bool recipe = is_common(run, recipe_fingerprint(c)), course = is_common(run, course_fingerprint(c));
+    if (recipe && course) return true;
     run->agreed = true;
     if (!recipe)
         return error_set(
             err, EXIT_USER,
             "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
             "(--recipe bf16 where a GPU has no FP8)");
-    if (!course && c->resume)
-        return error_set(
-            err, EXIT_USER,
-            "--resume: the processes go on with different settings, by what they see of checkpoints in %s; all "
-            "must see the same folder",
-            c->out);
-    if (!course)
+    if (c->resume)
         return error_set(err, EXIT_USER,
-                         "the processes have different flags of model, batch or optimizer; start all with the same");
-    run->agreed = false;
-    return true;
+                         "--resume: the processes go on with different settings, by what they see of checkpoints in "
+                         "%s; all must see the same folder",
+                         c->out);
+    return error_set(err, EXIT_USER,
+                     "the processes have different flags of model, batch or optimizer; start all with the same");
 }
 
 // What another course than this run's has left in --out is set aside, or deleted with --overwrite.

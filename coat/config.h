@@ -184,7 +184,7 @@ void model_shape_vocab(ModelShape *shape, int vocab);
 const char *recipe_name(RecipeKind kind);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
-int64_t recipe_fingerprint(const Recipe *recipe);
+int64_t recipe_fingerprint(const Config *config);
 
 // The same for what else decides the course of a training: the shape, the batch, the optimizer, the order of the data.
 int64_t course_fingerprint(const Config *config);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "checkpoint.h"
 #include "files.h"
 #include "flags.h"
@@ -172,30 +174,28 @@ bool recipe_settle(Config *c, Error *err) {
 
 // ---------------------------------------------------------------- comparing
 
-#define FNV_START 1469598103934665603u // FNV-1a
-#define FNV_PRIME 1099511628211u
-
-int64_t recipe_fingerprint(const Recipe *r) {
-    const int fields[] = {(int)r->kind,    (int)r->precision,     (int)r->linear,
-                          (int)r->head,    (int)r->saved,         (int)r->norm_input,
-                          r->recompute,    (int)r->grads,         r->group_size,
-                          (int)r->moments, (int)r->second_moment, (int)r->second_moment_round,
-                          (int)r->master,  r->cache_transposed,   r->fast_accumulation_backward,
-                          (int)r->scaling, (int)r->gradient_codes};
-    uint64_t hash = FNV_START;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) hash = (hash ^ (unsigned)fields[i]) * FNV_PRIME;
-    for (const char *p = r->moments_fp32; *p; p++) hash = (hash ^ (unsigned char)*p) * FNV_PRIME;
+// Of the fields of all flags that are wanted, text as far as it goes.
+static int64_t fingerprint(const Config *c, Wanted wanted) {
+    int count;
+    const Flag *table = flag_table(&count);
+    uint64_t hash = 0;
+    for (int i = 0; i < count; i++) {
+        const char *field = (const char *)c + table[i].offset;
+        size_t size = table[i].kind == FLAG_STRING ? strlen(field) : table[i].size;
+        if (wanted(&table[i])) hash = XXH3_64bits_withSeed(field, size, hash);
+    }
     return (int64_t)(hash >> 1);
 }
 
+// A model's path may be another on each machine; its shape is what counts.
+static bool is_of_course(const Flag *flag) {
+    return is_of_training(flag) || (flag->group == GROUP_MODEL && flag->kind != FLAG_STRING);
+}
+
+int64_t recipe_fingerprint(const Config *c) {
+    return fingerprint(c, is_of_recipe);
+}
+
 int64_t course_fingerprint(const Config *c) {
-    int count;
-    const Flag *table = flag_table(&count);
-    uint64_t hash = FNV_START;
-    for (int i = 0; i < count; i++) {
-        const unsigned char *field = (const unsigned char *)c + table[i].offset;
-        if (table[i].kind == FLAG_STRING || !(is_of_training(&table[i]) || table[i].group == GROUP_MODEL)) continue;
-        for (size_t byte = 0; byte < table[i].size; byte++) hash = (hash ^ field[byte]) * FNV_PRIME;
-    }
-    return (int64_t)(hash >> 1);
+    return fingerprint(c, is_of_course);
 }

@@ -187,11 +187,12 @@ static void test_scaling(void **state) {
     refuse("--train x --scaling row", EXIT_USER, "--scaling&row&token&tensor");
     refuse("--train x --scaling", EXIT_USER, "--scaling");
     accept("--train x --recipe coat --scaling token");
-    Recipe token = config.recipe;
+    static Config token;
+    token = config;
     accept("--train x --recipe coat --scaling tensor");
-    assert_true(recipe_fingerprint(&token) != recipe_fingerprint(&config.recipe));
-    token.scaling = SCALING_TENSOR; // it changes nothing else
-    assert_true(recipe_fingerprint(&token) == recipe_fingerprint(&config.recipe));
+    assert_true(recipe_fingerprint(&token) != recipe_fingerprint(&config));
+    token.recipe.scaling = SCALING_TENSOR; // it changes nothing else
+    assert_true(recipe_fingerprint(&token) == recipe_fingerprint(&config));
 }
 
 // What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
@@ -260,16 +261,16 @@ static void test_fallback_of_gpu(void **state) {
 static void test_fingerprint(void **state) {
     (void)state;
     accept_run("--train x", 1);
-    const int64_t coat = recipe_fingerprint(&config.recipe);
+    const int64_t coat = recipe_fingerprint(&config);
     accept_run("--train x --recipe coat --lr 1", 1);
-    assert_true(coat >= 0 && recipe_fingerprint(&config.recipe) == coat);
+    assert_true(coat >= 0 && recipe_fingerprint(&config) == coat);
     static const char *const others[] = {"--recipe bf16",         "--head fp8",   "--group-size 32",
                                          "--no-cache-transposed", "--grads fp32", "--moments-fp32 wte"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         char line[128];
         snprintf(line, sizeof line, "--train x %s", others[i]);
         accept_run(line, 1);
-        assert_true(recipe_fingerprint(&config.recipe) >= 0 && recipe_fingerprint(&config.recipe) != coat);
+        assert_true(recipe_fingerprint(&config) >= 0 && recipe_fingerprint(&config) != coat);
     }
     accept_run("--train x --recipe bf16", 1);
     const int64_t training = course_fingerprint(&config);
