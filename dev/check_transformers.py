@@ -355,6 +355,8 @@ def parse():
     a.flags = flags
     if not a.folder and not a.make_random:
         p.error("give a FOLDER or --make-random DIR")
+    if a.folder and not os.path.exists(os.path.join(a.folder, "config.json")):
+        p.error(f"{a.folder} has no config.json; name a folder of a model, such as OUT/step-00000020")
     prompts = a.prompts is not None
     if (a.loss is not None and not a.val) or (a.program and not a.val and not a.hellaswag and not prompts):
         p.error("--loss needs --val, --program needs --val, --hellaswag or --prompts")

@@ -136,6 +136,8 @@ if python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
         python3 dev/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
     }
     check "transformers goes on with the same tokens" prompts "$checkpoint"
+    said=$(prompts "$folder" 2>&1)
+    [ $? -eq 2 ] && [[ $said == *"$folder has no config.json; name a folder of a model"* ]] && ok "a folder without a model is named" || bad "a folder without a model is named" "$said"
     random bytes
     check "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
     # byte pairs: GPT-2's way of writing bytes, and a few merges
