@@ -9,6 +9,7 @@ hold the operations, coat/tensors.c the table of tensors, coat/arena.c the memor
 It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with the CPU's (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
 */
+#include <ctype.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -502,11 +503,14 @@ static void sample(Model *m, int32_t *ids, int count, int more) {
     free(window);
 }
 
-// Text, or token ids where there is no vocabulary.
+// Text, or token ids where there is no vocabulary. What would steer a terminal is shown there as '?'.
 static void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
+    const bool terminal = isatty(fileno(out));
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
+        for (size_t at = 0; terminal && at < length; at++)
+            if (iscntrl((unsigned char)text[at]) && text[at] != '\n' && text[at] != '\t') text[at] = '?';
         if (tokenizer)
             fwrite(text, 1, length, out);
         else

@@ -270,7 +270,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 
 // --- allocation ------------------------------------------------------------------------------------------------
 
-int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit) {
+static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
     int fits = 0, most = INT32_MAX / c.seq_len < MOST_MICRO_BATCH ? INT32_MAX / c.seq_len : MOST_MICRO_BATCH;
@@ -286,6 +286,22 @@ int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device
     }
     free(trial);
     return fits;
+}
+
+static bool run_takes(const Config *config, int ranks, int micro_batch, Error *why) {
+    Config c = *config;
+    c.memory_limit = 0; // a plan that searches accepts any
+    c.micro_batch = micro_batch;
+    c.micro_batch_recorded = false; // it would be named
+    return config_check(&c, ranks, why);
+}
+
+int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why) {
+    int largest = *fits = largest_that_fits(config, ranks, device, limit);
+    if (largest == 0 || run_takes(config, ranks, largest, why)) return largest;
+    Error ignored;
+    while (--largest > 0 && !run_takes(config, ranks, largest, &ignored)) {}
+    return largest;
 }
 
 // What a user can change about the largest category.
@@ -311,11 +327,12 @@ static void say_what_fits(const Arena *arena, Exec *exec, char *text, size_t siz
     text[0] = '\0';
     if (left <= 0) return;
     const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-    int fits = arena_largest_micro_batch(&arena->config, arena->ranks, device, (size_t)left);
+    Error ignored;
+    int fits, largest = arena_largest_micro_batch(&arena->config, arena->ranks, device, (size_t)left, &fits, &ignored);
     if (fits == 0)
         snprintf(text, size, "; not even --micro-batch 1 would fit");
-    else if (fits < arena->config.micro_batch)
-        snprintf(text, size, "; --micro-batch %d would fit", fits);
+    else if (largest > 0 && largest < arena->config.micro_batch)
+        snprintf(text, size, "; --micro-batch %d would fit", largest);
 }
 
 bool arena_allocate(Arena *arena, Exec *exec, Error *err) {

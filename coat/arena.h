@@ -55,9 +55,10 @@ Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 
-// The largest micro-batch whose plan stays within `limit` bytes, 0 if none does. For the memory limit and for
-// the out-of-memory message.
-int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit);
+// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 products and --batch-tokens may
+// ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps the
+// run from taking that one, where it is another. For the memory limit and for the out-of-memory message.
+int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
 // The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
 void arena_report(const Arena *arena, FILE *out);

@@ -183,9 +183,9 @@ static bool choose_model(Config *config, Error *err) {
     if (stat(model, &status) == 0) return true;
     if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
         return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
-    return error_set(err, EXIT_USER,
-                     "--model %s: neither a name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96) nor a file",
-                     model);
+    return error_set(
+        err, EXIT_USER,
+        "--model %s: neither a name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96, gpt3:cN) nor a file", model);
 }
 
 // The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
@@ -250,11 +250,12 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
     size_t length;
+    if (strcmp(r->moments_fp32, "none") == 0) r->moments_fp32[0] = '\0';
     const char *unmatched = given(p, "moments-fp32") ? moments_unmatched(r->moments_fp32, &length) : NULL;
     if (unmatched)
         return error_set(err, EXIT_USER,
                          "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, "
-                         "or a beginning as fc*, with commas and no spaces between",
+                         "or a beginning as fc*, with commas and no spaces between, or none",
                          (int)length, unmatched);
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"

@@ -36,6 +36,9 @@ typedef struct {
     float norm_eps;
 } ModelShape;
 
+// The widest rows that the GPU's FP8 kernels are built for: those of norms, and GELU's where scales are per token.
+enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768 };
+
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons

@@ -121,6 +121,11 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
+static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
+    if (value <= most || c->device == DEVICE_CPU) return true;
+    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
+}
+
 // The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
 // columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
 bool recipe_check_shape(const Config *c, Error *err) {
@@ -135,6 +140,11 @@ bool recipe_check_shape(const Config *c, Error *err) {
     if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
         return false;
     if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
+    if ((linear || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM, "use --recipe bf16", err))
+        return false;
+    if (linear && r->scaling == SCALING_TOKEN &&
+        !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err))
+        return false;
     return !head || c->logits_chunk >= tokens ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }

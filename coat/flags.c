@@ -74,7 +74,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "second-moment-rounding", FLAG_CHOICE, AT(recipe.second_moment_round), "nearest|stochastic", 0, 0,
      "by --recipe", "rounding of those codes"},
     {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), "PATTERN", 0, 0, "",
-     "tensors whose moments stay FP32, of wte, qkvw, projw, fcw, fcprojw: names or beginnings (fc*), comma-separated"},
+     "tensors whose moments stay FP32, of wte, qkvw, projw, fcw, fcprojw: names or beginnings (fc*), comma-separated; or none"},
     {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), "fp32|split16|none", 0, 0, "by --recipe",
      "master weights; split16: the 16 bits that BF16 lacks; none: stochastic rounding"},
     {GROUP_RECIPE, "cache-transposed", FLAG_BOOL, AT(recipe.cache_transposed), "", 0, 0, NULL,

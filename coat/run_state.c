@@ -163,7 +163,8 @@ static bool read_step_state(const json_t *o, const char *path, StepState *s, Err
 // A value as a flag would be given, for messages.
 static void value_text(const json_t *value, char *text, size_t size) {
     if (json_is_string(value)) {
-        snprintf(text, size, "%s", json_string_value(value));
+        const char *string = json_string_value(value);
+        snprintf(text, size, "%s", string[0] ? string : "none");
     } else {
         char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         snprintf(text, size, "%s", dumped ? dumped : "?");

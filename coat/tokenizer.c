@@ -101,8 +101,10 @@ static bool load_json(Tokenizer *t, const char *path, const char *text, size_t s
     json_error_t fault;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
     if (!root)
-        return error_set(err, EXIT_DATA, "tokenizer %s: neither JSON (line %d: %.100s) nor llm.c's binary form", path,
-                         fault.line, fault.text);
+        return error_set(err, EXIT_DATA,
+                         "tokenizer %s: neither JSON (line %d: %.100s) nor llm.c's binary form; name "
+                         "encoder.json, vocab.json or their folder",
+                         path, fault.line, fault.text);
     int count = 0;
     size_t text_bytes = 0;
     bool ok = check_json(path, root, &count, &text_bytes, err);

@@ -1,9 +1,11 @@
 // The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
 // checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
 // u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
+#include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "coat/cpu/cpu_moments.h"
 #include "coat/json.h"
@@ -120,12 +122,26 @@ static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, c
     return true;
 }
 
+static bool is_shared(const char *folder) {
+    char pattern[PATH_ROOM + 32];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/optimizer-00000-of-*.safetensors", folder);
+    bool shared = glob(pattern, 0, NULL, &found) == 0;
+    if (shared) globfree(&found);
+    return shared;
+}
+
 // The two-dimensional tensors apart from the positions: those that --moments coat stores in 8 bits.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;
-    if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err) || !safetensors_open(&file, path, err))
-        return false;
+    if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err)) return false;
+    if (access(path, F_OK) != 0 && is_shared(folder))
+        return error_set(err, EXIT_DATA,
+                         "%s: its optimizer states are in shares of several processes; resume it with one for a step, "
+                         "and measure what that saves",
+                         folder);
+    if (!safetensors_open(&file, path, err)) return false;
     bool good = true;
     Table *parts = (Table *)xmalloc(PARTS * sizeof *parts);
     float *values = (float *)xmalloc(2 * BLOCK * sizeof *values);
@@ -148,6 +164,9 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
     free(values);
     free(parts);
     safetensors_close(&file);
+    if (good && !isfinite(table->total))
+        return error_set(err, EXIT_DATA,
+                         "%s: holds moments that are not finite: the file is damaged, or the run diverged", path);
     if (good && table->total == 0)
         return error_set(err, EXIT_DATA, "%s: holds no moments of matrices, or only zeros", path);
     return good;

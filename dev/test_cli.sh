@@ -230,6 +230,18 @@ forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
     ok "--plan --eval-only: a forward pass alone, and one layer of it" || bad "--plan --eval-only: a forward pass alone, and one layer of it" "$forward"
 [ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
 refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d96 --memory-limit 1GB
+limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
+# what memory alone would allow, 113 and 6, a run would refuse
+[ "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" = 112 ] && ok "the largest micro-batch suits FP8's products" ||
+    bad "the largest micro-batch suits FP8's products" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)"
+[ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ] && ok "and divides the batch" ||
+    bad "and divides the batch" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)"
+refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
+bytes_of() { grep -o "\"$1\": [0-9]*" <<<"$plan" | grep -o '[0-9]*$'; } # d48 is gpt2-xl
+plan=$("$program" --plan=json --model gpt2-xl --recipe coat --master split16 --micro-batch 16)
+awk -v n="$(bytes_of parameters)" -v moments="$(bytes_of moments)" -v rest=$(($(bytes_of weights) + $(bytes_of master))) \
+    'BEGIN { exit !(n > 1.5e9 && moments / n > 2 && moments / n < 2.1 && rest / n > 3.99 && rest / n < 4.01) }'
+[ $? -eq 0 ] && ok "gpt2-xl: moments of 2.1 bytes per parameter, weights and masters of 4" || bad "gpt2-xl: bytes per parameter" "$plan"
 for recipe in bf16 fp8-linear coat; do
     "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
 done

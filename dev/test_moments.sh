@@ -67,6 +67,10 @@ continues fp32 "10 moments, 16 master weights" --moments bf16 --master split16
 continues fp32 "0 moments, 16 master weights" --master none
 continues fp32 "8 moments, 0 master weights" --moments fp8 --moments-fp32 wte
 continues coat.whole "10 moments, 0 master weights" --moments fp32
+cp -r "$folder/coat.whole" "$folder/coat.exempt"
+train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
+    grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
+report $? "--moments-fp32 is taken back by none"
 continues coat.whole "5 moments, 16 master weights" --moments coat --second-moment e5m2 --master split16
 cp -r "$folder/coat.whole" "$folder/coat.plain"
 train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
@@ -104,4 +108,16 @@ status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
 report $? "the error table asks for FP32 moments"
+status=0
+cp -r "$folder/fp32/step-00000012" "$folder/not-finite"
+# the last four bytes are an FP32 of a v, in the order of names
+printf '\377\377\377\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
+"$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "moments that are not finite" "$folder/said"
+report $? "the error table is of finite moments"
+status=0
+mv "$folder/not-finite/optimizer.safetensors" "$folder/not-finite/optimizer-00000-of-00002.safetensors"
+"$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "shares of several processes; resume it with one" "$folder/said"
+report $? "the error table asks for states in one file"
 exit $failures

@@ -16,12 +16,12 @@ enum { COUNT = 4 * GROUP };
 
 static const MomentStore coat = {true, false, false, 0, 0}, fp8 = {false, false, false, 0, 0};
 
-typedef enum { NEAREST, STOCHASTIC, PUBLISHED, RULES } Rule;
+typedef enum { NEAREST, STOCHASTIC, PUBLISHED, PUBLISHED_STOCHASTIC, RULES } Rule;
 
-static const char *const rule_names[RULES] = {"nearest", "stochastic", "published k, nearest"};
+static const char *const rule_names[RULES] = {"nearest", "stochastic", "published k, nearest", "published k, stoch."};
 
 // One group through k = log(448^2 / 2) / log R, as published: the smallest element lands between codes.
-static void round_published(float *x, bool second) {
+static void round_published(float *x, const MomentStore *how, uint64_t first) {
     uint32_t largest = 0, smallest = 0x7f800000u;
     for (int i = 0; i < GROUP; i++) {
         uint32_t bits = float_bits(x[i]) & 0x7fffffffu;
@@ -31,16 +31,22 @@ static void round_published(float *x, bool second) {
     double range = largest ? log2((double)bits_float(largest)) - log2((double)bits_float(smallest)) : 0;
     double k = floor(16 * log2(448.0 * 448.0 / 2) / range);
     MomentGroup group = moment_group(bits_float(largest), (uint8_t)(k < 1 ? 1 : k < 255 ? k : 255), FMT_E4M3);
-    for (int i = 0; i < GROUP; i++) x[i] = moment_decode(moment_encode(x[i], group, FMT_E4M3, second), group, FMT_E4M3);
+    for (int i = 0; i < GROUP; i++) {
+        uint8_t code = how->stochastic
+                           ? moment_encode_stochastic(x[i], group, FMT_E4M3,
+                                                      moment_uniform(how->seed, how->t, first + (uint64_t)i))
+                           : moment_encode(x[i], group, FMT_E4M3, how->second);
+        x[i] = moment_decode(code, group, FMT_E4M3);
+    }
 }
 
 static void round_group(float *x, Rule rule, Format format, bool second, int64_t t, int first) {
-    if (rule == PUBLISHED) {
-        round_published(x, second);
+    Stored s;
+    MomentStore how = {true, second, second && (rule == STOCHASTIC || rule == PUBLISHED_STOCHASTIC), 1, t};
+    if (rule == PUBLISHED || rule == PUBLISHED_STOCHASTIC) {
+        round_published(x, &how, (uint64_t)first);
         return;
     }
-    Stored s;
-    MomentStore how = {true, second, rule == STOCHASTIC && second, 1, t};
     moments_store(tensor_of(&s, GROUP, format), 0, GROUP, x, &how, (uint64_t)first);
     load(&s, x, GROUP, format);
 }
@@ -104,6 +110,8 @@ static void other_rules(void **state) {
         print_row((Pattern)p, NEAREST, FMT_E4M3, 0.999, 0.5);
         Drift fixed_point = print_row((Pattern)p, NEAREST, FMT_E4M3, 0.95, 0.5);
         assert_true(print_row((Pattern)p, PUBLISHED, FMT_E4M3, 0.95, 0.5).update > fixed_point.update);
+        fixed_point = print_row((Pattern)p, STOCHASTIC, FMT_E4M3, 0.999, 0.5);
+        assert_true(print_row((Pattern)p, PUBLISHED_STOCHASTIC, FMT_E4M3, 0.999, 0.5).update > fixed_point.update);
     }
 }
 
@@ -187,7 +195,7 @@ static void published_rule_drifts(void **state) {
         memcpy(z, x, sizeof x);
         for (int i = 0; i < 100; i++) {
             round_group(y, NEAREST, FMT_E4M3, false, 0, 0);
-            round_published(z, false);
+            round_published(z, &coat, 0);
             if (i == 0)
                 for (int j = 0; j < GROUP; j++) once += fabs((double)z[j] / (double)x[j] - 1) / (20 * GROUP);
         }

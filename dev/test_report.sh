@@ -75,6 +75,12 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "none with NO_COLOR" "$(grep -c $'\033' "$folder/plain")" 0
     TERM=xterm NO_COLOR=1 terminal 120 "${run[@]}" >"$folder/wide"
     says "words where there is room" '^step 3/4 \| loss .* left$' "$folder/wide"
+    sample=("$program" --model "$folder"/json/step-00000004 --tokenizer bytes --prompt x --sample-tokens 200 --temperature 5 --quiet)
+    steering() { LC_ALL=C tr -dc '\000-\010\013-\037\177' | wc -c; } # how many bytes would move a cursor, ring a bell ...
+    "${sample[@]}" >"$folder/sampled"
+    NO_COLOR=1 terminal 80 "${sample[@]}" >"$folder/shown"
+    is "a sample cannot steer a terminal" "$(steering <"$folder/shown")" 0
+    is "and is raw elsewhere" "$([ "$(steering <"$folder/sampled")" -gt 5 ] && echo yes)" yes
 else
     echo "skip - terminals: no python3, or no pseudo-terminals"
 fi

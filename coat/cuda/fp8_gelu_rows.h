@@ -149,10 +149,12 @@ void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Te
         gelu_rows_launch<F, 512, 2, 1>(exec, operation, op, w, dbias, accumulate);
     else if (w.cols <= 2048 * SPAN)
         gelu_rows_launch<F, 512, 4, 1>(exec, operation, op, w, dbias, accumulate);
-    else
+    else {
+        static_assert(2048 * SPAN == FP8_WIDEST_GELU, "the widest GELU of all");
         fatal(EXIT_DEVICE,
               "%s on the GPU: %d columns where at most %d are built with scales per token: use --scaling tensor",
-              operation, w.cols, 2048 * SPAN);
+              operation, w.cols, FP8_WIDEST_GELU);
+    }
 }
 
 } // namespace

@@ -229,9 +229,11 @@ template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_launch(cuda
         norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
     else if constexpr (VECTORS < 8)
         norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
-    else
+    else {
+        static_assert(VECTORS * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
         fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
-              VECTORS * NORM_THREADS * NORM_WIDTH);
+              FP8_WIDEST_NORM);
+    }
 }
 
 // --- the norm again -----------------------------------------------------------------------------------------
