@@ -15,12 +15,18 @@
 #       TOLERANCE=1e-3                       of losses between 3 and 6
 #       OUT=FOLDER                           where the runs go and stay (default: a folder that is removed)
 set -uo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.." || exit 1
+. scripts/gpu.sh
 cpu_program=${CPU_PROGRAM:-./train_gpt2_fp8_cpu}
 gpu_program=${GPU_PROGRAM:-./train_gpt2_fp8}
 gpu_device=${GPU_DEVICE:-cuda}
 prepare=${PREPARE:-build/prepare_bytes}
 tolerance=${TOLERANCE:-1e-3}
+if [ "$gpu_device" != cpu ] && ! has_fp8_gpu; then
+    echo "error: nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run this on a machine with one; GPU_DEVICE=cpu tries the script without" >&2
+    exit 3
+fi
 if [ -n "${OUT:-}" ]; then
     folder=$OUT
     mkdir -p "$folder"

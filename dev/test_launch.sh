@@ -76,9 +76,13 @@ said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who u
 
 # --help says what a script is for, and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
-    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/reproduce_loss.sh | scripts/check_gpu.sh) continue ;; esac
+    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/reproduce_loss.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
+done
+for script in scripts/reproduce.sh scripts/stability.sh dev/check_kill.sh dev/check_resume.sh; do
+    said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
 done
 has "that of the run_gpt2 scripts lists the settings too" "$(scripts/run_gpt2_124M.sh --help)" "RESTARTS=0"
 script=scripts/run_gpt2_124M.sh

@@ -57,7 +57,9 @@ planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --layers 32 --heads 32 --channel
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
 has "a row has the paper's peak and the plan's" "$page" "^\| 7B \| 4 \| 2 \| coat \|.*\| 35\.6 → $planned \([01]\.[0-9]*\) \|.*\| 11257 \|$"
 has "where the paper ran out of memory" "$page" '^\| 7B \| 1 \| 1 \| bf16 \| out of memory → .*does not fit .*\| out of memory → out of memory \|'
-has "rows are marked" "$page" '^\| 124M \| equal batch \| coat \| 64 \| – \|.*planned, not measured \|$'
+has "rows are marked" "$page" '^\| 124M \| equal batch \| coat \| 64 \| – \|.*\| planned, not measured \|$'
+has "and have the moments and saved activations of the plan" "$page" "^\\| 124M \\| equal batch \\| coat \\| 64 \\|.*\\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
+    sed 's/.*"moments": \([0-9]*\).*"saved": \([0-9]*\).*/\1 \2/' | awk '{ printf "%.1f \\| %.1f", $1 / 1e9, $2 / 1e9 }') \\| [0-9.]+ \\| – \\|"
 has "a larger batch fits into more memory" "$page" '^\| 1558M \| largest in 141GB \| coat \| [0-9]{2,} \|'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error.log")
@@ -67,6 +69,11 @@ check "bars of both" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
 check "all formats have a row" $? "$page"
 
+[ "$(scripts/reproduce.sh -h)" = "$(scripts/reproduce.sh --help)" ]
+check "-h is --help" $?
+for setting in STEPS TOKENS SPEED_STEPS; do
+    refuses "$setting with a zero in front, which would be octal" "error: $setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
+done
 refuses "an unknown piece" 'table9: not one of table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
@@ -117,6 +124,7 @@ cat >"$folder/gpu/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in
 *compute_cap*) echo 9.0 ;;
+*=memory.total*) echo "${MEMORY:-[N/A]}" ;;
 *memory.total*) echo "Pretended GPU, 1000 MiB, 1.2.3" ;;
 *=index*) echo 0 ;;
 *) echo "Pretended GPU" ;;
@@ -138,9 +146,10 @@ END
 cat >"$folder/programs/train_gpt2_fp8" <<'END'
 #!/bin/sh
 echo "${CUDA_VISIBLE_DEVICES:-all}" >>"$(dirname "$0")/gpus"
-sleep 0.2
-case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 driver=10000 ;; *) exit 3 ;; esac
-for step in $(seq 10); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
+sleep "${PAUSE:-0.2}"
+case "$*" in *"${FAILS:-none}"*) echo "error: device memory: $FAILS does not fit" >&2; exit 3 ;; esac
+case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 driver=10000 ;; *) ms=125 driver=8000 ;; esac
+for step in $(seq 20); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
 printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
 END
 chmod +x "$folder"/gpu/* "$folder"/programs/*
@@ -152,9 +161,8 @@ page=$(cat "$folder/pretended/reproduce.md")
 has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
 has "table 6" "$page" '^\| 2048, 2048 \| coat \| 8\.04 → 4\.00 \(0\.50\) \| 883 → 300 \(0\.34\) \| 1\.47 → 2\.50 \(1\.70\) \| 1\.65 → 2\.00 \(1\.21\) \| measured \|$'
 has "a row that the paper lacks" "$page" '^\| 2048, 2048 \| bf16 --recompute 2 \| – → 11\.00 \|'
-has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
-has "a run that fails is not measured" "$page" '^\| 124M \| equal batch \| fp8-linear \| 64 \| – \|.*planned, not measured \|$'
-has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*planned, not measured \|$'
+has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
+has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
 
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
@@ -164,6 +172,30 @@ diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -
 check "the page is the same" $? "$(cat "$folder/difference")"
 [ "$(sort -u "$folder/programs/gpus" | wc -l)" -gt 2 ] && ! find "$folder/four" -name '.?*' | grep -q .
 check "several have worked, each on its own, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
+
+# a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
+largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
+pretend_speeds() { # OUT SETTING...: what it says
+    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 TRAIN='a b*' VAL=v "${@:2}" scripts/reproduce.sh --out "$1" table7 2>&1
+}
+for gpus in 4 4,5; do
+    out=$folder/speeds-$gpus
+    said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
+    [ $? -eq 1 ] && [ "$(grep -c "^failed: error: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
+    check "speeds that fail on GPU $gpus: told, and it ends with 1" $? "$said"
+    page=$(cat "$out/reproduce.md")
+    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2-xl .*scripts/measure\.sh a b\* fp8-linear`: error: device memory: --recipe fp8-linear does not fit$'
+    has "its row has the plan" "$page" '^\| 1558M \| equal batch \| fp8-linear \| 16 \| – \| 1\.24 → – \| 12\.5 \| 32\.9 \| 62\.0 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
+    has "the others theirs" "$page" '^\| 1558M \| equal batch \| coat \| 16 \|.*\| measured \|$'
+done
+said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $largest --batch")
+[ $? -eq 1 ]
+check "a largest batch without room is a failure" $? "$said"
+page=$(cat "$folder/largest/reproduce.md")
+has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: error: device memory: --micro-batch $largest --batch does not fit\$"
+has "in its row too" "$page" "^\\| 124M \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
+has "other models are measured" "$page" '^\| 1558M \| largest in 80GB \| coat \|.*\| measured \|$'
+has "one for more memory than the GPU has is planned" "$page" '^\| 124M \| largest in 141GB \| coat \|.*\| planned, not measured \|$'
 
 # a script that is ended takes its workers with it
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"

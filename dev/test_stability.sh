@@ -42,6 +42,8 @@ has "it shows the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linea
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
 has "flags behind a recipe" "$(RECIPES=coat,scaling=tensor,head=fp8 scripts/stability.sh --dry-run 2>&1)" '--recipe coat --scaling=tensor --head=fp8 '
+[ "$(scripts/stability.sh -h)" = "$(scripts/stability.sh --help)" ]
+check "-h is --help" $?
 refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/stability.sh --out "$folder/refused" a
 refuses "an unknown flag" '--fast: not one of' scripts/stability.sh --fast
 refuses "an even number of points" 'POINTS: an odd number' env POINTS=4 scripts/stability.sh --out "$folder/refused"

@@ -2,35 +2,66 @@
 # What is claimed of the GPU, checked and measured in one go (about 10 minutes on an H200; the race check takes four):
 # the GPU against the CPU twin (every operation, by what test_gpt2 and dev/check_*.cu compare; whole models), memory
 # errors and races in the same operations, reproducibility, the loss curve beside the twin's, every kernel's bandwidth,
-# and the speed and memory of training.
+# and the speed and memory of training. Ends with 1 where anything failed or could not be checked, 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers     GPT-2 tokens; byte tokens (prepare_bytes)
+#       repeat and training read the former, curve the latter; the other parts need neither
 #
 #   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
 #   PARTS="twin sanitizers repeat curve kernels training"     what is done, in this order
 set -uo pipefail
-[ $# -eq 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 1; }
-tokens=$1 bytes=$2 bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
-parts=" ${PARTS:-twin sanitizers repeat curve kernels training} "
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
+. "$here/gpu.sh"
+tokens=${1:-} bytes=${2:-} bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
+read -ra parts <<<"${PARTS:-twin sanitizers repeat curve kernels training}"
+
+stop() { echo "error: $1" >&2; exit "${2:-1}"; }
+
+[ ${#parts[@]} -gt 0 ] || stop "PARTS names no part; --help lists them"
+[ $# -le 2 ] || stop "$3: a third argument; quote the pattern of token files"
+for part in "${parts[@]}"; do
+    case $part in
+    twin | sanitizers) program=$bin/test_gpt2 ;;
+    kernels) program=$build/bench_kernels_gpu ;;
+    repeat | curve | training) program=$bin/train_gpt2_fp8 ;;
+    *) stop "PARTS: $part: not one of twin, sanitizers, repeat, curve, kernels, training" ;;
+    esac
+    case $part in
+    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; --help says more" ;;
+    curve) [ -n "$bytes" ] || stop "curve reads byte tokens: name them as the second argument; --help says more" ;;
+    esac
+    [ -x "$program" ] || stop "$part: $program is not built: make ${program#./}"
+done
+has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run this on a machine with one, its driver installed; scripts/test.sh checks the CPU's part" 3
+
 mkdir -p "$out"
 failed=0
 say() { printf '\n== %s\n' "$*"; }
 verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; failed=1; fi; }
 
-wanted() { case $parts in *" $1 "*) return 0 ;; *) return 1 ;; esac }
+wanted() { case " ${parts[*]} " in *" $1 "*) return 0 ;; *) return 1 ;; esac }
+
+# What test_gpt2 has not compared, where it found no GPU: nothing else tells, it ends with 0.
+skipped() { grep -m 1 '^skip - ' "$1"; }
 
 if wanted twin; then
     say "every operation, in BF16, FP32 and FP8, the optimizer's states, and models against the twin"
     "$bin/test_gpt2" >"$out/test.log" 2>&1
-    verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
+    status=$?
+    ! skipped "$out/test.log" || status=1
+    verdict $status "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
 
-if wanted sanitizers && command -v compute-sanitizer >/dev/null; then
+if wanted sanitizers && ! command -v compute-sanitizer >/dev/null; then
+    say "compute-sanitizer"
+    verdict 1 "compute-sanitizer is not in PATH, which sanitizers needs: it is in CUDA's bin folder; or leave this part out of PARTS"
+elif wanted sanitizers; then
     say "compute-sanitizer"
     for tool in memcheck initcheck; do
         status=0
         compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 || status=$?
+        ! skipped "$out/$tool.log" || status=1
         verdict $status "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
     done
     # cuDNN's kernels and cuBLAS's nvjet kernels synchronise through asynchronous barriers, which racecheck does not
@@ -39,18 +70,19 @@ if wanted sanitizers && command -v compute-sanitizer >/dev/null; then
         log=$out/racecheck-$part.log
         compute-sanitizer --tool racecheck --kernel-name-exclude kernel_substring=cudnn "$bin/test_gpt2" --small $part >"$log" 2>&1
         ours=$(grep 'Race reported' "$log" | grep -cv nvjet)
-        grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && [ "$ours" -eq 0 ]
+        grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && ! skipped "$log" && [ "$ours" -eq 0 ]
         verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all $(grep -o 'SUMMARY: .*' "$log" | tail -n 1)"
     done
 fi
 
 if wanted repeat; then
     say "two runs of one command"
+    status=0
     for i in 1 2; do
-        "$bin/train_gpt2_fp8" --train "$tokens" --model gpt2 --micro-batch 16 --batch-tokens 65536 --steps 6 --sample-tokens 0 \
-            --recipe bf16 --quiet --out "$out/run$i" --overwrite >"$out/run$i.log" 2>&1
+        "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --micro-batch 16 --batch-tokens 65536 --steps 6 --sample-tokens 0 \
+            --recipe bf16 --quiet --out "$out/run$i" --overwrite >"$out/run$i.log" 2>&1 || { status=1; tail -n 1 "$out/run$i.log"; }
     done
-    diff -r "$out/run1/step-00000006" "$out/run2/step-00000006" >/dev/null
+    [ $status -eq 0 ] && diff -r "$out/run1/step-00000006" "$out/run2/step-00000006" >/dev/null
     verdict $? "checkpoints are equal byte for byte"
 fi
 
@@ -59,11 +91,13 @@ if wanted curve; then
     small=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 256 --micro-batch 8 --steps 500 --lr 1e-3
         --warmup 50 --val-every 0 --val-batches 8 --train "${bytes}_train.bin" --val "${bytes}_val.bin" --sample-tokens 0
         --seed 1 --recipe bf16 --quiet --overwrite)
-    "$bin/train_gpt2_fp8" "${small[@]}" --device cuda --out "$out/gpu" >/dev/null 2>"$out/gpu.log"
-    "$bin/train_gpt2_fp8" "${small[@]}" --device cpu --out "$out/cpu" >/dev/null 2>"$out/cpu.log"
-    loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/log.jsonl" | tail -n 1; }
-    awk -v a="$(loss "$out/gpu")" -v b="$(loss "$out/cpu")" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
-    verdict $? "validation loss $(loss "$out/gpu") and $(loss "$out/cpu")"
+    curve() { # DEVICE OUT: the validation loss at its end
+        "$bin/train_gpt2_fp8" "${small[@]}" --device "$1" --out "$out/$2" >/dev/null 2>"$out/$2.log" || { tail -n 1 "$out/$2.log" >&2; return; }
+        sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$out/$2/log.jsonl" | tail -n 1
+    }
+    gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
+    awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
+    verdict $? "validation loss ${gpu:-of none} and ${cpu:-of none}"
 fi
 
 if wanted kernels; then
@@ -75,7 +109,13 @@ fi
 
 if wanted training; then
     say "training"
-    PROGRAM=$bin/train_gpt2_fp8 OUT=$out/measure "$here/measure.sh" "$tokens" bf16 fp8-linear coat
+    PROGRAM=$bin/train_gpt2_fp8 OUT=$out/measure "$here/measure.sh" "$tokens" bf16 fp8-linear coat | tee "$out/training.log"
+    verdict $? "all of them train"
+    # model, recipe, tokens/s, ms, plan and driver in GB
+    beyond=$(awk 'NF == 6 && $3 + 0 > 0 { rows++; if (!($6 > 0 && $6 - $5 <= 0.7 + 0.01 * $5)) printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
+        END { if (!rows) printf "; nothing was measured" }' "$out/training.log")
+    [ -z "$beyond" ]
+    verdict $? "the driver's memory is the plan's and at most 0.7 GB + 1 % more$beyond"
 fi
 
 exit $failed

@@ -9,7 +9,8 @@
 #   MICRO_BATCH=N       instead of the model's; accumulated to about the same tokens per step
 #
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
-# GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps.
+# GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A row that failed says
+# why, the others are measured, and the script ends with 1.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -19,6 +20,9 @@ recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20}
 case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
+for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}"; do
+    case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" >&2; exit 1 ;; esac
+done
 for recipe in "${recipes[@]}"; do
     case ${recipe%+head} in bf16 | fp8-linear | coat) ;; *) echo "error: $recipe: not one of bf16, fp8-linear, coat, or one of these with +head; quote the pattern of token files" >&2; exit 1 ;; esac
 done
@@ -33,6 +37,11 @@ settings() { # MODEL: its batch
     echo "--micro-batch $batch --batch-tokens $((batch * 1024 * (passes > 0 ? passes : 1)))"
 }
 
+failed=0
+failure() { # REASON: in the row
+    printf '%-10s %-12s %s\n' "$model" "$recipe" "$1"
+    failed=1
+}
 printf '%-10s %-12s %12s %10s %10s %10s\n' model recipe tokens/s ms/step "plan GB" "driver GB"
 for model in ${MODELS:-gpt2 gpt2-xl}; do
     for recipe in "${recipes[@]}"; do
@@ -40,17 +49,21 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         extra=()
         [ "$recipe" != bf16 ] || extra=(--master split16)
         [[ $recipe != *+head ]] || extra+=(--head fp8)
+        status=0
         # shellcheck disable=SC2046 # the settings are words
         "$program" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
-            --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || {
-            printf '%-10s %-12s %s\n' "$model" "$recipe" "$(tail -n 1 "$name.log")"
+            --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
+        if [ $status -ne 0 ]; then
+            failure "$(grep -m 1 '^error: ' "$name.log" || echo "error: ended with $status: $(tail -n 1 "$name.log")")"
             continue
-        }
+        fi
         awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) '
             FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
                         if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
             $1 == "total" { plan = $2 } $1 == "driver" { driver = $3 }
-            END { printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan / 1000, driver / 1000 }
-        ' "$name.jsonl" "$name.log"
+            END { if (!(sum > 0)) exit 1
+                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan / 1000, driver / 1000 }
+        ' "$name.jsonl" "$name.log" || failure "error: no step was timed, see $name.log"
     done
 done
+exit $failed

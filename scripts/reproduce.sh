@@ -19,7 +19,8 @@
 #   TOKENS=100000000       how much of it the models of `loss`, `parts` and `table2` see
 #   SEEDS="1 2 3"          of `loss` and `parts` (default: 1), BETA2=0.999 (default: 0.95), RATE=2e-4 (default: 6e-4; 4e-3
 #                          of the model of bytes): the lower the rate, the less do single seeds scatter
-#   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured
+#   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured (without it, those for
+#                          more memory than a GPU here has)
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
 #   BIN=. BUILD=build      where the programs are
@@ -38,7 +39,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
-    --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
     all) pieces+=(table2 table6 table7 figure4 loss) ;;
     table2 | table6 | table7 | figure4 | quant-error | loss | parts) pieces+=("$1") ;;
     *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, parts, all" ;;
@@ -47,15 +48,20 @@ while [ $# -gt 0 ]; do
 done
 [ ${#pieces[@]} -gt 0 ] || pieces=(table2 table6 table7 figure4 loss)
 for setting in "TOKENS $tokens" "STEPS ${STEPS:-400}" "SPEED_STEPS ${SPEED_STEPS:-20}"; do
-    case ${setting#* } in '' | *[!0-9]* | 0) stop "${setting% *}: a number from 1 on, not ${setting#* }" ;; esac
+    case ${setting#* } in '' | 0* | *[!0-9]*) stop "${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" ;; esac
 done
 
 # --- the machine and the build ------------------------------------------------------------------------------------
 
 . scripts/gpu.sh
-gpu='' real_text='' speed_steps=${SPEED_STEPS:-20}
+gpu='' gpu_bytes=0 real_text='' speed_steps=${SPEED_STEPS:-20}
 [ -z "$quick" ] || speed_steps=${SPEED_STEPS:-10}
-if has_fp8_gpu; then gpu=yes; fi
+if has_fp8_gpu; then
+    gpu=yes
+    # of the one that has the least; 0: not known
+    gpu_bytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits |
+        awk 'NR == 1 || $1 + 0 < least { least = $1 + 0 } END { printf "%.0f", least * 1048576 }' || true)
+fi
 [ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
 [ -n "$real_text" ] || [ -z "$train$val" ] || echo "note: TRAIN and VAL are used together and on a GPU for FP8; a model of bytes is trained instead" >&2
 planner=$bin/train_gpt2_fp8_cpu trainer=$planner
@@ -105,7 +111,7 @@ run() {
     [ "$status" != 0 ] || return 0
     local reason
     failed=yes
-    reason=$(grep -m 1 '^error: ' "$out/$log" || tail -n 1 "$out/$log")
+    reason=$(grep -m 1 -o '\berror: .*' "$out/$log" || tail -n 1 "$out/$log") # measure.sh has it behind the model
     echo "failed: $reason (see $out/$log)" >&2
     say "**Failed**, status $status: \`$*\`: $reason"
     return 1
@@ -121,6 +127,8 @@ table() {
 
 # field NAME PLAN: a number of --plan=json, 0 where it has none
 field() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" <<<"$2" | grep . || echo 0; }
+
+gigabytes() { awk -v bytes="$(field "$1" "$2")" 'BEGIN { print bytes / 1e9 }'; } # NAME PLAN
 
 plan() { # FLAGS...: the plan, empty where nothing fits
     if [ -n "$dry_run" ]; then echo "$planner --plan=json $*" >&3; else "$planner" --plan=json "$@" 2>/dev/null || true; fi
@@ -258,8 +266,12 @@ planned_models() {
 
 speed_models=("gpt2 124M 64" "gpt2-xl 1558M 16") # model, name, the batch that all recipes can take
 
-# Speeds are measured where there is text, without QUICK also at the largest batches.
-speed_is_measured() { [ -n "$real_text" ] && { [ "$1" = equal_batch ] || [ -z "$quick" ]; }; } # SETTING
+# Speeds are measured where there is text, without QUICK also at the largest batches that every GPU here has memory for.
+speed_is_measured() { # SETTING
+    [ -n "$real_text" ] || return
+    [ "$1" = equal_batch ] || { [ -z "$quick" ] && gpus_hold "${1#largest_in_}"; }
+}
+gpus_hold() { [ "$gpu_bytes" -eq 0 ] || [ "$gpu_bytes" -ge "${1%GB}000000000" ]; } # MEMORY, as 80GB
 
 measure_speed() { # MODEL RECIPE MICRO_BATCH
     run "speed-$1-$2-$3.log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed-$1-$2-$3" \
@@ -284,18 +296,20 @@ speed_settings() { # MODEL BATCH
     done
 }
 
-# speeds MODEL NAME BATCH: the rows of the table: tokens/s, the plan's and the driver's GB
+# speeds MODEL NAME BATCH: the rows of the table: moments and saved activations in GB, tokens/s, the plan's and the driver's GB
 speeds() {
-    local setting recipe batch figures planned settings
+    local setting recipe batch figures planned settings how
     settings=$(speed_settings "$1" "$3")
     while read -r setting recipe batch; do
-        figures=
-        if speed_is_measured "$setting" && measure_speed "$1" "$recipe" "$batch" && [ -z "$dry_run" ]; then
-            figures=$(tail -n 1 "$out/speed-$1-$recipe-$batch.log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }')
+        figures='' how=planned
+        if speed_is_measured "$setting"; then
+            measure_speed "$1" "$recipe" "$batch" && [ -z "$dry_run" ] &&
+                figures=$(tail -n 1 "$out/speed-$1-$recipe-$batch.log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }')
+            if [ -n "$figures$dry_run" ]; then how=measured; else how=failed failed=yes; fi
         fi
         planned=$(speed_plan "$1" "$recipe" --micro-batch "$batch")
-        [ -n "$figures" ] || figures="- $(awk -v bytes="$(field total_bytes "$planned")" 'BEGIN { print bytes / 1e9 }') -"
-        echo "$2 $setting $recipe $batch $figures"
+        [ -n "$figures" ] || figures="- $(gigabytes total_bytes "$planned") -"
+        echo "$2 $setting $recipe $batch $(gigabytes moments "$planned") $(gigabytes saved "$planned") $figures $how"
     done <<<"$settings"
 }
 
@@ -308,7 +322,7 @@ piece_table7() {
         awk -v limit=80 -f scripts/reproduce_bars.awk scripts/paper_figures.txt "$work/table7.txt" >"$out/memory.svg"
         say "![Peak memory per GPU](memory.svg)"
     fi
-    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others."
+    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others. Optimizer (the two moments) and activations (saved) are the plan's."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
     for model_of in "${speed_models[@]}"; do
         # shellcheck disable=SC2086 # name, size and batch are words

@@ -76,17 +76,17 @@ table == "table7" {
         cell(p[9], $8, 0), show(p[10], 0)
 }
 
-# model, setting, recipe, micro-batch, tokens/s, plan GB, driver GB
+# model, setting, recipe, micro-batch, optimizer and activations in GB, tokens/s, plan GB, driver GB, how
 table == "speed" {
-    if (!rows++) head("model | setting | recipe | micro-batch | tokens/s | times BF16's speed | plan, GB | driver, GB | times less than BF16 | how")
+    if (!rows++) head("model | setting | recipe | micro-batch | tokens/s | times BF16's speed | optimizer, GB | activations, GB | plan, GB | driver, GB | times less than BF16 | how")
     gsub(/_/, " ", $2)
-    if ($3 == "bf16") { bf16_speed = $5; bf16_memory = $7; bf16_plan = $6 }
+    if ($3 == "bf16") { bf16_speed = $7; bf16_memory = $9; bf16_plan = $8 }
     # at each recipe's largest micro-batch the memory is nearly the same
     if ($2 !~ /^equal/) memory = "–"
-    else memory = cell($3 in less ? less[$3] : "-", known($7) && known(bf16_memory) ? bf16_memory / $7 : quotient(bf16_plan, $6), 2)
-    printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, show($4, 0), show($5, 0),
-        cell($3 in faster ? faster[$3] : "-", quotient($5, bf16_speed), 2), show($6, 1), show($7, 1), memory,
-        known($5) ? "measured" : "planned, not measured"
+    else memory = cell($3 in less ? less[$3] : "-", known($9) && known(bf16_memory) ? bf16_memory / $9 : quotient(bf16_plan, $8), 2)
+    printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, show($4, 0), show($7, 0),
+        cell($3 in faster ? faster[$3] : "-", quotient($7, bf16_speed), 2), show($5, 1), show($6, 1), show($8, 1), show($9, 1), memory,
+        $10 == "failed" ? "**failed**: planned, not measured" : known($7) ? "measured" : "planned, not measured"
 }
 
 # columns, rows, ms plain, from row maxima, from maxima of groups

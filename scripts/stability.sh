@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
-    --help) sed -n '2,31s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '2,31s/^# \{0,1\}//p' "$0"; exit ;;
     --*) stop "$1: not one of --dry-run, --out, --help" ;;
     *) globs+=("$1") ;;
     esac
