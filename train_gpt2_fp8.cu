@@ -503,7 +503,7 @@ static void sample(Model *m, int32_t *ids, int count, int more) {
     free(window);
 }
 
-// Text, or token ids where there is no vocabulary. What would steer a terminal is shown there as '?'.
+// Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the others.
 static void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
     const bool terminal = isatty(fileno(out));
     for (int i = 0; i < count; i++) {
@@ -1074,8 +1074,10 @@ int main(int argc, char **argv) {
         ok = found;
         if (ok && config.shape_files[0]) ok = model_shape_from_files(config.shape_files, &config.shape, &err);
 #ifdef COAT_CUDA
-        if (ok && !config.plan && config.device != DEVICE_CPU)
+        if (ok && !config.plan && config.device != DEVICE_CPU) {
+            config.no_gpu = !cuda_present();
             cuda_find_fp8(place->local_rank, place->local_ranks, config.gpu_without_fp8, sizeof config.gpu_without_fp8);
+        }
 #endif
         if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
         if (ok && place->rank == 0) fputs(config.notes, stderr);

@@ -94,6 +94,7 @@ typedef struct {
     bool batch_recorded;       // batch_tokens among them, and no flag names another; with micro_batch_recorded
     bool micro_batch_recorded; // the same of micro_batch
     char gpu_without_fp8[320]; // why this machine's GPU cannot multiply in FP8; "" = it can, or the CPU does
+    bool no_gpu;               // this machine has none (a plan does not look)
     // batch
     int micro_batch, seq_len;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank

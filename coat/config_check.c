@@ -122,7 +122,8 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
 }
 
 static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
-    if (value <= most || c->device == DEVICE_CPU) return true;
+    bool on_gpu = c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
+    if (value <= most || !on_gpu) return true;
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
 }
 
@@ -140,7 +141,8 @@ bool recipe_check_shape(const Config *c, Error *err) {
     if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
         return false;
     if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
-    if ((linear || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM, "use --recipe bf16", err))
+    if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM,
+                                                 "use --recipe bf16 without --linear, --head and --saved", err))
         return false;
     if (linear && r->scaling == SCALING_TOKEN &&
         !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err))

@@ -18,8 +18,8 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
             ok = error_set(
                 err, EXIT_USER,
                 "--memory-limit: %d sequences of %d tokens fit in %.4g GB, but neither so many nor fewer are a "
-                "micro-batch that the run takes: %s",
-                fits, config->seq_len, limit, why.text);
+                "micro-batch that --recipe %s takes with these flags: %s",
+                fits, config->seq_len, limit, recipe_name(config->recipe.kind), why.text);
         } else if (largest == 0) {
             Config one = *config;
             one.micro_batch = 1;

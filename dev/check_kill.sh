@@ -7,7 +7,7 @@
 #       PROGRAM=./train_gpt2_fp8   KILLS=6   STEPS=200 (of the runs that are timed)   FLAGS="--model gpt2 ..."
 #       DELAY=3                    seconds until the first step, at least
 #       GPU_DEVICE=cuda            (cpu, to try this script without a GPU, with FLAGS of a small model)
-#       OUT=FOLDER                 where the runs go and stay (default: a folder that is removed)
+#       OUT=FOLDER                 where the runs go and stay, in place of earlier ones (default: a folder that is removed)
 set -uo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac

@@ -1,7 +1,7 @@
 // The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
 // checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
 // u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
-#include <glob.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -80,6 +80,7 @@ static void add_group(Table *table, const float *m, const float *v, int n) {
         for (int which = 0; which < 2; which++) quantise(table, rounded[which][f], n, f, which);
     }
     for (int i = 0; i < n; i++) {
+        if (!isfinite(m[i]) || !isfinite(v[i])) table->total = NAN;
         double update = update_of(table, m[i], v[i]);
         table->total += update * update;
         for (int row = 0; row < FORMATS; row++)
@@ -123,11 +124,11 @@ static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, c
 }
 
 static bool is_shared(const char *folder) {
-    char pattern[PATH_ROOM + 32];
-    glob_t found;
-    snprintf(pattern, sizeof pattern, "%s/optimizer-00000-of-*.safetensors", folder);
-    bool shared = glob(pattern, 0, NULL, &found) == 0;
-    if (shared) globfree(&found);
+    DIR *files = opendir(folder);
+    bool shared = false;
+    for (struct dirent *file; files && (file = readdir(files));)
+        shared = shared || strncmp(file->d_name, "optimizer-00000-of-", 19) == 0;
+    if (files) closedir(files);
     return shared;
 }
 

@@ -236,7 +236,7 @@ limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'
     bad "the largest micro-batch suits FP8's products" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)"
 [ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ] && ok "and divides the batch" ||
     bad "and divides the batch" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)"
-refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
+refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*that --recipe coat takes.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 bytes_of() { grep -o "\"$1\": [0-9]*" <<<"$plan" | grep -o '[0-9]*$'; } # d48 is gpt2-xl
 plan=$("$program" --plan=json --model gpt2-xl --recipe coat --master split16 --micro-batch 16)
 awk -v n="$(bytes_of parameters)" -v moments="$(bytes_of moments)" -v rest=$(($(bytes_of weights) + $(bytes_of master))) \

@@ -110,8 +110,8 @@ status=0
 report $? "the error table asks for FP32 moments"
 status=0
 cp -r "$folder/fp32/step-00000012" "$folder/not-finite"
-# the last four bytes are an FP32 of a v, in the order of names
-printf '\377\377\377\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
+# infinity as the last four bytes, an FP32 of a v in the order of names
+printf '\000\000\200\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "moments that are not finite" "$folder/said"
 report $? "the error table is of finite moments"

@@ -40,9 +40,16 @@ same "and the run is the same" narrow/step-00000002 narrow-named/step-00000002
 plan=$("$program" --plan "${model[@]}" --channels 40 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ] && ok "the plan falls back too" || bad "the plan falls back too" "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
-[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192' "$folder/said" && ok "nor a width beyond the GPU's kernels" || bad "nor a width beyond the GPU's kernels" "$plan" "$(cat "$folder/said")"
+[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said" && ok "nor a width beyond the GPU's kernels" || bad "nor a width beyond the GPU's kernels" "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --device cpu --layers 1 --heads 129 --channels 8256 2>&1)
 [[ $plan == *"recipe      coat,"* && $plan != *note:* ]] && ok "which the CPU takes" || bad "which the CPU takes" "$plan"
+said=$("$program" --layers 1 --heads 129 --channels 8256 --recipe coat --train "$folder/none.bin" 2>&1)
+[ $? -eq 2 ] && [[ $said == *none.bin* ]] && ok "in a run, too, that finds no GPU" || bad "in a run, too, that finds no GPU" "$said"
+for part in "--head fp8" "--saved coat" "--linear fp8"; do
+    # shellcheck disable=SC2086 # flags are words
+    said=$("$program" --plan --layers 1 --heads 129 --channels 8256 --recipe bf16 $part 2>&1)
+    [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]] && ok "nor with $part alone" || bad "nor with $part alone" "$said"
+done
 said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --scaling tensor" ]] &&
     "$program" --plan --layers 1 --ffn 32784 --recipe coat --scaling tensor >/dev/null && ok "nor an MLP so wide with scales per token" || bad "an MLP so wide" "$said"

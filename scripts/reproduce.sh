@@ -59,7 +59,7 @@ gpu='' gpu_bytes=0 real_text='' speed_steps=${SPEED_STEPS:-20}
 if has_fp8_gpu; then
     gpu=yes
     # of the one that has the least; 0: not known
-    gpu_bytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits |
+    gpu_bytes=$(nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --query-gpu=memory.total --format=csv,noheader,nounits |
         awk 'NR == 1 || $1 + 0 < least { least = $1 + 0 } END { printf "%.0f", least * 1048576 }' || true)
 fi
 [ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
