@@ -126,7 +126,7 @@ table() {
 }
 
 # field NAME PLAN: a number of --plan=json, 0 where it has none
-field() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" <<<"$2" | grep . || echo 0; }
+field() { if [[ $2 =~ \"$1\":\ ([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi; }
 
 gigabytes() { awk -v bytes="$(field "$1" "$2")" 'BEGIN { print bytes / 1e9 }'; } # NAME PLAN
 
