@@ -503,7 +503,8 @@ static void sample(Model *m, int32_t *ids, int count, int more) {
     free(window);
 }
 
-// Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the others.
+// Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the
+// others.
 static void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
     const bool terminal = isatty(fileno(out));
     for (int i = 0; i < count; i++) {
