@@ -16,7 +16,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->head = LINEAR_BF16;
     recipe->saved = SAVED_BF16;
     recipe->scaling = SCALING_TOKEN;
-    recipe->gradient_codes = FMT_E4M3;
+    recipe->gradient_codes = FMT_E5M2;
     recipe->norm_input = NORM_INPUT_SAVED;
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;
@@ -27,7 +27,6 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->cache_transposed = true;
     // What makes the recipe.
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
-    if (kind == RECIPE_FP8_LINEAR) recipe->gradient_codes = FMT_E5M2; // as TransformerEngine
     if (kind == RECIPE_COAT) {
         recipe->saved = SAVED_COAT;
         recipe->recompute = 1;

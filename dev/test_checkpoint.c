@@ -157,7 +157,7 @@ static void test_scaling_recorded(void **state) {
     assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 2, "scaling-j", "\"recompute\": 1")); // has the same bits
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes\": \"e4m3\""));
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes\": \"e5m2\""));
     run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
     assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));

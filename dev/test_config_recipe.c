@@ -90,13 +90,13 @@ static void test_scaling(void **state) {
     assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR && r->gradient_codes == FMT_E5M2);
     go_on("--resume=8 --linear fp8");
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
-    assert_int_equal(r->gradient_codes, FMT_E4M3);
+    assert_int_equal(r->gradient_codes, FMT_E5M2);
     go_on("--resume=7 --recipe coat"); // named: nothing of the record
-    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes == FMT_E4M3);
+    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes == FMT_E5M2);
     go_on("--no-resume --recipe fp8-linear");
     assert_true(r->kind == RECIPE_FP8_LINEAR && r->gradient_codes == FMT_E5M2);
-    go_on("--no-resume --gradient-codes e5m2");
-    assert_true(r->kind == RECIPE_COAT && r->gradient_codes == FMT_E5M2);
+    go_on("--no-resume --gradient-codes e4m3");
+    assert_true(r->kind == RECIPE_COAT && r->gradient_codes == FMT_E4M3);
 }
 
 // What is not the record of a recipe is passed over whole, for an older one.
