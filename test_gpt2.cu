@@ -7,7 +7,7 @@ wrote, against PyTorch. Where there is a GPU, the two backends are compared: eve
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
     test_gpt2                          all tests
     test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
-    test_gpt2 [--small] PART...        only these: twin operations fp8 kernels fp8-kernels optimizer models
+    test_gpt2 [--small] PART...        only these: twin operations fp8 products kernels fp8-kernels optimizer models
     test_gpt2 --reference FOLDER       compare loss, gradients and ten updates with PyTorch's
     test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
 */
@@ -457,7 +457,8 @@ int main(int argc, char **argv) {
         write_logits(argv[2], argv[3]);
         return 0;
     }
-    const char *parts[] = {"--small", "twin", "operations", "fp8", "kernels", "fp8-kernels", "optimizer", "models"};
+    const char *parts[] = {"--small", "twin",        "operations", "fp8",   "products",
+                           "kernels", "fp8-kernels", "optimizer",  "models"};
     const int known = sizeof parts / sizeof *parts;
     for (int i = 1; i < argc; i++) {
         int part = 0;
@@ -485,6 +486,7 @@ int main(int argc, char **argv) {
     if (gpu_present(why, sizeof why)) {
         if (wanted(argc, argv, "operations")) compare_operations(small);
         if (wanted(argc, argv, "fp8")) compare_fp8(small);
+        if (wanted(argc, argv, "products")) failures += check_matmul(small) > 0;
         if (wanted(argc, argv, "kernels")) failures += check_kernels(small) > 0;
         if (wanted(argc, argv, "fp8-kernels")) failures += check_fp8(small) > 0;
         if (wanted(argc, argv, "optimizer")) failures += check_optimizer_states(small) > 0;

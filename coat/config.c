@@ -16,7 +16,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->head = LINEAR_BF16;
     recipe->saved = SAVED_BF16;
     recipe->scaling = SCALING_TOKEN;
-    recipe->gradient_codes = FMT_E5M2;
+    recipe->gradient_codes_data = recipe->gradient_codes_weights = FMT_E5M2;
     recipe->norm_input = NORM_INPUT_SAVED;
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;

@@ -58,8 +58,9 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
-    ScalingKind scaling;   // of what FP8 products read, where both are possible
-    Format gradient_codes; // of the gradients that FP8 products of the blocks read: FMT_E5M2 or FMT_E4M3
+    ScalingKind scaling; // of what FP8 products read, where both are possible
+    // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3
+    Format gradient_codes_data, gradient_codes_weights;
     SavedKind saved;
     NormInputKind norm_input;
     int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)
@@ -71,7 +72,7 @@ typedef struct {
     MasterKind master;
     char moments_fp32[256]; // comma-separated name patterns of tensors exempt from 8-bit moments
     bool cache_transposed;  // keep the transposed weight codes, or make them on demand
-    bool fast_accumulation_backward;
+    bool fast_accumulation_data, fast_accumulation_weights; // of those products
 } Recipe;
 
 typedef struct {

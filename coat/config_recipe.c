@@ -9,6 +9,7 @@
 #include "flags.h"
 #include "json.h"
 #include "manifest.h"
+#include "run_state.h"
 
 #define STATE_FILE "state.json"
 #define CONFIG_FILE "config.json"
@@ -76,7 +77,7 @@ static bool take_recipe(Config *config, const json_t *settings) {
     recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
                                   : fp8                                 ? RECIPE_FP8_LINEAR
                                                                         : RECIPE_BF16);
-    if (fp8) config->recipe.scaling = SCALING_TENSOR, config->recipe.gradient_codes = FMT_E5M2; // if they do not say it
+    if (fp8) config->recipe.scaling = SCALING_TENSOR; // if they do not say it; and gradients are in E5M2, as by default
     return take_settings(config, settings, is_of_recipe);
 }
 
@@ -99,7 +100,8 @@ static bool take_recorded(const char *folder, const Taking *taking) {
     manifest_close(&manifest);
     json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
     if (!state) return false;
-    const json_t *settings = json_object_get(state, "settings");
+    json_t *settings = json_object_get(state, "settings");
+    settings_rename(settings);
     Config *before = (Config *)xmalloc(sizeof *before), *config = taking->config;
     *before = *config;
     config->seq_len = 0; // if they do not say it

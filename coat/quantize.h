@@ -47,6 +47,13 @@ COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
+// The scale with which codes in `to` reach as far as those in `from` with theirs: 2^-7 of it from E4M3 to E5M2, whose
+// largest codes are 1.75 times a power of two both.
+COAT_HD static inline float scale_in_format(float scale, Format from, Format to) {
+    const float other = scale * (format_max(from) / format_max(to));
+    return other < SCALE_SMALLEST ? SCALE_SMALLEST : other;
+}
+
 COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }

@@ -50,10 +50,12 @@ static void report_recipe(const Config *c, FILE *out) {
         item(out, "recipe", "everything in FP32");
         return;
     }
-    char products[64] = ""; // how those in FP8 are quantised
+    const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
+    char products[96] = ""; // how those in FP8 are quantised
     if (r->linear == LINEAR_FP8)
-        snprintf(products, sizeof products, ", scaling %s, gradient codes %s",
-                 r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(r->gradient_codes));
+        snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
+                 r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
+                 data == weights ? "" : format_name(weights));
     item(out, "recipe", "%s: linear %s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
          recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", r->head == LINEAR_FP8 ? "fp8" : "bf16",
          r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads), moments[r->moments],

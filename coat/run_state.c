@@ -35,10 +35,12 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
             json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
-    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes", format_name(r->gradient_codes));
+    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
+    if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
     if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", recompute);
-    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-backward", r->fast_accumulation_backward);
+    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
+    if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
     json_text_string(t, "grads", format_name(r->grads));
     json_text_string(t, "moments", moments_names[r->moments]);
     if (r->moments == MOMENTS_FP8 || r->moments == MOMENTS_COAT) {
@@ -173,6 +175,19 @@ static void value_text(const json_t *value, char *text, size_t size) {
     text_printable(text);
 }
 
+void settings_rename(json_t *settings) {
+    static const char *const names[][3] = {
+        {"gradient-codes", "gradient-codes-data", "gradient-codes-weights"},
+        {"fast-accumulation-backward", "fast-accumulation-data", "fast-accumulation-weights"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *value = json_object_get(settings, names[i][0]);
+        if (!value) continue;
+        json_object_set(settings, names[i][1], value);
+        json_object_set(settings, names[i][2], value);
+        json_object_del(settings, names[i][0]);
+    }
+}
+
 // Fills in what is not written where it is the default, and what checkpoints of before the flag do not say: there was no
 // choice.
 static void fill_settings(json_t *settings) {
@@ -186,7 +201,8 @@ static void fill_settings(json_t *settings) {
     const char *schedule = json_string_value(json_object_get(settings, "schedule"));
     if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
         json_object_set_new(settings, "lr-final", json_integer(1));
-    static const char *const unsaid[][2] = {{"scaling", "tensor"}, {"gradient-codes", "e5m2"}};
+    static const char *const unsaid[][2] = {
+        {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
     for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
@@ -204,6 +220,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     json_text_free(&t);
     if (!now) return false;
     json_t *ours = json_object_get(now, "settings");
+    settings_rename(theirs);
     fill_settings(theirs);
     fill_settings(ours);
     bool good = true;

@@ -9,6 +9,9 @@ extern "C" {
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
+// Settings that have had another name get that of today.
+void settings_rename(json_t *settings);
+
 // Reads `path` back. Settings are compared with config: another precision of the weights is an error, rank 0
 // names other differences on stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);

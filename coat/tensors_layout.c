@@ -382,7 +382,8 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;
     case RULE_GRAD_Q:
     case RULE_GRAD_QT:
-        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT, r->gradient_codes);
+        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT,
+                  row->rule == RULE_GRAD_QT ? r->gradient_codes_weights : r->gradient_codes_data);
         scale_operand(t, id, by_row, coat);
         break;
     }
@@ -410,8 +411,12 @@ static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
 static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     TensorLayout *value = &layout[id][VALUE];
     int source = scale_source(id, value->granularity);
-    bool of_rows = source >= 0 && layout[source][VALUE].granularity == SCALE_ROW;
-    value->scale_source = of_rows == (value->granularity == SCALE_ROW) ? source : -1; // a transpose has its own then
+    if (source >= 0) { // of codes per row, or in another format, a transpose has its own
+        const TensorLayout *from = &layout[source][VALUE];
+        const bool alike = (from->granularity == SCALE_ROW) == (value->granularity == SCALE_ROW);
+        if (!alike || (format_is_fp8(value->format) && value->format != from->format)) source = -1;
+    }
+    value->scale_source = source;
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 

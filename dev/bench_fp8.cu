@@ -116,7 +116,7 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
         o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
         o->saved[s] = saved_tensor(bench, M, cols);
         o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
-        o->grad[s] = bench_tensor(bench, M, cols, bench->config.recipe.gradient_codes, 1.0f);
+        o->grad[s] = bench_tensor(bench, M, cols, bench->config.recipe.gradient_codes_data, 1.0f);
         o->codes_t[s] = transposed_tensor(bench, o->codes[s]);
         o->grad_t[s] = transposed_tensor(bench, o->grad[s]);
         give_maxima(bench, &o->codes[s]);

@@ -60,10 +60,13 @@ static Twin check_operand(Check *c, CheckShape s, int64_t cols, Format code, boo
     return rows ? t : with_maxima(c, t);
 }
 
+static Twin check_operand_t_in(Check *c, CheckShape s, int64_t cols, Twin operand, Format code) {
+    const bool own = operand.cpu.granularity == SCALE_ROW || code != operand.cpu.format; // one scale of its own
+    return s.fp8 ? check_new(c, s.M, cols, code, 0, true, own ? NULL : &operand) : check_plain(c, s.M, cols, FMT_BF16);
+}
+
 static Twin check_operand_t(Check *c, CheckShape s, int64_t cols, Twin operand) {
-    const bool own = operand.cpu.granularity == SCALE_ROW; // one scale of its own
-    return s.fp8 ? check_new(c, s.M, cols, operand.cpu.format, 0, true, own ? NULL : &operand)
-                 : check_plain(c, s.M, cols, FMT_BF16);
+    return check_operand_t_in(c, s, cols, operand, operand.cpu.format);
 }
 
 // What a product of operands leaves for an operation that can multiply by the rows' scales.
@@ -167,9 +170,10 @@ static void check_gelu(Check *c, CheckShape s) {
     }
 
     const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
-    const Format code = s.group == 32 ? FMT_E4M3 : FMT_E5M2; // of the gradient
+    // of the gradient and its transpose
+    const Format code = s.group >= 32 ? FMT_E4M3 : FMT_E5M2, code_t = s.group == 32 ? FMT_E4M3 : FMT_E5M2;
     const Twin dh = s.fp8 ? check_operand(c, s, s.C, code, rows && coat) : dg;
-    const Twin dh_t = s.fp8 ? check_operand_t(c, s, s.C, dh) : dg;
+    const Twin dh_t = s.fp8 ? check_operand_t_in(c, s, s.C, dh, code_t) : dg;
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, gelu_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_operand_equal(c, s, dh, "gelu_backward: dh");
@@ -211,9 +215,9 @@ static void check_input_cast(Check *c, CheckShape s) {
     check_free(c);
 }
 
-static void check_gradient_cast(Check *c, CheckShape s, Format code) {
+static void check_gradient_cast(Check *c, CheckShape s, Format code, Format code_t) {
     Twin dy = check_random(c, s.M, s.C, 0, 1e-6f);
-    const Twin d = check_operand(c, s, s.C, code, false), d_t = check_operand_t(c, s, s.C, d);
+    const Twin d = check_operand(c, s, s.C, code, false), d_t = check_operand_t_in(c, s, s.C, d, code_t);
     const Twin dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
     for (int pass = 0; pass < 3; pass++) { // written, added, and with maxima that the producer left
         if (pass == 2) {
@@ -224,6 +228,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
         CHECK_BOTH(c, grad_quantize, (e, SIDE(d), SIDE(d_t), SIDE(dbias), SIDE(dy), pass == 1));
         check_scales(c, d, 0, "grad_quantize");
         check_code_bytes(c, d, 0, "grad_quantize: codes");
+        check_scales(c, d_t, 0, "grad_quantize: transposed codes");
         check_code_bytes(c, d_t, 0, "grad_quantize: transposed codes");
         check_values(c, dbias, 1e-4, "grad_quantize: dbias");
     }
@@ -337,8 +342,9 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     }
     s.rows = 0;
     snprintf(c->shape, sizeof c->shape, "(%lld, %lld)", (long long)M, (long long)C);
-    check_gradient_cast(c, s, FMT_E5M2);
-    check_gradient_cast(c, s, FMT_E4M3);
+    check_gradient_cast(c, s, FMT_E5M2, FMT_E5M2);
+    check_gradient_cast(c, s, FMT_E4M3, FMT_E4M3);
+    check_gradient_cast(c, s, FMT_E4M3, FMT_E5M2);
 }
 
 // All variants at one width, and some at widths of which each has kernels of its own; many rows, so that blocks take

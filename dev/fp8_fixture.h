@@ -32,12 +32,18 @@ static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     return t;
 }
 
-// That of codes with a scale per row, with one scale of its own.
-static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
+// The same in any format, with one scale of its own.
+static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     Tensor t = coded_transpose(f, of);
+    t.format = format;
     t.granularity = SCALE_TENSOR;
     t.scale = poisoned(f, FMT_FP32, 1, 4).data;
     return t;
+}
+
+// That of codes with a scale per row.
+static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
+    return coded_transpose_in(f, of.format, of);
 }
 
 static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) {
@@ -114,14 +120,16 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
     }
 }
 
-// Fails unless q_t has the largest of the scales of q's rows, and the codes of the values x with it.
+// Fails unless q_t has the largest of the scales of q's rows, in the terms of its format, and the codes of the values x
+// with it.
 static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
     float largest = 0;
     for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
+    if (q_t.format != q.format && (largest /= 128) < SCALE_SMALLEST) largest = SCALE_SMALLEST; // 448 and 57344
     assert_int_equal(float_bits(*(const float *)q_t.scale), float_bits(largest));
     for (int64_t i = 0; i < q.rows; i++)
         for (int64_t j = 0; j < q.cols; j++)
-            assert_int_equal(code_at(q_t, i, j), fp8_encode(q.format, element(x, i, j) / largest));
+            assert_int_equal(code_at(q_t, i, j), fp8_encode(q_t.format, element(x, i, j) / largest));
 }
 
 // The same per group.

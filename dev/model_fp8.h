@@ -110,7 +110,7 @@ static void test_fp8_gradient_codes(Fp8Recipe recipe) {
     for (int i = 0; i < 2; i++) {
         Model m;
         Config c = fp8_config(s, recipe);
-        c.recipe.gradient_codes = i ? FMT_E4M3 : FMT_E5M2;
+        c.recipe.gradient_codes_data = c.recipe.gradient_codes_weights = i ? FMT_E4M3 : FMT_E5M2;
         fp8_create(&m, c);
         loss[i] = run_batch(&m, 3, true, false, 1.0);
         const char *worst;

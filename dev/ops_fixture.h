@@ -12,7 +12,7 @@
 
 #include "coat/cpu/cpu_internal.h"
 
-#define MAX_TENSORS 64
+#define MAX_TENSORS 96
 
 typedef struct {
     Exec exec;

@@ -157,14 +157,14 @@ static void test_scaling_recorded(void **state) {
     assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 2, "scaling-j", "\"recompute\": 1")); // has the same bits
-    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes\": \"e5m2\""));
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes-weights\": \"e5m2\""));
     run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
     assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));
     run->arena.config.recipe.linear = LINEAR_BF16;
     assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-h", "\"scaling\""));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-i", "\"recompute\": 0"));
-    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-l", "\"gradient-codes\""));
+    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-l", "\"gradient-codes-data\""));
     run_close(run);
 }
 
@@ -312,21 +312,29 @@ static void test_older_settings(void **state) {
     RunState rs = fill(run, 1);
     Recipe *recipe = &run->arena.config.recipe;
     char folder[TEST_PATH];
-    recipe->gradient_codes = FMT_E4M3;
+    recipe->gradient_codes_data = FMT_E4M3;
     snprintf(folder, sizeof folder, "%s", save(run, "codes", &rs));
     expect_said(run, folder, "");
-    recipe->gradient_codes = FMT_E5M2;
-    expect_said(run, folder, "resume: --gradient-codes was e4m3 and is now e5m2\n");
+    recipe->gradient_codes_data = FMT_E5M2;
+    expect_said(run, folder, "resume: --gradient-codes-data was e4m3 and is now e5m2\n");
     recipe->scaling = SCALING_TENSOR;
     snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
     replace_text(in(folder, "state.json"), "\"scaling\"", "\"unknown\"");
-    replace_text(in(folder, "state.json"), "\"gradient-codes\"", "\"unknown-too\"");
+    replace_text(in(folder, "state.json"), "\"gradient-codes-data\"", "\"unknown-too\"");
+    replace_text(in(folder, "state.json"), "\"gradient-codes-weights\"", "\"nor-this\"");
     expect_said(run, folder, "");
     recipe->scaling = SCALING_TOKEN;
     expect_said(run, folder, "resume: --scaling was tensor and is now token\n");
     recipe->scaling = SCALING_TENSOR;
-    recipe->gradient_codes = FMT_E4M3;
-    expect_said(run, folder, "resume: --gradient-codes was e5m2 and is now e4m3\n");
+    recipe->gradient_codes_data = FMT_E4M3;
+    expect_said(run, folder, "resume: --gradient-codes-data was e5m2 and is now e4m3\n");
+    // one flag for both products, as it was
+    recipe->gradient_codes_weights = FMT_E4M3;
+    replace_text(in(folder, "state.json"), "\"unknown-too\": \"e5m2\"", "\"gradient-codes\": \"e4m3\"");
+    replace_text(in(folder, "state.json"), "\"fast-accumulation-data\": false", "\"fast-accumulation-backward\": true");
+    replace_text(in(folder, "state.json"), "\"fast-accumulation-weights\"", "\"unknown-as-well\"");
+    recipe->fast_accumulation_data = recipe->fast_accumulation_weights = true;
+    expect_said(run, folder, "");
     run_close(run);
 }
 

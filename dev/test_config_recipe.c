@@ -52,7 +52,8 @@ static void test_recorded(void **state) {
               "\"split16\",\"moments-fp32\":\"\"}");
     go_on("");
     assert_true(r->kind == RECIPE_COAT && r->group_size == 128 && r->norm_input == NORM_INPUT_RESIDUAL);
-    assert_true(r->recompute == 0 && r->fast_accumulation_backward && r->moments_fp32[0] == '\0');
+    assert_true(r->recompute == 0 && r->fast_accumulation_data && r->fast_accumulation_weights &&
+                r->moments_fp32[0] == '\0');
     assert_int_equal(r->scaling, SCALING_TENSOR); // of records from before there was another
     go_on("--scaling token");
     assert_int_equal(r->scaling, SCALING_TOKEN);
@@ -87,16 +88,16 @@ static void test_scaling(void **state) {
     record(7, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\"}");
     record(8, "{" PLAIN "\"moments\":\"bf16\"}");
     go_on("--resume=7");
-    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR && r->gradient_codes == FMT_E5M2);
+    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR && r->gradient_codes_weights == FMT_E5M2);
     go_on("--resume=8 --linear fp8");
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
-    assert_int_equal(r->gradient_codes, FMT_E5M2);
+    assert_int_equal(r->gradient_codes_data, FMT_E5M2);
     go_on("--resume=7 --recipe coat"); // named: nothing of the record
-    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes == FMT_E5M2);
+    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes_weights == FMT_E5M2);
     go_on("--no-resume --recipe fp8-linear");
-    assert_true(r->kind == RECIPE_FP8_LINEAR && r->gradient_codes == FMT_E5M2);
-    go_on("--no-resume --gradient-codes e4m3");
-    assert_true(r->kind == RECIPE_COAT && r->gradient_codes == FMT_E4M3);
+    assert_true(r->kind == RECIPE_FP8_LINEAR && r->gradient_codes_weights == FMT_E5M2);
+    go_on("--no-resume --gradient-codes-data e4m3");
+    assert_true(r->kind == RECIPE_COAT && r->gradient_codes_data == FMT_E4M3 && r->gradient_codes_weights == FMT_E5M2);
 }
 
 // What is not the record of a recipe is passed over whole, for an older one.
@@ -114,7 +115,7 @@ static void test_strange(void **state) {
         "{" PLAIN "\"group-size\":99999999999999999999}",
         "{" PLAIN "\"group-size\":-16}",
         "{" PLAIN "\"recompute\":1.5}",
-        "{" PLAIN "\"fast-accumulation-backward\":\"true\"}",
+        "{" PLAIN "\"fast-accumulation-data\":\"true\"}",
         "{" PLAIN "\"scaling\":\"row\"}",
         "{" PLAIN "\"scaling\":1}",
         "{\"precision\":\"fp64\",\"linear\":\"bf16\"}",

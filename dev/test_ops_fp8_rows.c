@@ -182,10 +182,12 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
     for (int64_t j = 0; j < F; j++) set_value(dg, M - 1, j, 0);
     Tensor dh = plain_gelu_gradient(f, dg, h);
-    Tensor dh_q = coded_rows(f, FMT_E5M2, M, F), dh_qt = coded_rows_transpose(f, dh_q);
-    ops->gelu_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
-    assert_quantised_rows(dh_q, dh);
-    assert_rescaled(f, dh_qt, dh_q);
+    for (int other = 0; other < 2; other++) { // the transpose in another format
+        Tensor dh_q = coded_rows(f, other ? FMT_E4M3 : FMT_E5M2, M, F), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
+        ops->gelu_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+        assert_quantised_rows(dh_q, dh);
+        assert_rescaled(f, dh_qt, dh_q);
+    }
     assert_column_sums(dbias, dh);
     assert_int_equal(state.nonfinite, 0);
 }

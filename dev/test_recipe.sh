@@ -71,9 +71,9 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
-    "fp8-linear --scaling token --recompute 0 --gradient-codes e4m3" \
-    "coat --scaling tensor --gradient-codes e4m3" "coat --scaling token --recompute 0" \
-    "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-backward" \
+    "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
+    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" \
+    "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
     rm -rf "$folder/whole" "$folder/cut"
@@ -109,12 +109,12 @@ plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes 
 [ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
 
 cp -r "$folder/per-token" "$folder/recoded"
-train recoded 6 --resume --gradient-codes e4m3
-shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e4m3,' "resume: --gradient-codes was e5m2 and is now e4m3
+train recoded 6 --resume --gradient-codes-data e4m3
+shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e4m3/e5m2,' "resume: --gradient-codes-data was e5m2 and is now e4m3
 $resuming"
 cmp -s "$folder"/re{scaled,coded}/step-00000006/model.safetensors && bad "they change the training" || ok "they change the training"
 train recoded 9 --resume
-shows "and the next resumption keeps them" $? 'coat: .*gradient codes e4m3,' "$resuming"
+shows "and the next resumption keeps them" $? 'coat: .*gradient codes e4m3/e5m2,' "$resuming"
 
 # --- another recipe is said
 train plain 3 --recipe bf16

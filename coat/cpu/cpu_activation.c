@@ -148,6 +148,7 @@ void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
     } else if (codes) {
         RowSource source = {gelu_gradient_row, &from, M, F};
         write_scale(exec, dh_q, maximum);
+        write_scale(exec, dh_qt, maximum);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);
     }
 }

@@ -40,8 +40,9 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     require_codes(q_t);
     if (!q.data && !q_t.data) return;
     const Cpu *cpu = cpu_of(exec);
-    const Tensor codes = q.data ? q : q_t;
-    const float r = scale_reciprocal(*(const float *)codes.scale);
+    const bool shared = q.data && q.format == q_t.format; // the transpose has the same codes
+    const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
+    const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
     int threads = scratch_slots(&scratch, cpu, cpu_quantize_slot(N));
 #pragma omp parallel num_threads(threads)
@@ -52,12 +53,15 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < blocks; b++) {
             int64_t begin = b * CPU_CODE_ROWS, rows = smaller(CPU_CODE_ROWS, M - begin);
-            uint8_t *out = q.data ? (uint8_t *)q.data + begin * q.stride : block;
-            int64_t stride = q.data ? q.stride : N;
-            for (int64_t i = 0; i < rows; i++)
-                cpu->kernels->encode_fp8(out + i * stride, source->make(cpu, source->from, begin + i, buffers), N, r,
-                                         codes.format);
-            if (q_t.data) transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, out, stride, rows, N);
+            uint8_t *out = q.data ? (uint8_t *)q.data + begin * q.stride : NULL;
+            for (int64_t i = 0; i < rows; i++) {
+                const real *values = source->make(cpu, source->from, begin + i, buffers);
+                if (q.data) cpu->kernels->encode_fp8(out + i * q.stride, values, N, r, q.format);
+                if (q_t.data && !shared) cpu->kernels->encode_fp8(block + i * N, values, N, r_t, q_t.format);
+            }
+            if (q_t.data)
+                transpose_bytes((uint8_t *)q_t.data + begin, q_t.stride, shared ? out : block, shared ? q.stride : N,
+                                rows, N);
         }
     }
 }
@@ -74,7 +78,7 @@ void scale_over_rows(Tensor q_t, Tensor q) {
     if (q.granularity != SCALE_ROW) return;
     float largest = SCALE_SMALLEST;
     for (int64_t row = 0; row < q.rows; row++) largest = fmaxf(largest, ((const float *)q.scale)[row]);
-    *(float *)q_t.scale = largest;
+    *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
 
 // --- tensors that are stored plainly -------------------------------------------------------------------------
@@ -203,7 +207,9 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     require_plain("grad_quantize", dy);
     if (dbias.data) column_sums(exec, dbias, dy, accumulate);
     if (format_is_fp8(dy_q.format)) {
-        write_scale(exec, dy_q, gradient_maximum(exec, dy, dy_q.amax));
+        uint32_t maximum = gradient_maximum(exec, dy, dy_q.amax);
+        write_scale(exec, dy_q, maximum);
+        write_scale(exec, dy_qt, maximum);
         quantize_stored(exec, dy_q, dy_qt, dy);
     } else {
         copy_plain(exec, "grad_quantize", dy_q, dy);

@@ -191,17 +191,18 @@ template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tens
 template <int BATCH, int BLOCKS> void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_spans<true>(h, [&](auto spans) {
         const GeluOf<decltype(spans)> source = {spans};
-        gelu_tiles_run<FMT_E4M3, false, true, false, BATCH, BLOCKS>(exec, operation, source, Tensor{}, g, h.rows,
-                                                                    h.cols, Tensor{}, false, false);
+        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, BATCH, BLOCKS>(exec, operation, source, Tensor{}, g,
+                                                                              h.rows, h.cols, Tensor{}, false, false);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
-template <int BATCH, int BLOCKS> void gradient_maxima(Exec *exec, Tensor dh, Tensor dg, Tensor h, uint32_t *maxima) {
+template <int BATCH, int BLOCKS>
+void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
     for_spans<false>(h, [&](auto spans) {
         typedef GeluGradientOf<decltype(spans), false> Source;
         const MaximaOf<Source> op = {Source{plain_spans<false>(dg), spans}};
-        gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima);
+        gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
@@ -209,17 +210,19 @@ template <int BATCH, int BLOCKS>
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_spans<true>(h, [&](auto spans) {
-        const GeluGradientOf<decltype(spans), true> source = {plain_spans<true>(dg), spans};
-        const int64_t rows = dg.rows, cols = dg.cols;
+        typedef GeluGradientOf<decltype(spans), true> Source;
+        const Source source = {plain_spans<true>(dg), spans};
+        const auto cast = [&](auto run, Tensor transposed, bool early) {
+            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate, early);
+        };
         if (dh.format == FMT_BF16)
-            gelu_tiles_run<FMT_BF16, true, false, true, BATCH, BLOCKS>(exec, operation, source, dh, Tensor{}, rows,
-                                                                       cols, dbias, accumulate, false);
+            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, false, true, BATCH, BLOCKS, Source>, Tensor{}, false);
         else if (dh.format == FMT_E5M2)
-            gelu_tiles_run<FMT_E5M2, true, true, true, BATCH, BLOCKS>(exec, operation, source, dh, dh_t, rows, cols,
-                                                                      dbias, accumulate, true);
+            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+        else if (dh_t.format == FMT_E5M2)
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
         else
-            gelu_tiles_run<FMT_E4M3, true, true, true, BATCH, BLOCKS>(exec, operation, source, dh, dh_t, rows, cols,
-                                                                      dbias, accumulate, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
     });
 }
 
@@ -300,7 +303,7 @@ void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
     const char *operation = "gelu_backward";
     require_format(operation, "dg", dg, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    require_format(operation, "the transposed dh", dh_qt, dh_q.format);
+    require_gradient_codes(operation, dh_q, dh_qt);
     require_spans(operation, "dg", dg);
     require_spans(operation, "dh", dh_q);
     require_spans(operation, "the transposed dh", dh_qt);
@@ -310,6 +313,6 @@ void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tens
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_maxima<1, 4>(exec, dh_q, dg, h, maxima_of(exec, operation, dh_q));
+    if (format_is_fp8(dh_q.format)) gradient_maxima<1, 4>(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
     gradient_cast<1, 3>(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

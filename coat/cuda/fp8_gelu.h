@@ -219,11 +219,11 @@ constexpr int GELU_WALK_WARPS = 8;
 constexpr int GELU_WALK_ROWS = 1024; // of a block, at most
 
 struct Walk {
-    int rows, cols, chunks;     // chunks of a row
-    int step_rows, step_chunks; // GELU_WALK_WARPS chunks further
-    uint32_t *maxima;           // NULL: none wanted
-    float *scale;
-    float largest; // of the codes
+    int rows, cols, chunks;            // chunks of a row
+    int step_rows, step_chunks;        // GELU_WALK_WARPS chunks further
+    uint32_t *maxima;                  // NULL: none wanted
+    float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
+    float largest, largest_transposed; // of the codes
     StepState *state;
     LoadOrder order;
 };
@@ -256,6 +256,7 @@ __device__ inline bool last_block(uint32_t *maximum) {
 __device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
     if (!last_block(&maximum)) return;
     *w.scale = scale_from_maximum(maximum, w.largest);
+    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
     if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
 }
 
@@ -326,9 +327,11 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
     }
 }
 
-// t: whose scale follows from maxima; without maxima the pass does not look for them.
+// t: whose scale follows from maxima, and that of transposed where it has another; without maxima the pass does not look
+// for them.
 template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima) {
+void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima,
+                   Tensor transposed = Tensor{}) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     int64_t blocks = slots < rows ? slots : rows;
@@ -340,7 +343,9 @@ void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor 
                     (int)(GELU_WALK_WARPS % chunks),
                     maxima,
                     (float *)t.scale,
+                    transposed.scale != t.scale ? (float *)transposed.scale : NULL,
                     format_max(t.format),
+                    format_max(transposed.format),
                     exec->state,
                     LOAD_ORDER};
     if (Op::maxima) {

@@ -18,8 +18,9 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 struct RowWalk {
     char *codes;
     float *scales;
-    float *over_rows; // the largest of the scales; NULL: not wanted
-    float *sums;      // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
+    float *over_rows; // the scale of the transpose, from the largest of the rows'; NULL: not wanted
+    Format transposed;
+    float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
     StepState *state;
     int rows, cols, row_bytes;
     LoadOrder order;
@@ -93,7 +94,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     op.finish(own);
     if constexpr (Op::sums) {
         uint32_t over_rows = __float_as_uint(largest_scale);
-        if (w.over_rows && threadIdx.x == 0 && last_block(&over_rows)) *w.over_rows = __uint_as_float(over_rows);
+        if (w.over_rows && threadIdx.x == 0 && last_block(&over_rows))
+            *w.over_rows = scale_in_format(__uint_as_float(over_rows), F, w.transposed);
         if (!w.sums) return;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
@@ -107,8 +109,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 }
 
 inline RowWalk row_walk(Exec *exec, Tensor q) {
-    return {(char *)q.data, (float *)q.scale, NULL,          NULL,      exec->state,
-            (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
+    return {(char *)q.data, (float *)q.scale, NULL,        q.format,      NULL,
+            exec->state,    (int)q.rows,      (int)q.cols, (int)q.stride, LOAD_ORDER};
 }
 
 // Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
@@ -138,6 +140,7 @@ void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Te
                    bool accumulate) {
     RowWalk w = row_walk(exec, q);
     w.over_rows = (float *)q_t.scale;
+    w.transposed = q_t.format;
     if (w.rows == 0 || w.cols == 0) return;
     if (w.cols <= 192 * SPAN)
         gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);

@@ -15,6 +15,7 @@ struct TileWalk {
     uint8_t *transposed;               // (cols, rows) codes
     float *sums;                       // (gridDim.y, cols) partial sums of the columns; NULL: none wanted
     const float *scale;                // of the codes
+    const float *scale_transposed;     // of those of the transpose
     int plain_bytes, transposed_bytes; // of a row
     int rows, cols;
     LoadOrder order;
@@ -27,7 +28,8 @@ __device__ inline void tile_put(uint32_t *first, const uint32_t code[THREAD_ROWS
     for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE / 4>(first + 4 * w * (TILE / 4), code, w);
 }
 
-template <Format F, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
+// F: what is stored as it is; T: the codes of the transpose.
+template <Format F, Format T, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
 __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const __grid_constant__ Source source,
                                                                          const __grid_constant__ TileWalk w) {
     __shared__ uint4 tile[(TRANSPOSE ? 2 : 1) * TILE_WORDS / 4]; // in turn
@@ -43,7 +45,9 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
 #pragma unroll
     for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(row + r, w.rows - 1), from);
     first_stage_wait();
+    static_assert(F == T || (PLAIN && SUMS), "two formats are built for gradients");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.scale);
+    const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.scale_transposed);
     uint32_t *put = (uint32_t *)tile + span * SPAN * (TILE / 4) + (((row_group >> 2) ^ span) << 2 | (row_group & 3));
     const uint32_t *get = (const uint32_t *)tile + row_group * (TILE / 4);
     int flip = TILE_WORDS;
@@ -82,7 +86,10 @@ __global__ __launch_bounds__(TILE_THREADS, BLOCKS) void gelu_tile_kernel(const _
                 } else {
                     Pack<uint32_t, SPAN / 4> words;
                     encode<F, SPAN>(value, SUMS ? reciprocal : 1.0f, words.value);
-                    memcpy(code[first + r], words.value, SPAN);
+                    if constexpr (F == T)
+                        memcpy(code[first + r], words.value, SPAN);
+                    else
+                        encode<T, SPAN>(value, reciprocal_t, code[first + r]);
                     if (PLAIN && inside) store((uint32_t *)to, words);
                 }
             }
@@ -125,7 +132,7 @@ inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t 
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted.
 // early: the kernel before this one writes nothing that the source reads, and began when the source was complete.
-template <Format F, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
+template <Format F, Format T, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
 void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Tensor plain, Tensor transposed,
                     int64_t rows, int64_t cols, Tensor dbias, bool accumulate, bool early) {
     if (rows == 0 || cols == 0) return;
@@ -133,6 +140,7 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
                   (uint8_t *)transposed.data,
                   NULL,
                   (const float *)(PLAIN ? plain : transposed).scale,
+                  (const float *)transposed.scale,
                   (int)(plain.stride * (F == FMT_BF16 ? 2 : 1)),
                   (int)transposed.stride,
                   (int)rows,
@@ -147,7 +155,7 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
         w.sums = (float *)exec->workspace;
     }
     launch_behind(exec, "launching the kernel gelu_tile_kernel",
-                  gelu_tile_kernel<F, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
+                  gelu_tile_kernel<F, T, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
                   dim3((unsigned)across, (unsigned)splits), TILE_THREADS, 0, early, source, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, cols, accumulate);
 }

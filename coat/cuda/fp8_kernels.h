@@ -112,9 +112,9 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// N codes times a power of two that is at most 1, in the halves that hold them exactly. What a half cannot hold on the
-// way is too small for a code: the result is the rounded product.
-template <Format F, int N>
+// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or 2^7
+// from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded product.
+template <Format F, Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
     constexpr float smallest = 0x1p-24f; // of a half; two factors reach everything that is not 0 then
@@ -136,7 +136,7 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
             memcpy(&values, &halves, sizeof values);
             values = __hmul2(__hmul2(values, firsts), seconds);
             memcpy(&halves, &values, sizeof halves);
-            if constexpr (F == FMT_E5M2)
+            if constexpr (TO == FMT_E5M2)
                 asm("cvt.rn.satfinite.e5m2x2.f16x2 %0, %1;" : "=h"(rounded) : "r"(halves));
             else
                 asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(rounded) : "r"(halves));
@@ -149,7 +149,7 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
     for (int i = 0; i < N / 4; i++) {
         out[i] = 0;
         for (int k = 0; k < 4; k++)
-            out[i] |= (uint32_t)fp8_encode(F, fp8_decode(F, (uint8_t)(code[i] >> 8 * k)) * factor) << 8 * k;
+            out[i] |= (uint32_t)fp8_encode(TO, fp8_decode(F, (uint8_t)(code[i] >> 8 * k)) * factor) << 8 * k;
     }
 #endif
 }
@@ -322,6 +322,12 @@ static inline void require_spans(const char *operation, const char *what, Tensor
         fatal(EXIT_DEVICE, "%s on the GPU: %s has groups of %d %s where 16, 32, 64 or 128 e4m3 are built", operation,
               what, t.group, format_name(t.format));
     if (format_is_fp8(t.format) && !t.scale) fatal(EXIT_DEVICE, "%s on the GPU: %s has no scale", operation, what);
+}
+
+// Ends the program unless codes of a gradient and of its transpose are in formats that kernels are built for: one, or
+// E4M3 and E5M2.
+static inline void require_gradient_codes(const char *operation, Tensor dy, Tensor dy_t) {
+    if (dy_t.format != FMT_E5M2 || dy.format != FMT_E4M3) require_format(operation, "the transpose", dy_t, dy.format);
 }
 
 static inline bool scaled_by_row(Tensor t) {

@@ -11,24 +11,34 @@ namespace {
 // --- scales -------------------------------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(float *scale, const uint32_t *maxima, int64_t count,
-                                                              float largest, StepState *state) {
+// Of a tensor, and of its transpose in another format.
+struct ScaleOf {
+    float *scale; // NULL: none
+    float largest;
+};
+
+__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *maxima,
+                                                              int64_t count, StepState *state) {
     first_stage_wait();
     second_stage_allow(); // whoever starts now may read all that the kernels before this one wrote
     const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
-    if (threadIdx.x == 0) scale_write(scale, maximum, largest, state);
+    if (threadIdx.x != 0) return;
+    scale_write(q.scale, maximum, q.largest, state);
+    if (q_t.scale) scale_write(q_t.scale, maximum, q_t.largest, state);
 }
 
 // The largest of the rows' scales, which are positive.
-__global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales,
-                                                                        int64_t rows) {
+__global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
+                                                                        Format from, Format to) {
     first_stage_wait();
     second_stage_allow();
     const uint32_t largest = block_maximum<SCALE_THREADS>((const uint32_t *)scales, rows);
-    if (threadIdx.x == 0) *scale = fmaxf(__uint_as_float(largest), SCALE_SMALLEST);
+    if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
 }
 
 // --- maxima of BF16 -----------------------------------------------------------------------------------------
+constexpr int MAXIMUM_WARPS = 8;
+
 // A warp per row, the last rows first; the next pass reads the tensor again.
 __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const bf16 *x, int64_t stride,
                                                                           uint32_t *maxima, int64_t rows,
@@ -61,23 +71,26 @@ uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
     return (uint32_t *)exec->workspace;
 }
 
-static void scale_launch(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count, bool overlaps) {
-    launch_behind(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps,
-                  (float *)t.scale, maxima, count, format_max(t.format), exec->state);
+static void scale_launch(Exec *exec, Tensor q, Tensor q_t, const uint32_t *maxima, int64_t count, bool overlaps) {
+    const bool other = q_t.scale && q_t.scale != q.scale;
+    const ScaleOf of_q = {(float *)q.scale, format_max(q.format)};
+    const ScaleOf of_q_t = {other ? (float *)q_t.scale : NULL, format_max(q_t.format)};
+    launch_behind(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps, of_q,
+                  of_q_t, maxima, count, exec->state);
 }
 
 void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
-    scale_launch(exec, t, maxima, count, false);
+    scale_launch(exec, t, Tensor{}, maxima, count, false);
 }
 
 void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
-    scale_launch(exec, t, maxima, count, true);
+    scale_launch(exec, t, Tensor{}, maxima, count, true);
 }
 
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     if (q.granularity != SCALE_ROW) return;
     launch_behind(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
-                  0, false, (float *)q_t.scale, (const float *)q.scale, q.rows);
+                  0, false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
 }
 
 void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
@@ -87,17 +100,19 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     LAUNCH_CHECK("bf16_maxima_kernel");
 }
 
+template <Format F, Format TO> static void rescale_walk(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+    const RescaledCodes<F, TO> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+    walk_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
+                                     false, overlaps);
+}
+
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    const TileOut to = tile_out(Tensor{}, out);
-    if (x.format == FMT_E5M2) {
-        const RescaledCodes<FMT_E5M2> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
-        walk_run<FMT_E5M2, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false,
-                                           overlaps);
-    } else {
-        const RescaledCodes<FMT_E4M3> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
-        walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, to, x.rows, x.cols, Tensor{}, false,
-                                           overlaps);
-    }
+    if (x.format == FMT_E5M2)
+        rescale_walk<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
+    else if (out.format == FMT_E5M2)
+        rescale_walk<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
+    else
+        rescale_walk<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
 }
 
 void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
@@ -113,8 +128,8 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, x.stride};
-    walk_run<FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols,
-                                       Tensor{}, false, false);
+    walk_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
+                                                 x.cols, Tensor{}, false, false);
 }
 
 // --- the attention's output ---------------------------------------------------------------------------------
@@ -210,8 +225,8 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
     const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
-    walk_run<FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols, Tensor{}, false,
-                                        true);
+    walk_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
+                                                  Tensor{}, false, true);
 }
 
 void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
@@ -223,8 +238,8 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
     const bool own_scale = q.granularity == SCALE_ROW;
     scale_over_rows(exec, q_t, q);
-    walk_run<FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols, Tensor{},
-                                       false, own_scale);
+    walk_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
+                                                 Tensor{}, false, own_scale);
 }
 
 // --- gradients ----------------------------------------------------------------------------------------------
@@ -232,7 +247,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     const char *operation = "grad_quantize";
     require_format(operation, "dy", dy, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
-    require_format(operation, "the transposed dy", dy_qt, dy_q.format);
+    require_gradient_codes(operation, dy_q, dy_qt);
     require_spans(operation, "dy", dy);
     require_spans(operation, "dy_q", dy_q);
     require_spans(operation, "dy_qt", dy_qt);
@@ -242,11 +257,15 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         bf16_row_maxima(exec, dy, own);
         maxima = own;
     }
-    scale_launch(exec, dy_q, maxima, dy.rows, !dy.amax);
+    scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
     const ValuesOf<WalkBf16> source = {{(const bf16 *)dy.data, dy.stride}};
     const TileOut out = tile_out(dy_q, dy_qt);
+    const auto walk = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
+    typedef ValuesOf<WalkBf16> Source;
     if (dy_q.format == FMT_E5M2)
-        walk_run<FMT_E5M2, true, true, 5>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true);
+        walk(walk_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
+    else if (dy_qt.format == FMT_E5M2)
+        walk(walk_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
     else
-        walk_run<FMT_E4M3, true, true, 5>(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true);
+        walk(walk_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
 }

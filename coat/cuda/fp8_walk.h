@@ -94,7 +94,8 @@ __device__ static inline void walk_sums(float sum[SPAN], float *shared, float *o
     out[threadIdx.x] = total;
 }
 
-template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+// F: what is stored as it is; T: the codes of the transpose.
+template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source source, const __grid_constant__ TileOut out,
                                                                     WalkRows deal, int64_t rows, int cols) {
     __shared__ uint4 tiles[TRANSPOSE ? 2 : 1][TRANSPOSE || SUMS ? WALK_ROWS * WALK_COLUMNS / sizeof(uint4) : 1];
@@ -123,8 +124,9 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
     load_rows(begin + row_group * THREAD_ROWS, end);
     if (inside) source.begin(at_column);
     first_stage_wait();
-    float reciprocal = 1.0f;
-    if constexpr (F != FMT_BF16 && !moves_codes<Source>) reciprocal = scale_reciprocal(*out.scale);
+    float reciprocal = 1.0f, reciprocal_t = 1.0f;
+    if constexpr (F != FMT_BF16 && !moves_codes<Source>) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
+    if constexpr (F != T) reciprocal_t = scale_reciprocal(*out.scale_transposed);
     if constexpr (scales_itself<Source>) source.scale_by(reciprocal);
 
     float sum[SPAN] = {};
@@ -138,8 +140,8 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
             if (inside && row < end) {
                 char *plain = (char *)out.plain;
                 if (plain) plain += (row * out.plain_stride + at_column) * (F == FMT_BF16 ? 2 : 1);
-                tile_convert<F>(source, loaded[r], scales_itself<Source> ? 1.0f : reciprocal, plain, code[r], sum,
-                                SUMS);
+                tile_convert<F, T>(source, loaded[r], scales_itself<Source> ? 1.0f : reciprocal,
+                                   scales_itself<Source> ? 1.0f : reciprocal_t, plain, code[r], sum, SUMS);
             }
         }
         if constexpr (TRANSPOSE) walk_put(tile, code, column, row_group);
@@ -169,7 +171,7 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
 // rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
 // which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
-template <Format F, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
     if (rows == 0 || cols == 0) return;
@@ -187,7 +189,7 @@ static void walk_run(Exec *exec, const char *operation, const Source &source, Ti
     const int64_t whole = rows / (splits * WALK_ROWS), left = rows - whole * splits * WALK_ROWS;
     const WalkRows deal = {whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
-    launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+    launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
                   WALK_THREADS, 0, overlaps, source, out, deal, rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }
