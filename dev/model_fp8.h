@@ -98,7 +98,7 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// Codes with another bit of mantissa halve the error of gradients (--gradient-codes e4m3), and the loss knows nothing
+// Codes with another bit of mantissa halve the error of gradients (--gradient-codes-data e4m3), and the loss knows nothing
 // of them.
 static void test_fp8_gradient_codes(Fp8Recipe recipe) {
     Small s = {3, 4, 128, 200, 4, 32, false, 0};
