@@ -118,14 +118,16 @@ endif
 # Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for
 # the GPU; dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; dev/check_*.cu
 # go into test_gpt2 and each into the benchmark of its name; every other C file in dev/ and data/ is a program of its
-# own, data/NAME.c becoming build/prepare_NAME.
+# own, data/NAME.c becoming build/prepare_NAME; every other dev/NAME.cu is two, as the trainer is: build/NAME, read as
+# C, and build/NAME_gpu.
 
 MODULES := $(wildcard coat/*.c coat/cpu/*.c)
 KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
 PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
-TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(addprefix prepare_,$(call names,data/%.c)))
+TOOL_PAIRS := $(filter-out test_% bench_% check_%,$(call names,dev/%.cu))
+TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(TOOL_PAIRS) $(addprefix prepare_,$(call names,data/%.c)))
 UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(filter test_%,$(call names,dev/%.c))))
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
 BENCHES := $(addprefix $(BUILD)/,$(filter bench_%,$(call names,dev/%.c)))
@@ -138,6 +140,7 @@ $(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,$(addprefix sm_,$(
 endif
 PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8)
 MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
+TOOLS += $(TOOL_PAIRS:%=$(BUILD)/%_gpu)
 UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/%.cu))))
 BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter bench_%,$(call names,dev/%.cu))))
 else ifneq ($(filter all,$(GOALS)),)

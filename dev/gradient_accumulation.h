@@ -1,0 +1,92 @@
+// How FP8 products accumulate: the real operations, on codes with one scale per tensor, against the FP32 product of the
+// decoded codes. What is found is the product's own error, not that of the codes.
+#pragma once
+#include "gradient_measure.h"
+
+enum { OUTPUT_FP32, OUTPUT_BF16, OUTPUTS };
+static const Format output_formats[OUTPUTS] = {FMT_FP32, FMT_BF16};
+
+typedef struct {
+    bool measured;
+    Deviation data[OUTPUTS];
+    Deviation weight[OUTPUTS][2]; // [1]: added to what was there
+} Accumulation;
+
+// FP8 products take sizes that are multiples of 16.
+static inline bool accumulation_possible(const GradientStats *s) {
+    return s->tokens % 16 == 0 && s->out % 16 == 0 && s->in % 16 == 0;
+}
+
+// The codes of operand k (0 dy, 1 x, 2 w), or their transpose, which shares the scale.
+static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format format, bool transposed) {
+    Tensor t = matrix(transposed ? m->code_t[k] : m->code[k], of.rows, of.cols, format);
+    t.granularity = SCALE_TENSOR;
+    t.scale = m->code_scale[k];
+    t.transposed = transposed;
+    if (transposed) t.stride = of.rows;
+    return t;
+}
+
+// x or w in E4M3, both ways.
+static inline void make_operand_codes(Meter *m, int k, Tensor of) {
+    const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
+    m->place.ops->quantize_forward(m->place.exec, codes, of);
+    m->place.ops->quantize_rebuild(m->place.exec, codes_t, codes, of);
+}
+
+static inline void measure_data_product(Meter *m, Tensor dy_q, Tensor w, const GradientStats *s, Accumulation *a) {
+    const Tensor exact = matrix(m->dx, s->tokens, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
+    Weight weight;
+    memset(&weight, 0, sizeof weight);
+    weight.value = w;
+    weight.codes = operand_codes(m, 2, w, FMT_E4M3, false);
+    weight.codes_t = operand_codes(m, 2, w, FMT_E4M3, true);
+    read_all(m, m->dy_quantised, dy_q, one_part(s->out));
+    exact_data(m, m->dx, m->dy_quantised, s);
+    for (int o = 0; o < OUTPUTS; o++) {
+        const Tensor dx = matrix(m->dx_other, s->tokens, s->in, output_formats[o]);
+        m->place.ops->linear_backward_data(m->place.exec, dx, dy_q, weight);
+        a->data[o] = deviation(m, dx, nothing, exact);
+    }
+}
+
+// What an accumulating product finds, of the size of a gradient: dw with its rows moved on by one. In dw and in `before`.
+static inline void put_before(Meter *m, Tensor before, Tensor dw) {
+    const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
+    m->place.ops->copy(m->place.exec, (char *)before.data + row, dw.data, rest);
+    m->place.ops->copy(m->place.exec, before.data, (char *)dw.data + rest, row);
+    m->place.ops->copy(m->place.exec, dw.data, before.data, rest + row);
+}
+
+static inline void measure_weight_product(Meter *m, Tensor dy_qt, Tensor x_qt, const GradientStats *s,
+                                          Accumulation *a) {
+    const Tensor exact = matrix(m->dw, s->out, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
+    read_all(m, m->dy_quantised, dy_qt, one_part(s->out));
+    exact_weight(m, m->dw, m->dy_quantised, s);
+    for (int o = 0; o < OUTPUTS; o++) {
+        const Tensor dw = matrix(m->dw_other, s->out, s->in, output_formats[o]);
+        const Tensor before = matrix(m->dw_before, s->out, s->in, output_formats[o]);
+        m->place.ops->linear_backward_weight(m->place.exec, dw, dy_qt, x_qt, false);
+        a->weight[o][0] = deviation(m, dw, nothing, exact);
+        put_before(m, before, dw);
+        m->place.ops->linear_backward_weight(m->place.exec, dw, dy_qt, x_qt, true);
+        a->weight[o][1] = deviation(m, dw, before, exact);
+    }
+}
+
+// After measure_gradient() of the same tensors, in BF16: dy in `format`, x and w in E4M3.
+static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w, Format format, const GradientStats *s,
+                                        Accumulation *a) {
+    memset(a, 0, sizeof *a);
+    if (s->nonfinite || !accumulation_possible(s)) return;
+    a->measured = true;
+    const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
+    const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
+    m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
+    make_operand_codes(m, 1, x);
+    make_operand_codes(m, 2, w);
+    read_all(m, m->x, x_qt, one_part(s->in));
+    read_all(m, m->w, w_qt, one_part(s->in));
+    measure_data_product(m, dy_q, w, s, a);
+    measure_weight_product(m, dy_qt, x_qt, s, a);
+}

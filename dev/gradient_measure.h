@@ -1,0 +1,308 @@
+// How well an FP8 format and a scale granularity carry a gradient dy through the two products that read it, dy W (data)
+// and dy^T X (weight). Only dy is quantised: W, X and the products are in FP32, the sums over them in double.
+#pragma once
+#include "gradient_passes.h"
+
+// --- variants: format x rule of the scales ------------------------------------------------------------------
+
+enum { GRADIENT_FORMATS = 2, SCALE_RULES = 4 };
+static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
+
+typedef struct {
+    const char *name;
+    int64_t rows;  // that share a scale, a power of two (row_scale_from_maximum); 0: all, with scale_from_maximum
+    bool by_parts; // each part of the columns has scales of its own
+} ScaleRule;
+
+static const ScaleRule scale_rules[SCALE_RULES] = {
+    {"tensor", 0, false}, {"part", 0, true}, {"128", 128, false}, {"token", 1, false}};
+
+static inline float rule_scale(const ScaleRule *rule, float maximum, Format format) {
+    const uint32_t bits = float_bits(maximum);
+    return rule->rows ? row_scale_from_maximum(bits, format) : scale_from_maximum(bits, format_max(format));
+}
+
+// --- results ------------------------------------------------------------------------------------------------
+
+// Of a product p against the exact one e: |p - e| / |e|, and <p, e> / <e, e> - 1.
+typedef struct {
+    double error, bias;
+} Deviation;
+
+typedef struct {
+    bool measured;
+    double flushed;         // share of the non-zero values whose code is 0
+    double flushed_squares; // their share of the sum of squares
+    double subnormal;       // share of the non-zero values whose code is subnormal
+    Deviation data, weight;
+    double worst_row; // largest relative error of a row of dw, an output feature: Adam normalises each element
+    int64_t worst_row_index;
+} VariantStats;
+
+#define SMALL_ROW 1e-3 // rows of dw under this share of the largest row's norm are not looked at for the worst
+
+typedef struct {
+    int64_t tokens, out, in; // dy (tokens, out), x (tokens, in), w (out, in)
+    int64_t nonfinite;       // values; where there are any, nothing else is measured
+    double largest, rms;     // of |dy|
+    double above, below;     // of the rows' maxima: log2(largest / median), log2(median / 1st percentile)
+    int64_t small_rows;      // of dw, not looked at for the worst
+    VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
+} GradientStats;
+
+// --- memory -------------------------------------------------------------------------------------------------
+
+// The most elements of what is measured.
+typedef struct {
+    int64_t gradient, input, weight; // tokens * out, tokens * in, out * in
+    int64_t rows;                    // tokens or out
+} MeterSize;
+
+// One allocation on the device.
+typedef struct {
+    PassPlace place;
+    char *base;
+    size_t used;
+    float *dy, *dy_quantised; // (tokens, out)
+    float *x, *w;             // (tokens, in), (out, in)
+    float *dx, *dx_other;     // (tokens, in): the exact product, the one to be judged
+    float *dw, *dw_other;     // (out, in)
+    float *dw_before;         // (out, in): what a product is added to
+    float *scale;             // (tokens) at most
+    float *dbias;             // (out)
+    uint8_t *code[3];         // of dy, x and w
+    uint8_t *code_t[3];       // their transposes
+    float *code_scale[3];
+    float *scale_host, *row_maxima;
+} Meter;
+
+// A piece of what is allocated, or (base NULL) of what will be.
+static inline void *meter_take(Meter *m, int64_t count, size_t bytes) {
+    void *piece = m->base ? m->base + m->used : NULL;
+    m->used += ((size_t)count * bytes + 255) / 256 * 256;
+    return piece;
+}
+
+static inline void meter_lay_out(Meter *m, const MeterSize *size) {
+    const int64_t code_bytes[3] = {size->gradient, size->input, size->weight};
+    m->used = 0;
+    m->dy = (float *)meter_take(m, size->gradient, sizeof(float));
+    m->dy_quantised = (float *)meter_take(m, size->gradient, sizeof(float));
+    m->x = (float *)meter_take(m, size->input, sizeof(float));
+    m->w = (float *)meter_take(m, size->weight, sizeof(float));
+    m->dx = (float *)meter_take(m, size->input, sizeof(float));
+    m->dx_other = (float *)meter_take(m, size->input, sizeof(float));
+    m->dw = (float *)meter_take(m, size->weight, sizeof(float));
+    m->dw_other = (float *)meter_take(m, size->weight, sizeof(float));
+    m->dw_before = (float *)meter_take(m, size->weight, sizeof(float));
+    m->scale = (float *)meter_take(m, size->rows + MOST_PARTS, sizeof(float));
+    m->dbias = (float *)meter_take(m, size->rows, sizeof(float));
+    for (int k = 0; k < 3; k++) {
+        m->code[k] = (uint8_t *)meter_take(m, code_bytes[k], 1);
+        m->code_t[k] = (uint8_t *)meter_take(m, code_bytes[k], 1);
+        m->code_scale[k] = (float *)meter_take(m, 1, sizeof(float));
+    }
+    m->place.row_memory = (RowResult *)meter_take(m, size->rows, sizeof(RowResult));
+}
+
+static inline bool meter_open(Meter *m, Exec *exec, const Ops *ops, const MeterSize *size, Error *err) {
+    memset(m, 0, sizeof *m);
+    m->place.exec = exec;
+    m->place.ops = ops;
+    m->place.on_gpu = strcmp(ops->name, "cuda") == 0;
+    m->place.most_rows = size->rows;
+    meter_lay_out(m, size);
+    m->base = (char *)ops->allocate(exec, m->used, err);
+    if (!m->base) return false;
+    meter_lay_out(m, size);
+    m->place.row = (RowResult *)xmalloc((size_t)size->rows * sizeof(RowResult));
+    m->row_maxima = (float *)xmalloc((size_t)size->rows * MOST_PARTS * sizeof(float));
+    m->scale_host = (float *)xmalloc((size_t)(size->rows + MOST_PARTS) * sizeof(float));
+    return true;
+}
+
+static inline void meter_close(Meter *m) {
+    if (m->base) m->place.ops->release(m->place.exec, m->base);
+    free(m->place.row);
+    free(m->row_maxima);
+    free(m->scale_host);
+}
+
+static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format format) {
+    Tensor t;
+    memset(&t, 0, sizeof t);
+    t.data = (void *)data;
+    t.rows = rows;
+    t.cols = t.stride = cols;
+    t.format = format;
+    return t;
+}
+
+// --- the products -------------------------------------------------------------------------------------------
+
+// dx (tokens, in) = dy (tokens, out) w (out, in), all in FP32
+static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
+    Weight w;
+    memset(&w, 0, sizeof w);
+    w.value = matrix(m->w, s->out, s->in, FMT_FP32);
+    m->place.ops->linear_backward_data(m->place.exec, matrix(dx, s->tokens, s->in, FMT_FP32),
+                                       matrix(dy, s->tokens, s->out, FMT_FP32), w);
+}
+
+// dw (out, in) = dy^T x, all in FP32
+static inline void exact_weight(Meter *m, float *dw, const float *dy, const GradientStats *s) {
+    m->place.ops->linear_backward_weight(m->place.exec, matrix(dw, s->out, s->in, FMT_FP32),
+                                         matrix(dy, s->tokens, s->out, FMT_FP32),
+                                         matrix(m->x, s->tokens, s->in, FMT_FP32), false);
+}
+
+static inline Deviation deviation_of(const RowResult *r) {
+    Deviation d = {0.0, 0.0};
+    if (r->sum[SUM_EXACT] > 0.0) {
+        d.error = sqrt(r->sum[SUM_DIFFERENCE] / r->sum[SUM_EXACT]);
+        d.bias = r->sum[SUM_CROSS] / r->sum[SUM_EXACT] - 1.0;
+    } else if (r->sum[SUM_DIFFERENCE] > 0.0) {
+        d.error = INFINITY;
+    }
+    return d;
+}
+
+// A product against what it should be; before.data NULL: it was not added to anything.
+static inline Deviation deviation(Meter *m, Tensor product, Tensor before, Tensor exact) {
+    const CompareValues values = {product, before, exact};
+    compare_values(&m->place, values, exact.rows, exact.cols);
+    const RowResult total = pass_total(&m->place, exact.rows);
+    return deviation_of(&total);
+}
+
+static inline Parts one_part(int64_t cols) {
+    const Parts parts = {1, {cols, cols, cols}};
+    return parts;
+}
+
+// x as FP32 where `to` points; the sums over it.
+static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
+    const ReadValues values = {x, to, parts};
+    read_values(&m->place, values, x.rows, x.cols);
+    return pass_total(&m->place, x.rows);
+}
+
+// --- the gradient by itself ---------------------------------------------------------------------------------
+
+static inline int compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static inline double log2_ratio(double a, double b) {
+    return a == b ? 0.0 : log2(a / b); // infinite where only b is 0
+}
+
+static inline float row_maximum(const RowResult *row) {
+    double largest = row->largest[0];
+    for (int p = 1; p < MOST_PARTS; p++) largest = fmax(largest, row->largest[p]);
+    return (float)largest;
+}
+
+// How far the tokens' maxima are apart. Leaves those of the parts in m->row_maxima (tokens, MOST_PARTS).
+static inline void measure_rows(Meter *m, GradientStats *s) {
+    const RowResult *row = m->place.row;
+    float *sorted = (float *)xmalloc((size_t)s->tokens * sizeof *sorted);
+    for (int64_t i = 0; i < s->tokens; i++) {
+        sorted[i] = row_maximum(&row[i]);
+        for (int p = 0; p < MOST_PARTS; p++) m->row_maxima[i * MOST_PARTS + p] = (float)row[i].largest[p];
+    }
+    qsort(sorted, (size_t)s->tokens, sizeof *sorted, compare_floats);
+    const double median = sorted[(s->tokens - 1) / 2];
+    s->largest = sorted[s->tokens - 1];
+    s->above = log2_ratio(s->largest, median);
+    s->below = log2_ratio(median, sorted[(s->tokens - 1) / 100]);
+    free(sorted);
+}
+
+// The scales of a variant, from the maxima of the rows.
+static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, int64_t block,
+                               int parts) {
+    int64_t count = 0;
+    for (int64_t begin = 0; begin < s->tokens; begin += block) {
+        const int64_t end = s->tokens - begin < block ? s->tokens : begin + block;
+        float largest[MOST_PARTS] = {0};
+        for (int64_t i = begin; i < end; i++)
+            for (int p = 0; p < MOST_PARTS; p++) {
+                float *of = &largest[parts > 1 ? p : 0];
+                *of = fmaxf(*of, m->row_maxima[i * MOST_PARTS + p]);
+            }
+        for (int p = 0; p < parts; p++) m->scale_host[count++] = rule_scale(rule, largest[p], format);
+    }
+    m->place.ops->upload(m->place.exec, m->scale, m->scale_host, (size_t)count * sizeof(float));
+}
+
+// Quantises dy and makes values of it again, in m->dy_quantised.
+static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, Parts parts,
+                            double squares, double nonzero, VariantStats *v) {
+    const int64_t block = rule->rows ? rule->rows : s->tokens;
+    const Parts used = rule->by_parts ? parts : one_part(s->out);
+    make_scales(m, s, rule, format, block, used.count);
+    const QuantiseValues values = {m->dy, m->dy_quantised, m->scale, s->out, block, used, format};
+    quantise_values(&m->place, values, s->tokens, s->out);
+    const RowResult total = pass_total(&m->place, s->tokens);
+    v->flushed = nonzero > 0.0 ? total.sum[SUM_FLUSHED] / nonzero : 0.0;
+    v->flushed_squares = squares > 0.0 ? total.sum[SUM_FLUSHED_SQUARES] / squares : 0.0;
+    v->subnormal = nonzero > 0.0 ? total.sum[SUM_SUBNORMAL] / nonzero : 0.0;
+}
+
+// The worst row of dw among those that are not small, after a comparison of it. Returns the number of the small ones.
+static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats *v) {
+    const RowResult *row = m->place.row;
+    double largest = 0.0;
+    int64_t small = 0;
+    for (int64_t i = 0; i < rows; i++) largest = fmax(largest, row[i].sum[SUM_EXACT]);
+    v->worst_row = 0.0;
+    v->worst_row_index = -1;
+    for (int64_t i = 0; i < rows; i++) {
+        if (row[i].sum[SUM_EXACT] < largest * (SMALL_ROW * SMALL_ROW)) {
+            small++;
+            continue;
+        }
+        const double error = deviation_of(&row[i]).error;
+        if (v->worst_row_index >= 0 && error <= v->worst_row) continue;
+        v->worst_row = error;
+        v->worst_row_index = i;
+    }
+    return small;
+}
+
+// All variants of one gradient: dy (tokens, out), x (tokens, in), w (out, in), plain. More than one part: the columns
+// of dy fall into them.
+static inline void measure_gradient(Meter *m, Tensor dy, Tensor x, Tensor w, Parts parts, GradientStats *s) {
+    memset(s, 0, sizeof *s);
+    s->tokens = dy.rows;
+    s->out = dy.cols;
+    s->in = x.cols;
+    read_all(m, m->x, x, one_part(x.cols));
+    read_all(m, m->w, w, one_part(w.cols));
+    const RowResult total = read_all(m, m->dy, dy, parts);
+    s->nonfinite = (int64_t)total.sum[SUM_NONFINITE];
+    if (s->nonfinite) return;
+    s->rms = sqrt(total.sum[SUM_SQUARES] / (double)tensor_elements(dy));
+    measure_rows(m, s);
+    exact_data(m, m->dx, m->dy, s);
+    exact_weight(m, m->dw, m->dy, s);
+    const Tensor nothing = matrix(NULL, 0, 0, FMT_FP32);
+    for (int f = 0; f < GRADIENT_FORMATS; f++) {
+        for (int r = 0; r < SCALE_RULES; r++) {
+            VariantStats *v = &s->variant[f][r];
+            if (scale_rules[r].by_parts && parts.count == 1) continue;
+            v->measured = true;
+            quantise(m, s, &scale_rules[r], gradient_formats[f], parts, total.sum[SUM_SQUARES], total.sum[SUM_NONZERO],
+                     v);
+            exact_data(m, m->dx_other, m->dy_quantised, s);
+            v->data = deviation(m, matrix(m->dx_other, s->tokens, s->in, FMT_FP32), nothing,
+                                matrix(m->dx, s->tokens, s->in, FMT_FP32));
+            exact_weight(m, m->dw_other, m->dy_quantised, s);
+            v->weight = deviation(m, matrix(m->dw_other, s->out, s->in, FMT_FP32), nothing,
+                                  matrix(m->dw, s->out, s->in, FMT_FP32));
+            s->small_rows = find_worst_row(m, s->out, v);
+        }
+    }
+}
