@@ -102,8 +102,10 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
 
 // The model's table of operations, in which the two products of backward are measured.
 typedef struct {
-    Ops ops; // the first field: the exec's table leads here
+    Ops ops;         // the first field: the exec's table leads here
+    const Ops *real; // the device's
     const Model *model;
+    void *workspace; // wider than the model's; NULL: that is wide enough
     Meter meter;
     GradientTable table;
     bool fp8;      // the device has FP8 products
@@ -127,7 +129,7 @@ static bool find_product(const Model *m, Weight w, GradientKind *kind, int *laye
 static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     Watch *watch = (Watch *)exec->ops;
     watch->weight = w;
-    watch->meter.place.ops->linear_backward_data(exec, dx, dy, w);
+    watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
 // The second product that reads dy (tokens, out), and the first that reads x (tokens, in): measures both.
@@ -138,7 +140,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
     const Tensor w = watch->weight.value;
     GradientKind kind;
     int layer;
-    meter->place.ops->linear_backward_weight(exec, dw, dy, x, accumulate);
+    watch->real->linear_backward_weight(exec, dw, dy, x, accumulate);
     if (!find_product(watch->model, watch->weight, &kind, &layer) || w.rows != dy.cols || w.cols != x.cols)
         fatal(EXIT_DEVICE, "a weight's gradient is not made right behind its input's: this program no longer fits the "
                            "model's text");
@@ -163,14 +165,34 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (w.rows > size->rows) size->rows = w.rows;
 }
 
+// A workspace for operations on rows as wide as the vocabulary, which training quantises nowhere but in the loss.
+static bool widen_workspace(Watch *watch, Model *m, Error *err) {
+    Config *wide = (Config *)xmalloc(sizeof *wide);
+    WorkspacePart parts[MAX_WORKSPACE_PARTS];
+    size_t bytes = 0;
+    *wide = m->config;
+    if (wide->shape.ffn < wide->shape.vocab_padded) wide->shape.ffn = wide->shape.vocab_padded;
+    const DeviceKind device = strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    const int count = ops_workspace_parts(wide, device, parts, MAX_WORKSPACE_PARTS);
+    free(wide);
+    for (int i = 0; i < count; i++) bytes += parts[i].bytes;
+    if (bytes <= m->exec.workspace_bytes) return true;
+    watch->workspace = m->ops->allocate(&m->exec, bytes, err);
+    if (!watch->workspace) return false;
+    m->exec.workspace = watch->workspace;
+    m->exec.workspace_bytes = bytes;
+    return true;
+}
+
 static bool watch_open(Watch *watch, Model *m, Error *err) {
     static const TensorId of_blocks[] = {QKVW, PROJW, FCW, FCPROJW};
     MeterSize size = {0, 0, 0, 0};
     for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
         larger_size(&size, config_micro_tokens(&m->config), weight(m, of_blocks[i], 0).value);
     larger_size(&size, m->arena.layout[LOGITS][VALUE].rows, weight(m, WTE, 0).value);
-    if (!meter_open(&watch->meter, &m->exec, m->ops, &size, err)) return false;
     watch->model = m;
+    watch->real = m->ops;
+    if (!widen_workspace(watch, m, err) || !meter_open(&watch->meter, &m->exec, m->ops, &size, err)) return false;
     watch->table.layers = m->config.shape.layers;
     watch->table.rows =
         (GradientRow *)xcalloc((size_t)GRADIENT_KINDS * (size_t)watch->table.layers, sizeof *watch->table.rows);
@@ -184,8 +206,9 @@ static bool watch_open(Watch *watch, Model *m, Error *err) {
 
 static void watch_close(Watch *watch, Model *m) {
     if (!watch->model) return;
-    m->ops = m->exec.ops = watch->meter.place.ops;
+    m->ops = m->exec.ops = watch->real;
     meter_close(&watch->meter);
+    if (watch->workspace) m->ops->release(&m->exec, watch->workspace);
     free(watch->table.rows);
 }
 
