@@ -30,9 +30,8 @@ static inline GradientRow *gradient_row(const GradientTable *t, GradientKind kin
 static const char legend[] =
     "flushed: share of the non-zero values whose code is 0, and their share of the sum of squares\n"
     "subnormal: share of the non-zero values with such codes\n"
-    "data, dw: the product p, dy W or dy^T X, of dy as its codes have it, against e, that of dy itself: error |p - e| "
-    "/ "
-    "|e|,\n  bias <p, e> / <e, e> - 1\n"
+    "data, dw: p = dy W or dy^T X, of dy as its codes have it, against e, that of dy itself\n"
+    "          error |p - e| / |e|, bias <p, e> / <e, e> - 1\n"
     "worst row: largest error of a row of dw; small rows, under 1e-3 of the largest norm, are left out\n"
     "scales: FP32, of the tensor or of q, k and v by themselves (part); a power of two, per 128 tokens or per token\n";
 
