@@ -28,7 +28,7 @@ cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build}
 out=runs/stability dry_run='' globs=()
 
-stop() { echo "error: $1" >&2; exit 1; }
+. scripts/work.sh
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -43,19 +43,11 @@ while [ $# -gt 0 ]; do
 done
 case ${#globs[@]} in 0 | 2) ;; *) stop "token files: name TRAIN_GLOB and VAL_GLOB, or neither" ;; esac
 
-for glob in "${globs[@]}"; do
-    [ -n "$dry_run" ] || compgen -G "$glob" >/dev/null || stop "no file matches $glob: make token files with data/prepare.py, or correct the pattern"
-done
+check_token_files "${globs[@]}"
 
 # --- settings -----------------------------------------------------------------------------------------------------
 
-. scripts/gpu.sh
-trainer=$bin/train_gpt2_fp8_cpu gpus=()
-if has_fp8_gpu && [ -x "$bin/train_gpt2_fp8" ]; then
-    trainer=$bin/train_gpt2_fp8
-    mapfile -t gpus < <(list_gpus)
-fi
-
+find_trainer
 # The flags are words.
 if [ ${#globs[@]} -eq 2 ]; then
     train_files=${globs[0]} val_files=${globs[1]} steps=${STEPS:-1600}
@@ -69,11 +61,8 @@ fi
 read -r -a recipes <<<"${RECIPES:-bf16 fp8-linear coat}"
 read -r -a rates <<<"${RATES:-5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2}"
 read -r -a seeds <<<"${SEEDS:-1 2 3}"
-directions=${DIRECTIONS:-8} curves=${CURVES:-2} points=${POINTS:-21} jobs=${JOBS:-${#gpus[@]}}
-[ "$jobs" != 0 ] || jobs=1
-for setting in "STEPS $steps" "DIRECTIONS $directions" "CURVES $curves" "POINTS $points" "JOBS $jobs"; do
-    case ${setting#* } in '' | *[!0-9]*) stop "${setting% *}: not a number: ${setting#* }" ;; esac
-done
+directions=${DIRECTIONS:-8} curves=${CURVES:-2} points=${POINTS:-21}
+check_numbers "STEPS $steps" "DIRECTIONS $directions" "CURVES $curves" "POINTS $points" "JOBS $jobs"
 [ "$steps" -gt 0 ] || stop "STEPS: at least 1"
 if [ $((points % 2)) -eq 0 ] || [ "$points" -lt 3 ]; then stop "POINTS: an odd number from 3 on, so that 0 is one of them"; fi
 read -r -a training <<<"${TRAINING:---schedule cosine --warmup $((steps / 10)) --lr-final 0.1 --beta2 0.95 --weight-decay 0.1}"
@@ -81,93 +70,7 @@ read -r -a training <<<"${TRAINING:---schedule cosine --warmup $((steps / 10)) -
 # RECIPE[,FLAG=VALUE...]
 recipe_flags() { echo "--recipe ${1//,/ --}"; }
 
-for program in "$trainer" "$build/perturb_weights" "$build/prepare_bytes"; do
-    [ -n "$dry_run" ] || [ -x "$program" ] || stop "$program is not built: make ${program#./}"
-done
-
-# --- work ---------------------------------------------------------------------------------------------------------
-
-# What an earlier start trained with other settings is no part of this study; other recipes, rates and seeds are.
-check_settings() {
-    local now
-    now="MODEL=${model[*]}
-BATCH=${batch[*]}
-TRAINING=${training[*]}
-STEPS=$steps
-TRAIN=$train_files
-VAL=$val_files"
-    mkdir -p "$out/runs"
-    [ -e "$out/settings" ] || echo "$now" >"$out/settings"
-    diff "$out/settings" - <<<"$now" >&2 || stop "$out holds a study with other settings (<: its, >: these); choose another --out"
-}
-
-# A trapped signal ends a wait, but not what is waited for.
-await() { # PROCESS: its exit status
-    local status=0
-    wait "$1" || status=$?
-    while kill -0 "$1" 2>/dev/null; do
-        status=0
-        wait "$1" || status=$?
-    done
-    return $status
-}
-
-stopped='' child=''
-# run LOG COMMAND...: its exit status. In a dry run, prints the command. A signal to the study reaches what it runs.
-run() {
-    local log=$1 status=0
-    shift
-    if [ -n "$dry_run" ]; then
-        printf '%q ' "$@"
-        echo
-        return
-    fi
-    "$@" >"$log" 2>&1 </dev/null &
-    child=$!
-    await "$child" || status=$?
-    child=''
-    return $status
-}
-
-failure() { # WHAT STATUS LOG: told, and the others go on
-    [ -n "$stopped" ] || echo "failed: $1, status $2: $(grep -m 1 '^error: ' "$3" || tail -n 1 "$3") (see $3)" >&2
-    return 1
-}
-
-# Each item is given to FUNCTION, by as many processes as JOBS says; with several GPUs, each on one of them.
-work_through() { # FUNCTION ITEM...
-    local function=$1 i
-    shift
-    if [ -n "$dry_run" ]; then
-        for i in "$@"; do
-            # shellcheck disable=SC2086 # an item's words are the function's arguments
-            "$function" $i
-        done
-        return
-    fi
-    workers=()
-    for ((i = 0; i < jobs; i++)); do
-        work_on "$i" "$function" "$@" &
-        workers+=($!)
-    done
-    for i in "${workers[@]}"; do await "$i" || failed=yes; done
-    workers=()
-    [ -z "$stopped" ] || { echo "stopped; the same command goes on from here" >&2; exit 1; }
-}
-work_on() { # NUMBER FUNCTION ITEM...
-    local function=$2 item bad='' number=0
-    worker=$1
-    [ ${#gpus[@]} -lt 2 ] || export CUDA_VISIBLE_DEVICES=${gpus[$1 % ${#gpus[@]}]}
-    trap '' INT HUP # the study hands them on as TERM, once
-    trap 'stopped=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM
-    for item in "${@:3}"; do
-        number=$((number + 1))
-        if [ -n "$stopped" ] || ! mkdir "$work/$function-$number" 2>/dev/null; then continue; fi # another's
-        # shellcheck disable=SC2086 # words
-        "$function" $item || bad=yes
-    done
-    [ -z "$bad" ]
-}
+check_built "$trainer" "$build/perturb_weights" "$build/prepare_bytes"
 
 # --- losses -------------------------------------------------------------------------------------------------------
 
@@ -286,25 +189,15 @@ write_page() {
     fi
 }
 
-failed='' workers=()
-if [ -z "$dry_run" ]; then
-    check_settings
-    exec 9>"$out/.lock" # what the study runs holds it too
-    flock -n 9 || stop "another study is at work in $out"
-    rm -rf "$out"/.work-*
-    work=$(mktemp -d "$out/.work-XXXXXX")
-    trap 'rm -rf "$work"' EXIT
-    # shellcheck disable=SC2086 # no child, no word
-    trap 'stopped=yes; kill -TERM "${workers[@]}" $child 2>/dev/null || true' TERM INT HUP
-else
-    work=$out/.work
-fi
-
-text=(--headers)
-[ -z "${TEXT:-}" ] || text=("$TEXT")
-if [ ${#globs[@]} -eq 0 ] && [ ! -e "$out/text_val.bin" ]; then
-    run "$out/text.log" "$build/prepare_bytes" "${text[@]}" --out "$out/text" || stop "text: $(tail -n 1 "$out/text.log")"
-fi
+# Other recipes, rates and seeds belong to the same study.
+[ -n "$dry_run" ] || check_settings "$out" "MODEL=${model[*]}
+BATCH=${batch[*]}
+TRAINING=${training[*]}
+STEPS=$steps
+TRAIN=$train_files
+VAL=$val_files"
+begin_work
+[ ${#globs[@]} -eq 2 ] || prepare_text
 
 runs=()
 for seed in "${seeds[@]}"; do
