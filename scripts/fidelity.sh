@@ -1,0 +1,267 @@
+#!/usr/bin/env bash
+# Whether a recipe learns as well as BF16. Trains every recipe with the same seeds and data, each run on one GPU, all GPUs
+# of the machine at a time. Writes one page, OUT/fidelity.md, and a picture per setting: the final validation loss, its
+# mean difference from BF16 with the standard error, and the difference by eighths of the run (mean training loss of each
+# eighth of the steps), in which one seed shows a drift long before the end does.
+#
+#   scripts/fidelity.sh [--dry-run] [--out runs/fidelity] [--page-only] [TRAIN_GLOB VAL_GLOB [SETTING...]]
+#
+# SETTING: see the table below; 262k where none is named. Without token files a small model of bytes is trained on this
+# machine's headers, in the setting `bytes`. --page-only trains nothing and makes the page of what OUT holds.
+#
+# A finished run is not done again, one that was stopped goes on from its last checkpoint: start the same command again,
+# or one with more seeds, recipes or settings. OUT can be copied to another machine and continued there; the page needs
+# no more of a run than its `result`. A run that diverges (exit code 4) is a result. Any other failure is told, the
+# others go on, and the script ends with 1.
+# expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M; on two cores 1 minute for one of bytes.
+#
+# Settings come from the environment:
+#   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8
+#   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
+#                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
+#   STEPS=N                 instead of the setting's
+#   MODEL="--layers 6 ..."  instead of the setting's flags: of the model; BATCH="--seq-len N --micro-batch N ..." of the
+#                           batch; TRAINING="--schedule ..." of the optimizer and its rate
+#   SAVES=4                 checkpoints per run, for one that is stopped; they are removed when it has ended
+#   JOBS=N                  runs at the same time (default: one per GPU; 1 on a CPU)
+#   TEXT=FOLDER             what the model of bytes reads
+#   BIN=. BUILD=build       where the programs are
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${BIN:-.} build=${BUILD:-build}
+out=runs/fidelity dry_run='' page_only='' words=() arguments=("$@")
+
+. scripts/work.sh
+
+# SETTING MODEL TOKENS_PER_STEP STEPS MICRO_BATCH RATE WARMUP LAST_RATE DESCRIPTION; the last rate is a share of the rate.
+settings_table() {
+    cat <<'TABLE'
+65k     gpt2     65536  1526  64  6e-4  100  0.1  124M, 65,536 tokens per step, as docs/loss.md compares
+262k    gpt2     262144  400  64  3e-4   80  0    124M, 262,144 tokens per step, calm: BF16 should scatter by at most 0.3 %
+524k    gpt2     524288  600  64  3e-4  120  0    124M, 524,288 tokens per step
+stress  gpt2     262144  400  64  6e-4   40  0    124M, 262,144 tokens per step, a high rate: single runs scatter by 1 %
+1558M   gpt2-xl  131072  240  16  1e-4   48  0    1558M, 131,072 tokens per step
+bytes   bytes    1024    400   8  2e-3   40  0    a model of bytes with 4 layers of 128 channels, 1,024 tokens per step
+TABLE
+}
+setting_names() { settings_table | awk '{ printf "%s%s", NR > 1 ? ", " : "", $1 }'; }
+
+help() {
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+    echo "Settings: model, tokens per step, steps, micro-batch, rate, warm-up, last rate, description"
+    settings_table
+}
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --dry-run) dry_run=yes ;;
+    --page-only) page_only=yes ;;
+    --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
+    --out=*) out=${1#--out=} ;;
+    -h | --help) help; exit ;;
+    --*) stop "$1: not one of --dry-run, --out, --page-only, --help" ;;
+    *) words+=("$1") ;;
+    esac
+    shift
+done
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+value_of() { # FLAG WORDS...: the last value of a flag
+    local flag=$1 value=''
+    shift
+    while [ $# -gt 0 ]; do
+        [ "$1" != "$flag" ] || value=${2:-}
+        shift
+    done
+    echo "$value"
+}
+
+# A setting's flags as words, and what is computed with.
+load_setting() { # SETTING
+    local row name rate warmup final
+    row=$(settings_table | awk -v name="$1" '$1 == name')
+    [ -n "$row" ] || stop "$1: not one of the settings $(setting_names)"
+    read -r _ name batch_tokens steps micro_batch rate warmup final about <<<"$row"
+    length=1024 val_tokens=2097152 model_flags="--model $name" tokenizer=''
+    [ "$1" != bytes ] || { length=128 val_tokens=40960 model_flags="--layers 4 --heads 4 --channels 128" tokenizer=" --tokenizer bytes"; }
+    read -r -a model <<<"${MODEL:-$model_flags}$tokenizer"
+    read -r -a batch <<<"${BATCH:---seq-len $length --micro-batch $micro_batch --batch-tokens $batch_tokens}"
+    read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1}"
+    steps=${STEPS:-$steps}
+    length=$(value_of --seq-len "${batch[@]}") micro_batch=$(value_of --micro-batch "${batch[@]}")
+    check_numbers "STEPS $steps" "--seq-len ${length:-missing}" "--micro-batch ${micro_batch:-missing}"
+    [ "$steps" -ge 8 ] || stop "STEPS: at least 8, one for each eighth of the run"
+}
+
+check_seeds() { # SETTING
+    local seed cut
+    load_setting "$1"
+    for seed in "${seeds[@]}"; do
+        [[ $seed =~ ^[0-9]+(@[1-9][0-9]*)?$ ]] || stop "SEEDS: $seed: a number, with @MICRO_BATCH behind it or nothing"
+        cut=${seed#*@}
+        [[ $seed != *@* || $((micro_batch % cut)) -eq 0 ]] || stop "SEEDS: $seed: the micro-batch has to divide $micro_batch, that of the setting $1"
+    done
+}
+
+# RECIPE[,FLAG=VALUE...]; the masters take 4 bytes per parameter, weight included, in all of them.
+recipe_flags() { echo "--recipe ${1%%,*} --master split16$([[ $1 != *,* ]] || echo ",${1#*,}" | sed 's/,/ --/g')"; }
+
+read -r -a recipes <<<"${RECIPES:-bf16 coat}"
+read -r -a seeds <<<"${SEEDS:-1 2 3}"
+baseline=${recipes[0]} saves=${SAVES:-4}
+settings=("${words[@]:2}")
+train_files=${words[0]:-$out/text_train.bin} val_files=${words[1]:-$out/text_val.bin}
+find_trainer
+[ ${#words[@]} -ne 1 ] || stop "token files: name TRAIN_GLOB and VAL_GLOB, or neither"
+[ ${#words[@]} -eq 0 ] || check_token_files "$train_files" "$val_files"
+[ ${#words[@]} -ne 0 ] || settings=(bytes)
+[ ${#settings[@]} -ne 0 ] || settings=(262k)
+check_numbers "SAVES $saves" "JOBS $jobs"
+for recipe in "${recipes[@]}"; do
+    [[ $recipe =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "RECIPES: $recipe: a recipe is RECIPE or RECIPE,FLAG=VALUE,..."
+done
+for setting in "${settings[@]}"; do check_seeds "$setting"; done
+check_built "$trainer" "$build/prepare_bytes"
+
+bytes_of() { # GLOB
+    compgen -G "$1" | while read -r file; do wc -c <"$file"; done | awk '{ bytes += $1 } END { printf "%.0f", bytes }' || true
+}
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+# All runs of a setting are validated on the same tokens, which its own micro-batches and smaller ones fill.
+val_batches() { # MICRO_BATCH
+    local tokens available files batches
+    files=$(compgen -G "$val_files" | wc -l)
+    available=$(($(bytes_of "$val_files") / 2 - files * (512 + length)))
+    tokens=$((files > 0 && available < val_tokens ? available : val_tokens))
+    batches=$((tokens / (micro_batch * length))) # of the setting's micro-batch
+    echo $((batches > 0 ? batches * (micro_batch / $1) : 1))
+}
+
+val_loss() { # LOG
+    sed -n "s/^{\"step\":$steps,\"val_loss\":\([^,}]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1
+}
+
+# One run. Its folder's `result` is written when it is finished (scripts/fidelity_result.awk says what is in it).
+train() { # SETTING RECIPE SEED[@MICRO_BATCH]
+    local folder=$out/$1/$2/$3 status=0 cut
+    [ ! -s "$folder/result" ] || return 0
+    load_setting "$1"
+    cut=$micro_batch
+    [[ $3 != *@* ]] || cut=${3#*@}
+    [ -n "$dry_run" ] || { mkdir -p "$folder" && echo "training $1: $2, seed $3" >&2; }
+    if [ -z "$(val_loss "$folder/log.jsonl")" ]; then
+        # shellcheck disable=SC2046 # words
+        run "$folder/output.txt" "$trainer" "${model[@]}" $(recipe_flags "$2") "${batch[@]}" --micro-batch "$cut" "${training[@]}" \
+            --train "$train_files" --val "$val_files" --steps "$steps" --seed "${3%@*}" --val-every 0 --val-batches "$(val_batches "$cut")" \
+            --sample-tokens 0 --health-every 0 --quiet --save-every $((steps / (saves + 1) + 1)) --keep 1 --out "$folder" --resume || status=$?
+    fi
+    [ -z "$dry_run" ] || return 0
+    if [ $status -ne 4 ] && [ -z "$(val_loss "$folder/log.jsonl")" ]; then
+        failure "$1, $2, seed $3" $status "$folder/output.txt" || return
+    fi
+    awk -v run="$1 $2 $3" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part"
+    mv "$folder/result.part" "$folder/result"
+    rm -rf "$folder"/step-* "$folder"/events.*
+}
+
+# The baseline and a recipe of the same seed stand side by side, so that two GPUs have a pair.
+list_runs() {
+    local setting seed recipe
+    for setting in "${settings[@]}"; do
+        load_setting "$setting"
+        for seed in "${seeds[@]}"; do
+            for recipe in "${recipes[@]}"; do echo "$setting $recipe ${seed%@"$micro_batch"}"; done
+        done
+    done | awk '!listed[$0]++'
+}
+
+check_setting() { # SETTING: that what OUT holds of it was trained in the same way
+    load_setting "$1"
+    check_settings "$out/$1" "MODEL=${model[*]}
+BATCH=${batch[*]}
+TRAINING=${training[*]}
+STEPS=$steps
+TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
+VAL=${val_files##*/}, $(bytes_of "$val_files") bytes"
+}
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+# Paths by their last part, where they do not begin at the repository.
+shown() { # WORD
+    local word=$1
+    [[ $word != /* ]] || word=${word##*/}
+    if [[ $word =~ ^[A-Za-z0-9_./=,@:+-]+$ ]]; then printf '%s' "$word"; else printf "'%s'" "$word"; fi
+}
+command_line() {
+    local name word
+    for name in RECIPES SEEDS STEPS MODEL BATCH TRAINING TEXT; do
+        [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
+    done
+    printf 'scripts/fidelity.sh'
+    for word in "${arguments[@]}"; do printf ' %s' "$(shown "$word")"; done
+    echo
+}
+
+# The settings that OUT holds, and a setting's recipes: the baseline first, then as RECIPES has them, then the others.
+settings_there() {
+    local setting
+    settings_table | while read -r setting _; do [ ! -e "$out/$setting/settings" ] || echo "$setting"; done
+}
+recipes_there() { # SETTING
+    local recipe
+    { printf '%s\n' "${recipes[@]}"; ls "$out/$1"; } | awk '!listed[$0]++' | while read -r recipe; do [ ! -d "$out/$1/$recipe" ] || echo "$recipe"; done
+}
+
+collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished" of what has none
+    local recipe seed
+    for recipe in $(recipes_there "$1"); do
+        for seed in $(cd "$out/$1/$recipe" && printf '%s\n' * | sort -V); do
+            cat "$out/$1/$recipe/$seed/result" 2>/dev/null || echo "$1 $recipe $seed unfinished"
+        done
+    done
+}
+
+setting_section() { # SETTING
+    local about
+    about=$(settings_table | awk -v name="$1" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
+    printf '## %s\n%s.\n\n' "$1" "${about^}"
+    awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
+        END { printf "`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
+    awk -v baseline="$baseline" -f scripts/fidelity_pairs.awk -f scripts/fidelity_tables.awk "$work/$1"
+}
+
+write_page() {
+    local setting
+    for setting in $(settings_there); do collect_results "$setting" >"$work/$setting"; done
+    {
+        echo "# Recipes against $baseline"
+        date -u +%Y-%m-%d
+        for setting in $(settings_there); do echo; setting_section "$setting"; done
+    } >"$work/fidelity.md"
+    mv "$work/fidelity.md" "$out/fidelity.md"
+    echo "written: $out/fidelity.md"
+}
+
+machine=CPU version=$(git describe --always --dirty 2>/dev/null || "$trainer" --version | tr ' ' '-')
+[ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
+
+if [ -n "$page_only" ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    write_page
+    exit
+fi
+begin_work
+if [ ${#words[@]} -eq 0 ]; then prepare_text; fi
+if [ -z "$dry_run" ]; then
+    for setting in "${settings[@]}"; do check_setting "$setting"; done
+fi
+mapfile -t runs < <(list_runs)
+work_through train "${runs[@]}"
+[ -z "$dry_run" ] || exit 0
+write_page || failed=yes
+[ -z "$failed" ]

@@ -1,0 +1,43 @@
+# Reads the results of one setting (fidelity_result.awk says what is in them) and compares each run with the baseline's
+# of the same seed, for fidelity_tables.awk and fidelity_picture.awk, which are given behind this file.
+#
+#   loss[RECIPE, SEED, K]         validation loss (K = 0) and mean training losses of the eighths (K = 1 ... 8)
+#   difference[RECIPE, SEED, K]   of them from the baseline's, in percent; runs of the baseline itself that have other
+#                                 micro-batches are compared with the one that has the setting's
+# Of what a run does not have there is no entry. recipe_of[1 ... recipes], seed_of[RECIPE, 1 ... runs[RECIPE]].
+
+$4 == "unfinished" { unfinished = unfinished (unfinished ? ", " : "") $2 " " $3; next }
+{
+    if (!($2 in runs)) recipe_of[++recipes] = $2
+    seed_of[$2, ++runs[$2]] = $3
+    if ($4 == "diverged") diverged[$2, $3]
+    steps = $5
+    norm[$2, $3] = $8
+    if ($4 == "done") loss[$2, $3, 0] = $6
+    for (k = 1; k <= 8; k++) if ($(8 + k) != "-") loss[$2, $3, k] = $(8 + k)
+    if (!($17 in seen_machine)) { seen_machine[$17]; machines = machines (machines ? ", " : "") $17 }
+}
+
+function compare(    i, j, k, recipe, seed, other) {
+    for (i = 1; i <= recipes; i++) {
+        recipe = recipe_of[i]
+        for (j = 1; j <= runs[recipe]; j++) {
+            seed = other = seed_of[recipe, j]
+            if (recipe == baseline && !sub(/@.*/, "", other)) continue
+            for (k = 0; k <= 8; k++)
+                if ((recipe, seed, k) in loss && (baseline, other, k) in loss)
+                    difference[recipe, seed, k] = 100 * (loss[recipe, seed, k] / loss[baseline, other, k] - 1)
+        }
+    }
+}
+
+# Number, mean and standard deviation of a recipe's runs: `count`, `mean`, `deviation`.
+function statistics(values, recipe, k,    j, x, sum, squares) {
+    count = sum = squares = mean = deviation = 0
+    for (j = 1; j <= runs[recipe]; j++)
+        if ((recipe, seed_of[recipe, j], k) in values) { sum += values[recipe, seed_of[recipe, j], k]; count++ }
+    if (count) mean = sum / count
+    for (j = 1; j <= runs[recipe]; j++)
+        if ((recipe, seed_of[recipe, j], k) in values) { x = values[recipe, seed_of[recipe, j], k] - mean; squares += x * x }
+    if (count > 1) deviation = sqrt(squares / (count - 1))
+}
