@@ -44,7 +44,7 @@ stress  gpt2     262144  400  64  6e-4   40  0    124M, 262,144 tokens per step,
 bytes   bytes    1024    400   8  2e-3   40  0    a model of bytes with 4 layers of 128 channels, 1,024 tokens per step
 TABLE
 }
-setting_names() { settings_table | awk '{ printf "%s%s", NR > 1 ? ", " : "", $1 }'; }
+setting_names() { settings_table | awk '{ printf "%s%s", (NR > 1 ? ", " : ""), $1 }'; }
 
 help() {
     sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
@@ -88,7 +88,8 @@ load_setting() { # SETTING
     read -r -a model <<<"${MODEL:-$model_flags}$tokenizer"
     read -r -a batch <<<"${BATCH:---seq-len $length --micro-batch $micro_batch --batch-tokens $batch_tokens}"
     read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1}"
-    steps=${STEPS:-$steps}
+    train_files=${words[0]:-} val_files=${words[1]:-} steps=${STEPS:-$steps}
+    [ "$1" != bytes ] || { train_files=$out/text_train.bin val_files=$out/text_val.bin; }
     length=$(value_of --seq-len "${batch[@]}") micro_batch=$(value_of --micro-batch "${batch[@]}")
     check_numbers "STEPS $steps" "--seq-len ${length:-missing}" "--micro-batch ${micro_batch:-missing}"
     [ "$steps" -ge 8 ] || stop "STEPS: at least 8, one for each eighth of the run"
@@ -110,19 +111,32 @@ recipe_flags() { echo "--recipe ${1%%,*} --master split16$([[ $1 != *,* ]] || ec
 read -r -a recipes <<<"${RECIPES:-bf16 coat}"
 read -r -a seeds <<<"${SEEDS:-1 2 3}"
 baseline=${recipes[0]} saves=${SAVES:-4}
-settings=("${words[@]:2}")
-train_files=${words[0]:-$out/text_train.bin} val_files=${words[1]:-$out/text_val.bin}
 find_trainer
-[ ${#words[@]} -ne 1 ] || stop "token files: name TRAIN_GLOB and VAL_GLOB, or neither"
-[ ${#words[@]} -eq 0 ] || check_token_files "$train_files" "$val_files"
-[ ${#words[@]} -ne 0 ] || settings=(bytes)
-[ ${#settings[@]} -ne 0 ] || settings=(262k)
-check_numbers "SAVES $saves" "JOBS $jobs"
-for recipe in "${recipes[@]}"; do
-    [[ $recipe =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "RECIPES: $recipe: a recipe is RECIPE or RECIPE,FLAG=VALUE,..."
-done
-for setting in "${settings[@]}"; do check_seeds "$setting"; done
-check_built "$trainer" "$build/prepare_bytes"
+
+# What is asked for can be done; nothing has been written yet.
+check_arguments() {
+    local recipe setting
+    settings=("${words[@]:2}")
+    [ ${#words[@]} -ne 1 ] || stop "token files: name TRAIN_GLOB and VAL_GLOB, or neither"
+    [ ${#words[@]} -eq 0 ] || check_token_files "${words[@]:0:2}"
+    [ ${#words[@]} -ne 0 ] || settings=(bytes)
+    [ ${#settings[@]} -ne 0 ] || settings=(262k)
+    check_numbers "SAVES $saves" "JOBS $jobs"
+    for recipe in "${recipes[@]}"; do
+        [[ $recipe =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "RECIPES: $recipe: not RECIPE or RECIPE,FLAG=VALUE,..."
+    done
+    for setting in "${settings[@]}"; do
+        check_seeds "$setting"
+        if [ "$setting" = bytes ]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
+    done
+    check_built "$trainer"
+}
+needs_gpu() { # SETTING
+    [ ${#gpus[@]} -eq 0 ] || return 0
+    trainer=$bin/train_gpt2_fp8
+    check_built "$trainer"
+    [ -n "$dry_run" ] || stop "$1: needs a GPU for FP8, compute capability 8.9 or later; without token files a model of bytes is trained on the CPU"
+}
 
 bytes_of() { # GLOB
     compgen -G "$1" | while read -r file; do wc -c <"$file"; done | awk '{ bytes += $1 } END { printf "%.0f", bytes }' || true
@@ -133,7 +147,7 @@ bytes_of() { # GLOB
 # All runs of a setting are validated on the same tokens, which its own micro-batches and smaller ones fill.
 val_batches() { # MICRO_BATCH
     local tokens available files batches
-    files=$(compgen -G "$val_files" | wc -l)
+    files=$(compgen -G "$val_files" | wc -l || true)
     available=$(($(bytes_of "$val_files") / 2 - files * (512 + length)))
     tokens=$((files > 0 && available < val_tokens ? available : val_tokens))
     batches=$((tokens / (micro_batch * length))) # of the setting's micro-batch
@@ -150,11 +164,11 @@ train() { # SETTING RECIPE SEED[@MICRO_BATCH]
     [ ! -s "$folder/result" ] || return 0
     load_setting "$1"
     cut=$micro_batch
-    [[ $3 != *@* ]] || cut=${3#*@}
+    [[ $3 != *@* ]] || { cut=${3#*@} && batch+=(--micro-batch "$cut"); }
     [ -n "$dry_run" ] || { mkdir -p "$folder" && echo "training $1: $2, seed $3" >&2; }
     if [ -z "$(val_loss "$folder/log.jsonl")" ]; then
         # shellcheck disable=SC2046 # words
-        run "$folder/output.txt" "$trainer" "${model[@]}" $(recipe_flags "$2") "${batch[@]}" --micro-batch "$cut" "${training[@]}" \
+        run "$folder/output.txt" "$trainer" "${model[@]}" $(recipe_flags "$2") "${batch[@]}" "${training[@]}" \
             --train "$train_files" --val "$val_files" --steps "$steps" --seed "${3%@*}" --val-every 0 --val-batches "$(val_batches "$cut")" \
             --sample-tokens 0 --health-every 0 --quiet --save-every $((steps / (saves + 1) + 1)) --keep 1 --out "$folder" --resume || status=$?
     fi
@@ -225,43 +239,64 @@ collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished"
     done
 }
 
-setting_section() { # SETTING
-    local about
-    about=$(settings_table | awk -v name="$1" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
-    printf '## %s\n%s.\n\n' "$1" "${about^}"
-    awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
-        END { printf "`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
-    awk -v baseline="$baseline" -f scripts/fidelity_pairs.awk -f scripts/fidelity_tables.awk "$work/$1"
+page_head() { # RESULTS...
+    echo "# Recipes against $baseline"
+    echo "$(date -u +%Y-%m-%d), on $(list_of 17 "$@"); version $(list_of 18 "$@")."
+    [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
+    echo
+    echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
+}
+list_of() { # FIELD RESULTS...: what there is in it
+    awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}" | tr _ ' '
 }
 
+setting_section() { # SETTING RESULTS
+    local about
+    about=$(settings_table | awk -v name="$1" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
+    printf '\n## %s\n%s.\n\n' "$1" "${about^}"
+    awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
+        END { printf "`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
+    awk -v baseline="$baseline" -v title="$1: $about" -f scripts/fidelity_pairs.awk -f scripts/fidelity_picture.awk "$2" >"$out/$1.svg"
+    awk -v baseline="$baseline" -v picture="$1.svg" -f scripts/fidelity_pairs.awk -f scripts/fidelity_tables.awk "$2"
+}
+
+# Of everything that OUT holds.
 write_page() {
-    local setting
-    for setting in $(settings_there); do collect_results "$setting" >"$work/$setting"; done
+    local setting results=()
+    for setting in $(settings_there); do
+        results+=("$work/$setting.results")
+        collect_results "$setting" >"$work/$setting.results"
+    done
+    [ ${#results[@]} -gt 0 ] || stop "$out holds no runs"
     {
-        echo "# Recipes against $baseline"
-        date -u +%Y-%m-%d
-        for setting in $(settings_there); do echo; setting_section "$setting"; done
-    } >"$work/fidelity.md"
-    mv "$work/fidelity.md" "$out/fidelity.md"
+        page_head "${results[@]}"
+        for setting in $(settings_there); do setting_section "$setting" "$work/$setting.results"; done
+    } >"$work/page"
+    mv "$work/page" "$out/fidelity.md"
     echo "written: $out/fidelity.md"
 }
 
-machine=CPU version=$(git describe --always --dirty 2>/dev/null || "$trainer" --version | tr ' ' '-')
-[ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
+# --- the study ----------------------------------------------------------------------------------------------------
 
 if [ -n "$page_only" ]; then
-    work=$(mktemp -d)
+    [ -d "$out" ] || stop "$out: no such folder"
+    work=$(mktemp -d "$out/.page-XXXXXX") # a study may be at work
     trap 'rm -rf "$work"' EXIT
     write_page
     exit
 fi
+
+check_arguments
+machine=CPU version=$(git describe --always --dirty 2>/dev/null || "$trainer" --version | tr ' ' '-')
+[ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
 begin_work
-if [ ${#words[@]} -eq 0 ]; then prepare_text; fi
+case " ${settings[*]} " in *" bytes "*) prepare_text ;; esac
 if [ -z "$dry_run" ]; then
     for setting in "${settings[@]}"; do check_setting "$setting"; done
+    grep -qxF "$(command_line)" "$out/commands" 2>/dev/null || command_line >>"$out/commands"
 fi
 mapfile -t runs < <(list_runs)
 work_through train "${runs[@]}"
 [ -z "$dry_run" ] || exit 0
-write_page || failed=yes
+write_page
 [ -z "$failed" ]

@@ -1,18 +1,21 @@
 # The tables of a setting for scripts/fidelity.sh, in Markdown.
 #
-#   awk -v baseline=RECIPE -f fidelity_pairs.awk -f fidelity_tables.awk RESULTS
+#   awk -v baseline=RECIPE -v picture=FILE -f fidelity_pairs.awk -f fidelity_tables.awk RESULTS
 
-function percent(x) { return sprintf("%+.2f", x) }
+function percent(x) { return sprintf("%+.2f", x * x < 0.005 * 0.005 ? 0 : x) }
+function at_most(x) { return x < 0 ? -x : x }
 
-function mean_difference(recipe) { # "+0.22 ± 0.10 %"
+# "+0.22 ± 0.10 %": mean and standard error over the pairs.
+function mean_difference(recipe) {
     statistics(difference, recipe, 0)
-    if (!count) return ""
+    if (!count) return "–"
     return percent(mean) (count > 1 ? sprintf(" ± %.2f", deviation / sqrt(count)) : "") " %"
 }
 
-function recipe_row(recipe,    k, line) {
+function recipe_row(recipe,    j, k, lost, line) {
+    for (j = 1; j <= runs[recipe]; j++) lost += (recipe, seed_of[recipe, j]) in diverged
     statistics(loss, recipe, 0)
-    line = "| " recipe " | " runs[recipe] " | " (count ? sprintf("%.4f", mean) : "–") " | "
+    line = "| " recipe " | " runs[recipe] (lost ? ", " lost " diverged" : "") " | " (count ? sprintf("%.4f", mean) : "–") " | "
     line = line (recipe == baseline ? "" : mean_difference(recipe)) " |"
     for (k = 1; k <= 8; k++) {
         if (recipe == baseline) statistics(loss, recipe, k)
@@ -22,9 +25,77 @@ function recipe_row(recipe,    k, line) {
     print line
 }
 
+function verdict(recipe,    k, worst, where, end) {
+    for (k = 1; k <= 8; k++) {
+        statistics(difference, recipe, k)
+        if (count && at_most(mean) >= worst + 0) { worst = at_most(mean); where = k }
+    }
+    end = mean_difference(recipe)
+    if (where)
+        printf "- **%s**: at the end %s (%d %s); largest mean |difference| of an eighth %.2f %% (%d/8)\n", recipe, end, count, count == 1 ? "pair" : "pairs", worst, where
+}
+
+# How far the baseline's runs of one seed lie apart whose micro-batches are cut in other ways.
+function scatter(    j, k, n, seed, key, low, high, sum, ways, worst) {
+    for (j = 1; j <= runs[baseline]; j++) {
+        key = seed = seed_of[baseline, j]
+        sub(/@.*/, "", seed)
+        if (!((baseline, key, 0) in loss)) continue
+        k = loss[baseline, key, 0]
+        if (!(seed in n)) { order[++order_count] = seed; low[seed] = high[seed] = k }
+        n[seed]++
+        sum[seed] += k
+        if (k < low[seed]) low[seed] = k
+        if (k > high[seed]) high[seed] = k
+        ways[seed] = ways[seed] (n[seed] > 1 ? ", " : "") key
+        for (k = 1; k <= 8; k++)
+            if ((baseline, key, k) in difference && at_most(difference[baseline, key, k]) > worst[seed] + 0) worst[seed] = at_most(difference[baseline, key, k])
+    }
+    for (j = 1; j <= order_count; j++) {
+        seed = order[j]
+        if (n[seed] < 2) continue
+        printf "- **%s** alone, its micro-batches cut in %d ways (%s): %.4f to %.4f, **%.2f %%** apart", baseline, n[seed], ways[seed], low[seed], high[seed], 100 * (high[seed] - low[seed]) / (sum[seed] / n[seed])
+        print seed in worst ? sprintf("; largest |difference| of an eighth %.2f %%", worst[seed]) : ""
+    }
+}
+
+# Means and scatter without pairs: where single runs scatter, the course of a pair says nothing.
+function unpaired(    i, recipe, base_count, base_mean, base_deviation, line) {
+    print "\n| recipe, runs without pairs | runs | mean ± standard deviation | difference of the means ± standard error |\n| --- | --- | --- | --- |"
+    statistics(loss, baseline, 0)
+    base_count = count; base_mean = mean; base_deviation = deviation
+    for (i = 1; i <= recipes; i++) {
+        recipe = recipe_of[i]
+        statistics(loss, recipe, 0)
+        line = "| " recipe " | " count " | " (count ? sprintf("%.4f", mean) (count > 1 ? sprintf(" ± %.4f", deviation) : "") : "–") " | "
+        if (recipe != baseline && count && base_count) {
+            line = line percent(100 * (mean / base_mean - 1))
+            if (count > 1 && base_count > 1)
+                line = line sprintf(" ± %.2f", 100 * sqrt(deviation * deviation / count + base_deviation * base_deviation / base_count) / base_mean)
+            line = line " %"
+        }
+        print line " |"
+    }
+}
+
+function run_row(recipe, seed,    k, line) {
+    line = "| " recipe " | " seed " | " ((recipe, seed, 0) in loss ? sprintf("%.4f", loss[recipe, seed, 0]) : "diverged") " |"
+    for (k = 0; k <= 8; k++) line = line " " ((recipe, seed, k) in difference ? percent(difference[recipe, seed, k]) (k ? "" : " %") : "") " |"
+    print line sprintf(" %.3g |", norm[recipe, seed])
+}
+
 END {
     compare()
-    print "| recipe | runs | validation loss | difference | 1/8 | 2/8 | 3/8 | 4/8 | 5/8 | 6/8 | 7/8 | 8/8 |"
-    print "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    eighths = " 1/8 | 2/8 | 3/8 | 4/8 | 5/8 | 6/8 | 7/8 | 8/8 |"
+    rule = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    print "| recipe | runs | validation loss | difference |" eighths "\n" rule
     for (i = 1; i <= recipes; i++) recipe_row(recipe_of[i])
+    print ""
+    for (i = 1; i <= recipes; i++) if (recipe_of[i] != baseline) verdict(recipe_of[i])
+    scatter()
+    if (unfinished) print "- not finished: " unfinished
+    if (picture) print "\n![differences by eighths of the run](" picture ")"
+    unpaired()
+    print "\n| run | seed | validation loss | difference |" eighths " largest gradient norm |\n" rule " --- |"
+    for (i = 1; i <= recipes; i++) for (j = 1; j <= runs[recipe_of[i]]; j++) run_row(recipe_of[i], seed_of[recipe_of[i], j])
 }
