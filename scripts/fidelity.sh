@@ -176,7 +176,7 @@ train() { # SETTING RECIPE SEED[@MICRO_BATCH]
     if [ $status -ne 4 ] && [ -z "$(val_loss "$folder/log.jsonl")" ]; then
         failure "$1, $2, seed $3" $status "$folder/output.txt" || return
     fi
-    awk -v run="$1 $2 $3" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part"
+    awk -v run="$1 $2 $3" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part" || return
     mv "$folder/result.part" "$folder/result"
     rm -rf "$folder"/step-* "$folder"/events.*
 }
@@ -241,13 +241,13 @@ collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished"
 
 page_head() { # RESULTS...
     echo "# Recipes against $baseline"
-    echo "$(date -u +%Y-%m-%d), on $(list_of 17 "$@"); version $(list_of 18 "$@")."
+    echo "$(date -u +%Y-%m-%d), on $(list_of 17 "$@" | tr _ ' '); version $(list_of 18 "$@")."
     [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
     echo
     echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
 }
 list_of() { # FIELD RESULTS...: what there is in it
-    awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}" | tr _ ' '
+    awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}"
 }
 
 setting_section() { # SETTING RESULTS

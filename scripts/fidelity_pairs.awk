@@ -32,12 +32,12 @@ function compare(    i, j, k, recipe, seed, other) {
 }
 
 # Number, mean and standard deviation of a recipe's runs: `count`, `mean`, `deviation`.
-function statistics(values, recipe, k,    j, x, sum, squares) {
+function statistics(values, recipe, k,    j, gap, sum, squares) {
     count = sum = squares = mean = deviation = 0
     for (j = 1; j <= runs[recipe]; j++)
         if ((recipe, seed_of[recipe, j], k) in values) { sum += values[recipe, seed_of[recipe, j], k]; count++ }
     if (count) mean = sum / count
     for (j = 1; j <= runs[recipe]; j++)
-        if ((recipe, seed_of[recipe, j], k) in values) { x = values[recipe, seed_of[recipe, j], k] - mean; squares += x * x }
+        if ((recipe, seed_of[recipe, j], k) in values) { gap = values[recipe, seed_of[recipe, j], k] - mean; squares += gap * gap }
     if (count > 1) deviation = sqrt(squares / (count - 1))
 }

@@ -46,14 +46,14 @@ function axes(    i, k, count) {
 
 function course(recipe, seed, colour,    k, path) {
     for (k = 1; k <= 8; k++)
-        if ((recipe, seed, k) in difference) path = path sprintf("%s%.1f %.1f ", path ? "L" : "M", x(k), y(difference[recipe, seed, k]))
-    if (path) printf "<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.2\" stroke-opacity=\"0.55\"%s/>\n", path, colour, recipe == baseline ? " stroke-dasharray=\"5 3\"" : ""
+        if ((recipe, seed, k) in difference) path = path sprintf("%s%.1f %.1f ", (path ? "L" : "M"), x(k), y(difference[recipe, seed, k]))
+    if (path) printf "<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.2\" stroke-opacity=\"0.55\"%s/>\n", path, colour, (recipe == baseline ? " stroke-dasharray=\"5 3\"" : "")
 }
 
 function mean_course(recipe, colour, at,    k, path, error) {
     for (k = 1; k <= 8; k++) {
         statistics(difference, recipe, k)
-        if (count) { path = path sprintf("%s%.1f %.1f ", path ? "L" : "M", x(k), y(mean)); dot(x(k), mean, 4.5, colour, 1) }
+        if (count) { path = path sprintf("%s%.1f %.1f ", (path ? "L" : "M"), x(k), y(mean)); dot(x(k), mean, 4.5, colour, 1) }
     }
     if (path) printf "<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"3.5\" stroke-linejoin=\"round\"/>\n", path, colour
     statistics(difference, recipe, 0)
@@ -63,36 +63,56 @@ function mean_course(recipe, colour, at,    k, path, error) {
     dot(at, mean, 6, colour, 1)
 }
 
-function legend(text, colour, dashed) {
-    line(legend_x, 58, legend_x + 28, 58, "stroke=\"" colour "\" stroke-width=\"" (dashed ? "1.2\" stroke-dasharray=\"5 3" : "3.5") "\"")
-    words(legend_x + 36, 63, text, "start")
-    legend_x += 62 + 8.2 * length(text)
+# The baseline is in the picture where it has runs with other micro-batches.
+function is_drawn(recipe,    j) {
+    if (recipe != baseline) return 1
+    for (j = 1; j <= runs[recipe]; j++) if (seed_of[recipe, j] ~ /@/) return 1
+    return 0
+}
+# Colours, and places in a legend of as many rows as it needs.
+function lay_out(    i, recipe, text, next_x) {
+    split("#2f8f5b #b42318 #2563a8 #b7791f #7a4fa3 #0f8b8d", colours, " ")
+    next_x = left
+    for (i = 1; i <= recipes; i++) {
+        recipe = recipe_of[i]
+        if (!is_drawn(recipe)) continue
+        name[recipe] = recipe == baseline ? recipe ", other micro-batches" : recipe
+        colour[recipe] = recipe == baseline ? "#52606d" : colours[others++ % 6 + 1]
+        if (next_x > left && next_x + 36 + 8.2 * length(name[recipe]) > 900) { next_x = left; rows++ }
+        legend_x[recipe] = next_x
+        legend_y[recipe] = 58 + 22 * rows
+        next_x += 62 + 8.2 * length(name[recipe])
+    }
+    top = 86 + 22 * rows
+    bottom = top + 286
+}
+function legend(recipe,    style) {
+    style = recipe == baseline ? "stroke-width=\"1.2\" stroke-dasharray=\"5 3\"" : "stroke-width=\"3.5\""
+    line(legend_x[recipe], legend_y[recipe], legend_x[recipe] + 28, legend_y[recipe], "stroke=\"" colour[recipe] "\" " style)
+    words(legend_x[recipe] + 36, legend_y[recipe] + 5, name[recipe], "start")
 }
 
 END {
     compare()
-    left = 84; right = 740; end_x = 830; top = 86; bottom = 372; legend_x = left
-    split("#2f8f5b #b42318 #2563a8 #b7791f #7a4fa3 #0f8b8d", colours, " ")
+    left = 84; right = 740; end_x = 830
+    lay_out()
     find_range()
-    print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 920 440\" width=\"920\" height=\"440\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"15\">"
+    printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 920 %d\" width=\"920\" height=\"%d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"15\">\n", bottom + 68, bottom + 68
     print "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"
     words(left, 32, title, "start", " font-size=\"18\" font-weight=\"bold\"")
     axes()
-    for (i = 1; i <= recipes; i++) if (recipe_of[i] != baseline) others++
     for (i = 1; i <= recipes; i++) {
         recipe = recipe_of[i]
-        drawn = 0
-        if (recipe != baseline) number++
-        colour = recipe == baseline ? "#52606d" : colours[(number - 1) % 6 + 1]
-        at = recipe == baseline ? end_x - 40 : end_x + (number - (others + 1) / 2) * 16
+        if (!is_drawn(recipe)) continue
+        at = recipe == baseline ? end_x - 45 : end_x + (++number - (others + 1) / 2) * 14
         for (j = 1; j <= runs[recipe]; j++) {
             seed = seed_of[recipe, j]
-            course(recipe, seed, colour)
-            if ((recipe, seed, 0) in difference && (recipe != baseline || seed ~ /@/)) dot(at, difference[recipe, seed, 0], 2.6, colour, 0.6)
-            drawn += recipe != baseline || seed ~ /@/
+            if (recipe == baseline && seed !~ /@/) continue
+            course(recipe, seed, colour[recipe])
+            if ((recipe, seed, 0) in difference) dot(at, difference[recipe, seed, 0], 2.6, colour[recipe], 0.6)
         }
-        if (recipe != baseline) mean_course(recipe, colour, at)
-        if (drawn) legend(recipe == baseline ? recipe ", other micro-batches" : recipe, colour, recipe == baseline)
+        if (recipe != baseline) mean_course(recipe, colour[recipe], at)
+        legend(recipe)
     }
     print "</svg>"
 }

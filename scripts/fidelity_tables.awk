@@ -32,7 +32,7 @@ function verdict(recipe,    k, worst, where, end) {
     }
     end = mean_difference(recipe)
     if (where)
-        printf "- **%s**: at the end %s (%d %s); largest mean |difference| of an eighth %.2f %% (%d/8)\n", recipe, end, count, count == 1 ? "pair" : "pairs", worst, where
+        printf "- **%s**: at the end %s (%d %s); largest mean |difference| of an eighth %.2f %% (%d/8)\n", recipe, end, count, (count == 1 ? "pair" : "pairs"), worst, where
 }
 
 # How far the baseline's runs of one seed lie apart whose micro-batches are cut in other ways.
