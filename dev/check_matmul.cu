@@ -7,20 +7,20 @@
 // --- operands -----------------------------------------------------------------------------------------------
 // All values are exact in E4M3 and in E5M2, so that both formats make the same product.
 typedef enum {
-    OPERANDS_POWERS,  // powers of two from 2^-6 to 2^6 of random signs: partial sums wander far above their terms
-    OPERANDS_ALIKE,   // powers of two with signs that agree in three of four terms: sums grow with k
-    OPERANDS_OUTLIERS // one term in 4096 is 2^12 times as large as the others, and of the opposite sign
+    OPERANDS_MIXED,   // from 2^-6 to 2^7, of random signs: partial sums wander far above their terms
+    OPERANDS_ALIKE,   // the same with signs that agree in three of four terms: sums grow with k
+    OPERANDS_OUTLIERS // one value in 4096 is 2^12 times as large as the others, and of the opposite sign
 } Operands;
 
 __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count, uint64_t seed, Operands kind) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const uint64_t bits = rng_hash(seed, 0, (uint64_t)i);
-        const int exponent = (int)(bits % 13) - 6;
-        float x = ldexpf(1.0f, exponent);
-        if (kind == OPERANDS_POWERS && (bits >> 32 & 1)) x = -x;
+        const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3); // the two bits that E5M2 has
+        float x = ldexpf(mantissa, (int)(bits % 13) - 6);
+        if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_ALIKE && (bits >> 32 & 7) == 0) x = -x; // of a product of two: in 22 %
-        if (kind == OPERANDS_OUTLIERS) x = (bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f;
+        if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }
 }
@@ -35,6 +35,9 @@ static void fill(Bench *bench, Tensor t, Operands kind) {
 // --- what was found -----------------------------------------------------------------------------------------
 typedef enum { FROM_TABLE, FIRST_CHOICE, ANY_OTHER, SOURCES } Source;
 
+// What products that add up in FP32 stay within, for each kind of operands: product_samples.h says why.
+static const ProductError limits[] = {{0.003, 0.001}, {0.003, 0.001}, {PRODUCT_ERROR_LIMIT, PRODUCT_BIAS_LIMIT}};
+
 // Of one kind of product: how many algorithms there were, how many of them were off, and the largest error.
 typedef struct {
     int count, wrong;
@@ -43,7 +46,7 @@ typedef struct {
 
 typedef struct {
     const char *what; // the product under way
-    int64_t k;
+    Operands kind;
     Found found[2][2][2][SOURCES]; // by fast accumulation, gradient in E5M2, accumulate
     int printed;
 } Findings;
@@ -58,7 +61,7 @@ static void told(void *context, const MatmulKey *key, int index, ProductError e)
     found->count++;
     if (e.error > found->error || e.error != e.error) found->error = e.error;
     if (fabs(e.bias) > fabs(found->bias)) found->bias = e.bias;
-    if (product_is_exact(e)) return;
+    if (e.error <= limits[f->kind].error && fabs(e.bias) <= limits[f->kind].bias) return;
     found->wrong++;
     if (!s->fast && f->printed++ < 40)
         printf("  off: %s, m %lld n %lld k %lld, %s x %s -> %s%s, algorithm %d: error %.2g, bias %+.2g\n", f->what,
@@ -125,12 +128,13 @@ int check_matmul(bool small) {
                                   {"350M", 1024, 32768}, {"774M", 1280, 16384},    {"1558M", 1600, 16384},
                                   {"7B", 4096, 8192}};
     static const Sizes small_size = {"small", 128, 4096};
-    static const char *const kinds[] = {"powers of two", "mostly alike", "rare outliers"};
+    static const char *const kinds[] = {"mixed signs", "mostly alike", "rare outliers"};
     static Bench bench;
     int comparisons = 0, wrong = 0;
     for (int kind = 0; kind < 3; kind++) {
         static Findings f;
         memset(&f, 0, sizeof f);
+        f.kind = (Operands)kind;
         for (int fast = 0; fast < (small ? 1 : 2); fast++) {
             bench_begin(&bench, &f, fast);
             if (cuda_backend(&bench.exec)->capability < 89) {

@@ -176,12 +176,14 @@ static ProductError error_of(Exec *exec, MatmulState *state, const Product *p, c
     return product_samples_after(exec, state->samples, &sampled);
 }
 
-// Tells the visitor of all algorithms.
+// Tells the visitor of all algorithms; of a product that adds to D, of the one that it takes.
 static void visit(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
-    if (from_table(state, &state->committed, true, plan))
-        v->told(v->context, &p->key, -1, error_of(exec, state, p, plan));
+    const bool in_table = from_table(state, &state->committed, true, plan);
+    if (in_table || (p->key.accumulate && from_overwriting(state, p, plan)))
+        v->told(v->context, &p->key, in_table ? -1 : 0, error_of(exec, state, p, plan));
+    if (p->key.accumulate) return;
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
