@@ -85,7 +85,7 @@ sleep 0.2 # the other GPU's turn
 mkdir -p "$out/step-00000010"
 awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" -v ends="$ends" 'BEGIN {
     for (s = 1; s <= (ends ? 11 : steps); s++)
-        printf "{\"step\":%d,\"loss\":%.9g,\"grad_norm\":%g}\n", s, (40 - s) * (recipe != "coat" ? 1 : s > 17 ? 1.03 : 1.01), s == 5 ? 12.5 : 9.5
+        printf "{\"step\":%d,\"loss\":%.9g,\"grad_norm\":%g}\n", s, (40 - s) * (recipe != "coat" ? 1 : s > 17 ? 1.03 : 1.01), (s == 5 ? 12.5 : 9.5)
     val = (seed == 1 ? 3 : 3.06) * (recipe != "coat" ? 1 : seed == 1 ? 1.01 : 1.03) + (micro == 16) * 0.006
     if (!ends) printf "{\"step\":%d,\"val_loss\":%.9g}\n", steps, val
 }' >"$out/log.jsonl"

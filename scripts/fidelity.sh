@@ -240,8 +240,11 @@ collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished"
 }
 
 page_head() { # RESULTS...
+    local machines
     echo "# Recipes against $baseline"
-    echo "$(date -u +%Y-%m-%d), on $(list_of 17 "$@" | tr _ ' '); version $(list_of 18 "$@")."
+    machines=$(list_of 17 "$@" | tr _ ' ')
+    if [ -n "$machines" ]; then machines="on $machines; version $(list_of 18 "$@")"; fi
+    echo "$(date -u +%Y-%m-%d), ${machines:-no run has ended yet}."
     [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
     echo
     echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
