@@ -155,7 +155,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     ops->residual_norm_forward(ex, act(m, N2, l), norm2, act(m, RESID_MID, l), act(m, RESID_IN, l), act(m, Y_PROJ, l),
                                param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
-    ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias);
+    ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
+                      m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
     ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 

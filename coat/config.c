@@ -18,6 +18,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->scaling = SCALING_TOKEN;
     recipe->gradient_codes_data = recipe->gradient_codes_weights = FMT_E5M2;
     recipe->norm_input = NORM_INPUT_SAVED;
+    recipe->activation_input = ACTIVATION_INPUT_SAVED;
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;
     recipe->moments = MOMENTS_FP32;

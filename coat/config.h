@@ -46,6 +46,7 @@ typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
 typedef enum { SCALING_TOKEN, SCALING_TENSOR } ScalingKind;
 typedef enum { NORM_INPUT_SAVED, NORM_INPUT_RESIDUAL } NormInputKind;
+typedef enum { ACTIVATION_INPUT_SAVED, ACTIVATION_INPUT_PRODUCT } ActivationInputKind;
 typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { ROUND_NEAREST, ROUND_STOCHASTIC } RoundingKind;
@@ -63,6 +64,7 @@ typedef struct {
     Format gradient_codes_data, gradient_codes_weights;
     SavedKind saved;
     NormInputKind norm_input;
+    ActivationInputKind activation_input;
     int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128

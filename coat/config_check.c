@@ -56,6 +56,12 @@ static bool has_odd_codes(const Config *c, int ranks) {
     const Recipe *r = &c->recipe;
     return r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E4M3;
 }
+static bool reads_product(const Config *c, int ranks) {
+    (void)ranks;
+    const Recipe *r = &c->recipe;
+    return r->activation_input == ACTIVATION_INPUT_PRODUCT && r->saved == SAVED_COAT && r->linear == LINEAR_FP8 &&
+           r->scaling == SCALING_TENSOR;
+}
 static bool lacks_biases(const Config *c, int ranks) {
     (void)ranks;
     return !c->shape.biases;
@@ -77,6 +83,8 @@ static const NotBuilt not_built[] = {
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
     {has_odd_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
+    {reads_product, false, "--activation-input product", "with one scale per tensor GELU is made from the saved codes",
+     "use --scaling token"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
      "leave it away, and use perf or gprof as for any program"},

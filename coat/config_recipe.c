@@ -77,7 +77,7 @@ static bool take_recipe(Config *config, const json_t *settings) {
     recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
                                   : fp8                                 ? RECIPE_FP8_LINEAR
                                                                         : RECIPE_BF16);
-    if (fp8) config->recipe.scaling = SCALING_TENSOR; // if they do not say it; and gradients are in E5M2, as by default
+    if (fp8) config->recipe.scaling = SCALING_TENSOR; // if they do not say it; the others' defaults are those of then
     return take_settings(config, settings, is_of_recipe);
 }
 

@@ -65,6 +65,8 @@ static const Flag table[] = {
      "0: save all; 1: rebuild the activation function in backward; 2: the norms too (with --saved coat, 1 does both)"},
     {GROUP_RECIPE, "norm-input", FLAG_CHOICE, AT(recipe.norm_input), "saved|residual", 0, 0, "by --recipe",
      "with --saved coat, the norms read the saved codes or the BF16 residual"},
+    {GROUP_RECIPE, "activation-input", FLAG_CHOICE, AT(recipe.activation_input), "saved|product", 0, 0, "by --recipe",
+     "the same for the activation function in forward: the saved codes, or what the product made"},
     {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), "16|32|128", 16, 128, "by --recipe",
      "elements that share a scale in saved activations"},
     {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), "bf16|fp32", 0, 0, "by --recipe",

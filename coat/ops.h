@@ -154,10 +154,11 @@ typedef struct Ops {
     // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
     void (*quantize_forward)(Exec *, Tensor q, Tensor x);
 
-    // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR.
+    // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR. With !from_saved
+    // (--activation-input product) a grouped h is stored, but gelu is that of y + bias in FP32, unless g has one scale.
     // y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW instead;
     // and y BF16 SCALE_ROW where h is SCALE_GROUP.
-    void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias);
+    void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved);
 
     // The loss of a chunk of tokens and its gradient (R, Vp).
     // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.

@@ -10,6 +10,7 @@ static const char *const linear_names[] = {"bf16", "fp8"};
 static const char *const scaling_names[] = {"token", "tensor"};
 static const char *const saved_names[] = {"bf16", "coat"};
 static const char *const norm_input_names[] = {"saved", "residual"};
+static const char *const activation_input_names[] = {"saved", "product"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
 static const char *const master_names[] = {"fp32", "split16", "none"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
@@ -30,8 +31,10 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     if (r->saved == SAVED_COAT) {
         json_text_int(t, "group-size", r->group_size);
         json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
-        // rebuilt norms differ from the first ones in this mode alone
-        if (r->norm_input == NORM_INPUT_RESIDUAL && (r->linear == LINEAR_BF16 || r->scaling == SCALING_TENSOR))
+        json_text_string(t, "activation-input", activation_input_names[r->activation_input]);
+        // what is rebuilt from saved codes differs from what was made first where that was made from something else
+        const bool differs = r->norm_input == NORM_INPUT_RESIDUAL || r->activation_input == ACTIVATION_INPUT_PRODUCT;
+        if (differs && (r->linear == LINEAR_BF16 || r->scaling == SCALING_TENSOR))
             json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
@@ -203,6 +206,9 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "lr-final", json_integer(1));
     static const char *const unsaid[][2] = {
         {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
+    const char *saved = json_string_value(json_object_get(settings, "saved"));
+    if (saved && strcmp(saved, "coat") == 0 && !json_object_get(settings, "activation-input"))
+        json_object_set_new(settings, "activation-input", json_string("saved"));
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
     for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)

@@ -190,7 +190,7 @@ static void run_norm_backward(Exec *e, Block *k) {
     e->ops->norm_backward(e, k->y, k->dweight, k->dbias, k->n, k->norm, true, true);
 }
 static void run_gelu(Exec *e, Block *k) {
-    e->ops->gelu_forward(e, k->g, k->h, k->h, k->bias_f);
+    e->ops->gelu_forward(e, k->g, k->h, k->h, k->bias_f, true);
 }
 static void run_gelu_backward(Exec *e, Block *k) {
     e->ops->gelu_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true);

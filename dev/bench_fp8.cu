@@ -58,7 +58,7 @@ static Norm norm_of(const Operands *o, int s) {
     }
 OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
-OPERATION(gelu_forward, gelu_forward, o->codes[s], o->saved[s], o->a[s], o->bias)
+OPERATION(gelu_forward, gelu_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
 OPERATION(gelu_rebuild, gelu_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(gelu_backward, gelu_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)

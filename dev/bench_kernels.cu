@@ -36,7 +36,7 @@ OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
 OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
-OPERATION(gelu_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}) END
+OPERATION(gelu_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
 OPERATION(gelu_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END

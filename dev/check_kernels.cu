@@ -97,10 +97,10 @@ static void check_gelu(Check *c, CheckShape s) {
     Twin h = check_plain(c, M, F, s.format), g = check_plain(c, M, F, s.format);
     Twin again = check_plain(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
     Twin dbias = check_plain(c, 1, F, FMT_FP32), sum = check_plain(c, 1, F, FMT_FP32);
-    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias)));
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true));
     check_values(c, h, limit, "gelu_forward: h");
     check_values(c, g, limit, "gelu_forward: g");
-    CHECK_BOTH(c, gelu_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}));
+    CHECK_BOTH(c, gelu_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true));
     check_values(c, again, limit, "gelu_forward in place: g");
     CHECK_BOTH(c, gelu_rebuild, (e, SIDE(again), Tensor{}, SIDE(h)));
     check_values(c, again, limit, "gelu_rebuild");

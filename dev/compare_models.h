@@ -80,7 +80,8 @@ static void compare_all_models(bool small_only) {
     c.recipe.recompute = 0;
     c.recipe.cache_transposed = false;
     c.recipe.norm_input = NORM_INPUT_RESIDUAL;
-    compare_both_scalings("coat, all saved, transposes on demand, norms of the residual", c, updates);
+    c.recipe.activation_input = ACTIVATION_INPUT_PRODUCT;
+    compare_both_scalings("coat, all saved, transposes on demand, norms and GELU of what was not rounded", c, updates);
     c = fp8_config(s, fp8_coat);
     c.recipe.moments = MOMENTS_COAT;
     compare_both_scalings("coat with coat moments", c, updates);

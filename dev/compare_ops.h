@@ -225,8 +225,8 @@ static void compare_gelu(Backends *b, OpShape o) {
     Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
          db = pair_poisoned(b, 1, F, FMT_FP32);
     ON_BOTH(b) {
-        CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s]);
-        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], no_tensor());
+        CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s], true);
+        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], no_tensor(), true);
     }
     pair_check(b, h, o.tight, "gelu forward", "h");
     pair_check(b, g, o.tight, "gelu forward", "g");

@@ -202,7 +202,7 @@ static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
 // gelu(h) and its gradient of any h, in FP32, by the plain operation on decoded values.
 static inline Tensor plain_gelu(Fixture *f, Tensor h) {
     Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
-    f->exec.ops->gelu_forward(&f->exec, g, x, x, no_tensor());
+    f->exec.ops->gelu_forward(&f->exec, g, x, x, no_tensor(), true);
     return g;
 }
 

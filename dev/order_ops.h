@@ -127,7 +127,8 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     quantizes(exec, q);
 }
 
-static void order_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
+static void order_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    (void)from_saved; // what it reads is read as it is written, too
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("gelu_forward");

@@ -116,7 +116,7 @@ static void run_by_tensor(Bench *bench, void *context) {
     else if (o->producer == PRODUCE_QUANTIZE)
         e->ops->quantize_forward(e, codes, o->in[s]);
     else
-        e->ops->gelu_forward(e, codes, o->saved[BY_TENSOR][s], o->in[s], o->bias);
+        e->ops->gelu_forward(e, codes, o->saved[BY_TENSOR][s], o->in[s], o->bias, true);
 }
 
 static void run_by_row(Bench *bench, void *context) {

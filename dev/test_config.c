@@ -34,6 +34,10 @@ static void test_contradictions(void **state) {
     refuse("", EXIT_USER, "--train is missing");
     refuse("--val x", EXIT_USER, "--train is missing");
     refuse("--train x --profile 0", EXIT_USER, "--profile");
+    refuse_run("--train x --gradient-codes-data e5m2 --gradient-codes-weights e4m3", 1,
+               "--gradient-codes-weights e4m3&e5m2 for weights");
+    refuse_run("--train x --activation-input product --scaling tensor", 1,
+               "--activation-input product&use --scaling token");
     refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");
     refuse("--train x --resume", EXIT_USER, "--resume&--out DIR");
     refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");

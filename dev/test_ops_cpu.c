@@ -206,7 +206,7 @@ static void activation(Fixture *f) {
     const int64_t M = 3 * 33, F = 100;
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = poisoned(f, f->format, M, F), g = poisoned(f, f->format, M, F);
-    ops->gelu_forward(&f->exec, g, h, y, bias);
+    ops->gelu_forward(&f->exec, g, h, y, bias, true);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < F; j++) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
@@ -214,11 +214,11 @@ static void activation(Fixture *f) {
         }
     // in place, with and without a bias; the copy alone; the activation alone
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
-    ops->gelu_forward(&f->exec, g2, in_place, in_place, bias);
+    ops->gelu_forward(&f->exec, g2, in_place, in_place, bias, true);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
-    ops->gelu_forward(&f->exec, no_tensor(), h2, h, no_tensor());
+    ops->gelu_forward(&f->exec, no_tensor(), h2, h, no_tensor(), true);
     assert_true(same_bits(h2, h));
-    ops->gelu_forward(&f->exec, g2, h2, h2, no_tensor());
+    ops->gelu_forward(&f->exec, g2, h2, h2, no_tensor(), true);
     assert_true(same_bits(h2, h) && same_bits(g2, g));
     Tensor g3 = poisoned(f, f->format, M, F), saved = copy_of(f, g);
     ops->gelu_rebuild(&f->exec, g3, no_tensor(), h);
@@ -275,7 +275,7 @@ static void gelu_limits(void **state) {
         set_value(h, 0, j, (double)at[j]);
         set_value(dg, 0, j, 1);
     }
-    f.exec.ops->gelu_forward(&f.exec, g, h, h, no_tensor());
+    f.exec.ops->gelu_forward(&f.exec, g, h, h, no_tensor(), true);
     f.exec.ops->gelu_backward(&f.exec, dg, dg, no_tensor(), dg, h, false);
     const double expected[5] = {0, 100, 0, (double)3e38f, 0}, slope[3] = {0.5, 1, 0};
     for (int64_t j = 0; j < 5; j++) assert_true(fabs(value(g, 0, j) - expected[j]) <= 1e-6 * fabs(expected[j]) + 1e-30);

@@ -152,12 +152,18 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = group ? grouped(f, M, F, group) : poisoned(f, f->format, M, F);
     Tensor g = codes ? coded(f, FMT_E4M3, M, F) : poisoned(f, f->format, M, F);
-    ops->gelu_forward(&f->exec, g, h, y, bias);
+    ops->gelu_forward(&f->exec, g, h, y, bias, true);
     if (group) {
         Tensor sum = poisoned(f, FMT_FP32, M, F);
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
+        if (!codes) { // of what the product made
+            Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
+            ops->gelu_forward(&f->exec, other, h, y, bias, false);
+            for (int64_t i = 0; i < M; i++)
+                for (int64_t j = 0; j < F; j++) assert_value(other, i, j, value(of_sum, i, j), 0);
+        }
     }
     Tensor expected = plain_gelu(f, h);
     if (codes) assert_quantised(g, expected);

@@ -73,7 +73,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
     "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" \
-    "coat --head fp8 --group-size 32 --norm-input residual --fast-accumulation-data" \
+    "coat --head fp8 --group-size 32 --norm-input residual --activation-input product --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
     rm -rf "$folder/whole" "$folder/cut"

@@ -21,9 +21,9 @@ static const real *gelu_gradient_row(const Cpu *cpu, const void *from, int64_t r
     return buffers.out;
 }
 
-// One row of h = y + bias. Returns the row as it is stored, which is what gelu reads.
+// One row of h = y + bias. Returns what gelu reads: the row as it is stored or, where it is grouped, as it was before.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
-                              uint32_t *maximum) {
+                              bool from_saved, uint32_t *maximum) {
     int64_t F = y.cols;
     const real *value = row_load(cpu, y, row, 0, F, buffer);
     if (h.data == y.data && !bias) return value;
@@ -35,10 +35,11 @@ static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bi
         *maximum = larger_bits(*maximum, row_store_groups(cpu, h, row, sum));
     else
         row_store(cpu, h, row, 0, F, sum);
+    if (h.granularity == SCALE_GROUP && !from_saved) return sum;
     return row_load(cpu, h, row, 0, F, buffer);
 }
 
-void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
+void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
     const char *operation = "gelu_forward";
     require_readable(operation, h);
     require_readable(operation, y);
@@ -47,6 +48,7 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
     bool second_pass = codes && g.granularity == SCALE_TENSOR; // for the codes, when their scale is known
+    from_saved |= second_pass;                                 // which reads nothing else
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -59,7 +61,7 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
         real *h_buffer = scratch_take(&slot, F), *g_buffer = scratch_take(&slot, F);
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < M; row++) {
-            const real *value = hidden_row(cpu, h, y, added, row, h_buffer, &saved_maximum);
+            const real *value = hidden_row(cpu, h, y, added, row, h_buffer, from_saved, &saved_maximum);
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
             cpu->kernels->gelu(out, value, F);
@@ -86,7 +88,7 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
 void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        cpu_gelu_forward(exec, g_t, h, h, (Tensor){0}); // h is complete: only g is made
+        cpu_gelu_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
     } else if (g.data) {
         scale_over_rows(g_t, g);
         transpose_codes(exec, g_t, g);

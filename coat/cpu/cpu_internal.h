@@ -155,7 +155,7 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                             Tensor k, Tensor v, AttentionShape shape);
 
-void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
+void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved);
 void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
 void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
 

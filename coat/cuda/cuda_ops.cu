@@ -51,8 +51,11 @@ static void norm_backward_op(Exec *exec, Tensor g, Tensor dweight, Tensor dbias,
     (is_fp8(norm.x) ? fp8_norm_backward : cuda_norm_backward)(exec, g, dweight, dbias, dn, norm, add, accumulate);
 }
 
-static void gelu_forward_op(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    (is_fp8(g) || is_fp8(h) ? fp8_gelu_forward : cuda_gelu_forward)(exec, g, h, y, bias);
+static void gelu_forward_op(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    if (is_fp8(g) || is_fp8(h))
+        fp8_gelu_forward(exec, g, h, y, bias, from_saved);
+    else
+        cuda_gelu_forward(exec, g, h, y, bias);
 }
 
 static void gelu_rebuild_op(Exec *exec, Tensor g_t, Tensor g, Tensor h) {

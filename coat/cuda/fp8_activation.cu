@@ -18,7 +18,8 @@ struct HiddenGroups {
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Stores the codes of x, and makes x what they stand for. largest_h: the magnitudes of h so far.
+    // Stores the codes of x and, with SAVED, makes x what they stand for. largest_h: the magnitudes of h so far.
+    template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
         const float largest = largest_magnitude<SPAN>(x, 0.0f);
@@ -31,7 +32,7 @@ struct HiddenGroups {
         if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
         if (inside && (column / SPAN & (group_lanes - 1)) == 0)
             *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
-        decode_words(packs.value, scale, x);
+        if constexpr (SAVED) decode_words(packs.value, scale, x);
     }
     __device__ void finish(float largest_h) const {
         if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
@@ -43,8 +44,8 @@ HiddenGroups hidden_groups(Exec *exec, Tensor h) {
             group_bits_of(h)};
 }
 
-// h = y + bias.
-template <bool BIAS, bool PLAIN> struct HiddenOf {
+// h = y + bias. SAVED: gelu is that of the kept h.
+template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
     static constexpr bool maxima = !PLAIN;
     struct Loaded {
         PairWords y, bias;
@@ -74,7 +75,7 @@ template <bool BIAS, bool PLAIN> struct HiddenOf {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] += add[i];
         }
-        h.keep(row, column, inside, x, largest_h);
+        h.keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
         if constexpr (PLAIN) {
             if (inside) store(g + row * g_stride + column, packed<bf16, SPAN>(x));
@@ -88,28 +89,26 @@ template <bool BIAS, bool PLAIN> struct HiddenOf {
     }
 };
 
-template <int BATCH, int BLOCKS, bool BIAS, bool PLAIN>
+template <bool BIAS, bool PLAIN, bool SAVED>
 void hidden_launch(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
-    const HiddenOf<BIAS, PLAIN> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
-                                      (bf16 *)g.data, g.stride};
-    gelu_walk_run<BATCH, BLOCKS, true>(exec, op, y.rows, y.cols, g, maxima);
+    const HiddenOf<BIAS, PLAIN, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
+                                             (bf16 *)g.data, g.stride};
+    gelu_walk_run<1, 3, true>(exec, op, y.rows, y.cols, g, maxima);
 }
 
-template <int BATCH, int BLOCKS>
-void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
+template <bool BIAS>
+void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved, uint32_t *maxima) {
     const bool plain = g.data && g.format == FMT_BF16;
-    if (plain && bias.data)
-        hidden_launch<BATCH, BLOCKS, true, true>(exec, g, h, y, bias, maxima);
+    if (plain && from_saved)
+        hidden_launch<BIAS, true, true>(exec, g, h, y, bias, maxima);
     else if (plain)
-        hidden_launch<BATCH, BLOCKS, false, true>(exec, g, h, y, bias, maxima);
-    else if (bias.data)
-        hidden_launch<BATCH, BLOCKS, true, false>(exec, g, h, y, bias, maxima);
+        hidden_launch<BIAS, true, false>(exec, g, h, y, bias, maxima);
     else
-        hidden_launch<BATCH, BLOCKS, false, false>(exec, g, h, y, bias, maxima);
+        hidden_launch<BIAS, false, true>(exec, g, h, y, bias, maxima);
 }
 
 // h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
-template <bool BIAS> struct HiddenRows {
+template <bool BIAS, bool SAVED> struct HiddenRows {
     static constexpr bool parameters = BIAS, sums = false;
     typedef PairWords Loaded;
     HiddenGroups h;
@@ -135,7 +134,7 @@ template <bool BIAS> struct HiddenRows {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] *= factor;
         }
-        h.keep(row, column, inside, x, largest_h);
+        h.keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
     }
     __device__ void finish(float largest_h) const {
@@ -143,9 +142,10 @@ template <bool BIAS> struct HiddenRows {
     }
 };
 
-template <bool BIAS> void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    const HiddenRows<BIAS> op = {hidden_groups(exec, h), plain_spans<true>(y),
-                                 scaled_by_row(y) ? (const float *)y.scale : NULL, (const bf16 *)bias.data};
+template <bool BIAS, bool SAVED>
+void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
+    const HiddenRows<BIAS, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y),
+                                        scaled_by_row(y) ? (const float *)y.scale : NULL, (const bf16 *)bias.data};
     gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
 
@@ -256,7 +256,7 @@ void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
 
 } // namespace
 
-void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
+void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
     const char *operation = "gelu_forward";
     require_format(operation, "y", y, FMT_BF16);
     require_format(operation, "the bias", bias, FMT_BF16);
@@ -268,12 +268,15 @@ void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
         fatal(EXIT_DEVICE, "%s on the GPU: scales of y's rows are built for grouped h and g with such scales",
               operation);
     if (by_row && is_grouped(h)) {
-        (bias.data ? hidden_rows<true> : hidden_rows<false>)(exec, operation, g, h, y, bias);
+        if (from_saved)
+            (bias.data ? hidden_rows<true, true> : hidden_rows<false, true>)(exec, operation, g, h, y, bias);
+        else
+            (bias.data ? hidden_rows<true, false> : hidden_rows<false, false>)(exec, operation, g, h, y, bias);
         return;
     }
     uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
     if (is_grouped(h)) {
-        hidden_run<1, 3>(exec, g, h, y, bias, maxima);
+        (bias.data ? hidden_run<true> : hidden_run<false>)(exec, g, h, y, bias, from_saved, maxima);
     } else {
         cuda_gelu_forward(exec, Tensor{}, h, y, bias); // h is complete, or becomes so
         if (!h.data) h = y;

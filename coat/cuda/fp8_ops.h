@@ -9,7 +9,7 @@ void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
 void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                        bool accumulate);
 
-void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
+void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved);
 void fp8_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
 void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
 
