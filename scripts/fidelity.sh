@@ -32,6 +32,7 @@ bin=${BIN:-.} build=${BUILD:-build}
 out=runs/fidelity dry_run='' page_only='' words=() arguments=("$@")
 
 . scripts/work.sh
+. scripts/fidelity_page.sh
 
 # SETTING MODEL TOKENS_PER_STEP STEPS MICRO_BATCH RATE WARMUP LAST_RATE DESCRIPTION; the last rate is a share of the rate.
 settings_table() {
@@ -200,83 +201,6 @@ TRAINING=${training[*]}
 STEPS=$steps
 TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
 VAL=${val_files##*/}, $(bytes_of "$val_files") bytes"
-}
-
-# --- the page -----------------------------------------------------------------------------------------------------
-
-# Paths by their last part, where they do not begin at the repository.
-shown() { # WORD
-    local word=$1
-    [[ $word != /* ]] || word=${word##*/}
-    if [[ $word =~ ^[A-Za-z0-9_./=,@:+-]+$ ]]; then printf '%s' "$word"; else printf "'%s'" "$word"; fi
-}
-command_line() {
-    local name word
-    for name in RECIPES SEEDS STEPS MODEL BATCH TRAINING TEXT; do
-        [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
-    done
-    printf 'scripts/fidelity.sh'
-    for word in "${arguments[@]}"; do printf ' %s' "$(shown "$word")"; done
-    echo
-}
-
-# The settings that OUT holds, and a setting's recipes: the baseline first, then as RECIPES has them, then the others.
-settings_there() {
-    local setting
-    settings_table | while read -r setting _; do [ ! -e "$out/$setting/settings" ] || echo "$setting"; done
-}
-recipes_there() { # SETTING
-    local recipe
-    { printf '%s\n' "${recipes[@]}"; ls "$out/$1"; } | awk '!listed[$0]++' | while read -r recipe; do [ ! -d "$out/$1/$recipe" ] || echo "$recipe"; done
-}
-
-collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished" of what has none
-    local recipe seed
-    for recipe in $(recipes_there "$1"); do
-        for seed in $(cd "$out/$1/$recipe" && printf '%s\n' * | sort -V); do
-            cat "$out/$1/$recipe/$seed/result" 2>/dev/null || echo "$1 $recipe $seed unfinished"
-        done
-    done
-}
-
-page_head() { # RESULTS...
-    local machines
-    echo "# Recipes against $baseline"
-    machines=$(list_of 17 "$@" | tr _ ' ')
-    if [ -n "$machines" ]; then machines="on $machines; version $(list_of 18 "$@")"; fi
-    echo "$(date -u +%Y-%m-%d), ${machines:-no run has ended yet}."
-    [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
-    echo
-    echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
-}
-list_of() { # FIELD RESULTS...: what there is in it
-    awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}"
-}
-
-setting_section() { # SETTING RESULTS
-    local about
-    about=$(settings_table | awk -v name="$1" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
-    printf '\n## %s\n%s.\n\n' "$1" "${about^}"
-    awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
-        END { printf "`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
-    awk -v baseline="$baseline" -v title="$1: $about" -f scripts/fidelity_pairs.awk -f scripts/fidelity_picture.awk "$2" >"$out/$1.svg"
-    awk -v baseline="$baseline" -v picture="$1.svg" -f scripts/fidelity_pairs.awk -f scripts/fidelity_tables.awk "$2"
-}
-
-# Of everything that OUT holds.
-write_page() {
-    local setting results=()
-    for setting in $(settings_there); do
-        results+=("$work/$setting.results")
-        collect_results "$setting" >"$work/$setting.results"
-    done
-    [ ${#results[@]} -gt 0 ] || stop "$out holds no runs"
-    {
-        page_head "${results[@]}"
-        for setting in $(settings_there); do setting_section "$setting" "$work/$setting.results"; done
-    } >"$work/page"
-    mv "$work/page" "$out/fidelity.md"
-    echo "written: $out/fidelity.md"
 }
 
 # --- the study ----------------------------------------------------------------------------------------------------
