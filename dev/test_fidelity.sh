@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . dev/program_fixture.sh
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
-unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT CUDA_VISIBLE_DEVICES
+unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT VERSION FROM EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
 
 check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
@@ -135,11 +135,12 @@ mv "$folder/calls" "$folder/calls.before"
 said=$(pretend "bf16 coat" "1 3")
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ "$(page_of "$folder/study")" = "$(sed -n '/^## /,$p' <<<"$page")" ]
 check "the same once more does nothing again, and writes the same" $? "$said"
-said=$(pretend "bf16 coat,head=fp8" "1 1@16")
+said=$(VERSION="by name" pretend "bf16 coat,head=fp8" "1 1@16")
 check "a run that diverges is a result" $? "$said"
 [ "$(grep -c . "$folder/calls")" -eq 3 ]
 check "only what is new has run" $? "$(cat "$folder/calls")"
 page=$(cat "$folder/study/fidelity.md")
+has "a version by name, beside the one before" "$page" '^20[0-9-]*, on Pretended GPU; version [^ ,]*, by-name\.$'
 has "it counts as such, with the eighths that it has" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
 has "the scatter of the baseline alone" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of an eighth 0\.00 %$'
 has "and what was there before is on the page" "$page" '^- \*\*coat\*\*: at the end \+2\.00 ± 1\.00 % \(2 pairs\)'

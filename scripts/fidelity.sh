@@ -26,6 +26,7 @@
 #   JOBS=N                  runs at the same time (default: one per GPU; 1 on a CPU)
 #   TEXT=FOLDER             what the model of bytes reads
 #   BIN=. BUILD=build       where the programs are
+#   VERSION=NAME            of the programs, for the page, where the checkout has no history (default: git describe)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build}
@@ -214,7 +215,8 @@ if [ -n "$page_only" ]; then
 fi
 
 check_arguments
-machine=CPU version=$(git describe --always --dirty 2>/dev/null || "$trainer" --version | tr ' ' '-')
+machine=CPU version=${VERSION:-$(git describe --always --dirty 2>/dev/null || "$trainer" --version)}
+version=${version// /-}
 [ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
 begin_work
 case " ${settings[*]} " in *" bytes "*) prepare_text ;; esac
