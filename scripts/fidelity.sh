@@ -22,6 +22,9 @@
 #   STEPS=N                 instead of the setting's
 #   MODEL="--layers 6 ..."  instead of the setting's flags: of the model; BATCH="--seq-len N --micro-batch N ..." of the
 #                           batch; TRAINING="--schedule ..." of the optimizer and its rate
+#   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and every recipe goes on from
+#                           this checkpoint: past the first steps, which are chaotic, differences are ten times as sharp.
+#                           KEEP_BRANCH_POINTS=1 keeps these checkpoints when the runs asked for have begun
 #   SAVES=4                 checkpoints per run, for one that is stopped; they are removed when it has ended
 #   JOBS=N                  runs at the same time (default: one per GPU; 1 on a CPU)
 #   TEXT=FOLDER             what the model of bytes reads
@@ -33,6 +36,7 @@ bin=${BIN:-.} build=${BUILD:-build}
 out=runs/fidelity dry_run='' page_only='' words=() arguments=("$@")
 
 . scripts/work.sh
+. scripts/fidelity_branch.sh
 . scripts/fidelity_page.sh
 
 # SETTING MODEL TOKENS_PER_STEP STEPS MICRO_BATCH RATE WARMUP LAST_RATE DESCRIPTION; the last rate is a share of the rate.
@@ -80,21 +84,23 @@ value_of() { # FLAG WORDS...: the last value of a flag
 }
 
 # A setting's flags as words, and what is computed with.
-load_setting() { # SETTING
-    local row name rate warmup final
-    row=$(settings_table | awk -v name="$1" '$1 == name')
+load_setting() { # SETTING, or SETTING-from-STEP: `from` is that step, else 0
+    local setting=${1%-from-*} row name rate warmup final
+    row=$(settings_table | awk -v name="$setting" '$1 == name')
     [ -n "$row" ] || stop "$1: not one of the settings $(setting_names)"
     read -r _ name batch_tokens steps micro_batch rate warmup final about <<<"$row"
     length=1024 val_tokens=2097152 model_flags="--model $name" tokenizer=''
-    [ "$1" != bytes ] || { length=128 val_tokens=40960 model_flags="--layers 4 --heads 4 --channels 128" tokenizer=" --tokenizer bytes"; }
+    [ "$setting" != bytes ] || { length=128 val_tokens=40960 model_flags="--layers 4 --heads 4 --channels 128" tokenizer=" --tokenizer bytes"; }
     read -r -a model <<<"${MODEL:-$model_flags}$tokenizer"
     read -r -a batch <<<"${BATCH:---seq-len $length --micro-batch $micro_batch --batch-tokens $batch_tokens}"
     read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1}"
     train_files=${words[0]:-} val_files=${words[1]:-} steps=${STEPS:-$steps}
-    [ "$1" != bytes ] || { train_files=$out/text_train.bin val_files=$out/text_val.bin; }
+    [ "$setting" != bytes ] || { train_files=$out/text_train.bin val_files=$out/text_val.bin; }
     length=$(value_of --seq-len "${batch[@]}") micro_batch=$(value_of --micro-batch "${batch[@]}")
     check_numbers "STEPS $steps" "--seq-len ${length:-missing}" "--micro-batch ${micro_batch:-missing}"
-    [ "$steps" -ge 8 ] || stop "STEPS: at least 8, one for each eighth of the run"
+    from=0
+    [[ $1 != *-from-* ]] || from=${1##*-from-}
+    [ $((steps - from)) -ge 8 ] || stop "STEPS: at least 8$([ "$from" -eq 0 ] || echo " more than FROM"), one for each eighth of the run"
 }
 
 check_seeds() { # SETTING
@@ -112,7 +118,7 @@ recipe_flags() { echo "--recipe ${1%%,*} --master split16$([[ $1 != *,* ]] || ec
 
 read -r -a recipes <<<"${RECIPES:-bf16 coat}"
 read -r -a seeds <<<"${SEEDS:-1 2 3}"
-baseline=${recipes[0]} saves=${SAVES:-4}
+baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-}
 find_trainer
 
 # What is asked for can be done; nothing has been written yet.
@@ -124,12 +130,14 @@ check_arguments() {
     [ ${#words[@]} -ne 0 ] || settings=(bytes)
     [ ${#settings[@]} -ne 0 ] || settings=(262k)
     check_numbers "SAVES $saves" "JOBS $jobs"
+    [[ $FROM =~ ^([1-9][0-9]*)?$ ]] || stop "FROM: a step from 1 on, not $FROM"
+    [ -z "$FROM" ] || settings=("${settings[@]/%/-from-$FROM}")
     for recipe in "${recipes[@]}"; do
         [[ $recipe =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "RECIPES: $recipe: not RECIPE or RECIPE,FLAG=VALUE,..."
     done
     for setting in "${settings[@]}"; do
         check_seeds "$setting"
-        if [ "$setting" = bytes ]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
+        if [ "${setting%-from-*}" = bytes ]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
     done
     check_built "$trainer"
 }
@@ -160,27 +168,48 @@ val_loss() { # LOG
     sed -n "s/^{\"step\":$steps,\"val_loss\":\([^,}]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1
 }
 
+# The command of a run, which goes on where its folder has a checkpoint: `command`.
+set_command() { # RECIPE SEED[@MICRO_BATCH] FOLDER SAVE_EVERY [FLAGS...]
+    local cut=$micro_batch flags
+    read -r -a flags <<<"$(recipe_flags "$1")"
+    flags+=("${batch[@]}")
+    [[ $2 != *@* ]] || { cut=${2#*@} && flags+=(--micro-batch "$cut"); }
+    command=("$trainer" "${model[@]}" "${flags[@]}" "${training[@]}" --train "$train_files" --val "$val_files" --steps "$steps" --seed "${2%@*}"
+        --val-every 0 --val-batches "$(val_batches "$cut")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
+}
+
 # One run. Its folder's `result` is written when it is finished (scripts/fidelity_result.awk says what is in it).
 train() { # SETTING RECIPE SEED[@MICRO_BATCH]
-    local folder=$out/$1/$2/$3 status=0 cut
+    local folder=$out/$1/$2/$3 status=0 command
     [ ! -s "$folder/result" ] || return 0
-    load_setting "$1"
-    cut=$micro_batch
-    [[ $3 != *@* ]] || { cut=${3#*@} && batch+=(--micro-batch "$cut"); }
-    [ -n "$dry_run" ] || { mkdir -p "$folder" && echo "training $1: $2, seed $3" >&2; }
+    [ -n "$dry_run" ] || mkdir -p "$folder"
     if [ -z "$(val_loss "$folder/log.jsonl")" ]; then
-        # shellcheck disable=SC2046 # words
-        run "$folder/output.txt" "$trainer" "${model[@]}" $(recipe_flags "$2") "${batch[@]}" "${training[@]}" \
-            --train "$train_files" --val "$val_files" --steps "$steps" --seed "${3%@*}" --val-every 0 --val-batches "$(val_batches "$cut")" \
-            --sample-tokens 0 --health-every 0 --quiet --save-every $((steps / (saves + 1) + 1)) --keep 1 --out "$folder" --resume || status=$?
+        [ "$from" -eq 0 ] || [ -n "$dry_run" ] || go_on_from_branch_point "$@" || return
+        [ -n "$dry_run" ] || echo "training $1: $2, seed $3" >&2
+        set_command "$2" "$3" "$folder" $((steps / (saves + 1) + 1)) --keep 1
+        run "$folder/output.txt" "${command[@]}" || status=$?
     fi
     [ -z "$dry_run" ] || return 0
     if [ $status -ne 4 ] && [ -z "$(val_loss "$folder/log.jsonl")" ]; then
         failure "$1, $2, seed $3" $status "$folder/output.txt" || return
     fi
-    awk -v run="$1 $2 $3" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part" || return
+    awk -v run="$1 $2 $3" -v from="$from" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" \
+        -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part" || return
     mv "$folder/result.part" "$folder/result"
     rm -rf "$folder"/step-* "$folder"/events.*
+}
+
+# A run, or where the recipe is "-" the checkpoint that the runs of a seed go on from.
+work_on_run() { # SETTING RECIPE SEED[@MICRO_BATCH]
+    local status=0
+    load_setting "$1"
+    if [ "$2" = - ]; then
+        if branch_point_is_needed "$1" "$3"; then make_branch_point "$1" "$3"; fi
+        return
+    fi
+    train "$@" || status=$?
+    [ "$from" -eq 0 ] || [ -n "$dry_run" ] || drop_branch_point "$1" "${3%@*}"
+    return $status
 }
 
 # The baseline and a recipe of the same seed stand side by side, so that two GPUs have a pair.
@@ -191,7 +220,7 @@ list_runs() {
         for seed in "${seeds[@]}"; do
             for recipe in "${recipes[@]}"; do echo "$setting $recipe ${seed%@"$micro_batch"}"; done
         done
-    done | awk '!listed[$0]++'
+    done | awk '!listed[$0]++' | if [ -n "$FROM" ]; then with_branch_points; else cat; fi
 }
 
 check_setting() { # SETTING: that what OUT holds of it was trained in the same way
@@ -201,7 +230,7 @@ BATCH=${batch[*]}
 TRAINING=${training[*]}
 STEPS=$steps
 TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
-VAL=${val_files##*/}, $(bytes_of "$val_files") bytes"
+VAL=${val_files##*/}, $(bytes_of "$val_files") bytes$([ "$from" -eq 0 ] || printf '\nFROM=%s, %s' "$from" "$baseline")"
 }
 
 # --- the study ----------------------------------------------------------------------------------------------------
@@ -219,13 +248,13 @@ machine=CPU version=${VERSION:-$(git describe --always --dirty 2>/dev/null || "$
 version=${version// /-}
 [ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
 begin_work
-case " ${settings[*]} " in *" bytes "*) prepare_text ;; esac
+case " ${settings[*]}" in *" bytes"*) prepare_text ;; esac
 if [ -z "$dry_run" ]; then
     for setting in "${settings[@]}"; do check_setting "$setting"; done
     grep -qxF "$(command_line)" "$out/commands" 2>/dev/null || command_line >>"$out/commands"
 fi
 mapfile -t runs < <(list_runs)
-work_through train "${runs[@]}"
+work_through work_on_run "${runs[@]}"
 [ -z "$dry_run" ] || exit 0
 write_page
 [ -z "$failed" ]

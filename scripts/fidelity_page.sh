@@ -9,7 +9,7 @@ shown() { # WORD
 }
 command_line() {
     local name word
-    for name in RECIPES SEEDS STEPS MODEL BATCH TRAINING TEXT; do
+    for name in RECIPES SEEDS FROM STEPS MODEL BATCH TRAINING TEXT; do
         [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
     done
     printf 'scripts/fidelity.sh'
@@ -19,8 +19,10 @@ command_line() {
 
 # The settings that OUT holds, and a setting's recipes: the baseline first, then as RECIPES has them, then the others.
 settings_there() {
-    local setting
-    settings_table | while read -r setting _; do [ ! -e "$out/$setting/settings" ] || echo "$setting"; done
+    local setting folder
+    settings_table | while read -r setting _; do
+        printf '%s\n' "$out/$setting" "$out/$setting"-from-* | sort -V | while read -r folder; do [ ! -e "$folder/settings" ] || echo "${folder##*/}"; done
+    done
 }
 recipes_there() { # SETTING
     local recipe
@@ -51,13 +53,18 @@ list_of() { # FIELD RESULTS...: what there is in it
 }
 
 setting_section() { # SETTING RESULTS
-    local about
-    about=$(settings_table | awk -v name="$1" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
-    printf '\n## %s\n%s.\n\n' "$1" "${about^}"
+    local about from= steps tables=(-v baseline="$baseline" -f scripts/fidelity_pairs.awk)
+    about=$(settings_table | awk -v name="${1%-from-*}" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
+    printf '\n## %s\n%s.' "$1" "${about^}"
+    if [[ $1 == *-from-* ]]; then
+        from=${1##*-from-} steps=$(sed -n 's/^STEPS=//p' "$out/$1/settings")
+        printf ' Every run goes on from one checkpoint of its seed, that of step %s of %s; eighths and gradient norms are of the steps %s to %s.' \
+            "$from" "$(sed -n 's/^FROM=[0-9]*, //p' "$out/$1/settings")" $((from + 1)) "$steps"
+    fi
     awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
-        END { printf "`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
-    awk -v baseline="$baseline" -v title="$1: $about" -f scripts/fidelity_pairs.awk -f scripts/fidelity_picture.awk "$2" >"$out/$1.svg"
-    awk -v baseline="$baseline" -v picture="$1.svg" -f scripts/fidelity_pairs.awk -f scripts/fidelity_tables.awk "$2"
+        END { printf "\n\n`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
+    awk "${tables[@]}" -v title="$1: $about" -v from="$from" -f scripts/fidelity_picture.awk "$2" >"$out/$1.svg"
+    awk "${tables[@]}" -v picture="$1.svg" -f scripts/fidelity_tables.awk "$2"
 }
 
 write_page() {

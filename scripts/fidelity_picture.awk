@@ -1,6 +1,6 @@
 # Draws a setting's differences from the baseline by eighths of the run, and at the end, for scripts/fidelity.sh: SVG.
 #
-#   awk -v baseline=RECIPE -v title=TEXT -f fidelity_pairs.awk -f fidelity_picture.awk RESULTS
+#   awk -v baseline=RECIPE -v title=TEXT [-v from=STEP] -f fidelity_pairs.awk -f fidelity_picture.awk RESULTS
 #
 # A thin line is a pair of runs, a thick one their mean. Differences beyond 10 % are drawn at 10 %.
 
@@ -38,7 +38,7 @@ function axes(    i, k, count) {
     }
     for (k = 1; k <= 8; k++) words(x(k), bottom + 24, k "/8", "middle")
     words(end_x, bottom + 24, "at the end", "middle")
-    words((left + right) / 2, bottom + 48, "training loss, eighths of the run" (steps ? " (" steps " steps)" : ""), "middle")
+    words((left + right) / 2, bottom + 48, "training loss, eighths of the " (from ? "steps from " from " on" : "run") (steps ? " (" (from ? "of " : "") steps (from ? "" : " steps") ")" : ""), "middle")
     words(end_x, bottom + 48, "validation loss", "middle")
     words(0, 0, "difference from " baseline ", %", "middle", sprintf(" transform=\"translate(24 %.1f) rotate(-90)\"", (top + bottom) / 2))
     line(right + 8, top, right + 8, bottom, "stroke=\"#9aa5b1\" stroke-dasharray=\"3 4\"")

@@ -3,8 +3,9 @@
 #   SETTING RECIPE SEED done|diverged STEPS VAL_LOSS FIRST_LOSS LARGEST_GRAD_NORM LOSS_1 ... LOSS_8 MACHINE VERSION
 #
 # LOSS_1 ... LOSS_8 are the mean training losses of the eighths of the steps, "-" of those it did not come to the end of.
+# Of a run that goes on from the baseline's checkpoint of step FROM they and LARGEST_GRAD_NORM are of the steps behind it.
 #
-#   awk -v run="SETTING RECIPE SEED" -v steps=N -v ended=STATUS -v machine=M -v version=V -f fidelity_result.awk LOG
+#   awk -v run="SETTING RECIPE SEED" -v from=0 -v steps=N -v ended=STATUS -v machine=M -v version=V -f fidelity_result.awk LOG
 
 function field(name) {
     if (!match($0, "\"" name "\":[^,}]*")) return ""
@@ -17,8 +18,9 @@ step == steps && field("val_loss") != "" { val = field("val_loss") }
 field("loss") != "" {
     if (step == 1) first = field("loss")
     last = step
+    if (step <= from) next
     if (finite(field("loss"))) {
-        eighth = int((8 * step + steps - 1) / steps) # step s is in the eighth number 8 s / steps, rounded up
+        eighth = int((8 * (step - from) + steps - from - 1) / (steps - from)) # 8 s / steps, rounded up
         sum[eighth] += field("loss")
         count[eighth]++
     }
@@ -28,6 +30,6 @@ field("loss") != "" {
 END {
     good = ended != 4 && finite(val) && val + 0 <= first + 0
     line = run " " (good ? "done" : "diverged") " " steps " " (finite(val) ? val : "-") " " (finite(first) ? first : "-") " " sprintf("%.6g", largest)
-    for (i = 1; i <= 8; i++) line = line " " (count[i] && last >= int(i * steps / 8) ? sprintf("%.8g", sum[i] / count[i]) : "-")
+    for (i = 1; i <= 8; i++) line = line " " (count[i] && last >= from + int(i * (steps - from) / 8) ? sprintf("%.8g", sum[i] / count[i]) : "-")
     print line, machine, version
 }
