@@ -19,6 +19,8 @@
 #   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8
 #   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
 #                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
+#   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is evaluated in these recipes, too: what of a difference
+#                           is in the weights, and what is the rounding of the forward pass while evaluating
 #   STEPS=N                 instead of the setting's
 #   MODEL="--layers 6 ..."  instead of the setting's flags: of the model; BATCH="--seq-len N --micro-batch N ..." of the
 #                           batch; TRAINING="--schedule ..." of the optimizer and its rate
@@ -118,6 +120,7 @@ recipe_flags() { echo "--recipe ${1%%,*} --master split16$([[ $1 != *,* ]] || ec
 
 read -r -a recipes <<<"${RECIPES:-bf16 coat}"
 read -r -a seeds <<<"${SEEDS:-1 2 3}"
+read -r -a evaluations <<<"${EVALUATE:-}"
 baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-}
 find_trainer
 
@@ -132,8 +135,8 @@ check_arguments() {
     check_numbers "SAVES $saves" "JOBS $jobs"
     [[ $FROM =~ ^([1-9][0-9]*)?$ ]] || stop "FROM: a step from 1 on, not $FROM"
     [ -z "$FROM" ] || settings=("${settings[@]/%/-from-$FROM}")
-    for recipe in "${recipes[@]}"; do
-        [[ $recipe =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "RECIPES: $recipe: not RECIPE or RECIPE,FLAG=VALUE,..."
+    for recipe in "${recipes[@]/#/RECIPES: }" "${evaluations[@]/#/EVALUATE: }"; do
+        [[ ${recipe#*: } =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "$recipe: not RECIPE or RECIPE,FLAG=VALUE,..."
     done
     for setting in "${settings[@]}"; do
         check_seeds "$setting"
@@ -164,6 +167,8 @@ val_batches() { # MICRO_BATCH
     echo $((batches > 0 ? batches * (micro_batch / $1) : 1))
 }
 
+step_folder() { printf 'step-%08d' "$1"; } # STEP
+
 val_loss() { # LOG
     sed -n "s/^{\"step\":$steps,\"val_loss\":\([^,}]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1
 }
@@ -178,22 +183,45 @@ set_command() { # RECIPE SEED[@MICRO_BATCH] FOLDER SAVE_EVERY [FLAGS...]
         --val-every 0 --val-batches "$(val_batches "$cut")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
 }
 
+# To the end; where EVALUATE asks for its last checkpoint, with that.
+is_trained() { # FOLDER
+    [ -n "$(val_loss "$1/log.jsonl")" ] && { [ ${#evaluations[@]} -eq 0 ] || [ -e "$1/$(step_folder "$steps")" ]; }
+}
+
+# What the last checkpoint of a run has in the recipes of EVALUATE: `evaluated`, "RECIPE=LOSS ...".
+evaluate() { # SETTING RECIPE SEED[@MICRO_BATCH]
+    local folder=$out/$1/$2/$3 recipe cut=$micro_batch checkpoint status log
+    checkpoint=$folder/$(step_folder "$steps")
+    evaluated=''
+    [[ $3 != *@* ]] || cut=${3#*@}
+    for recipe in "${evaluations[@]}"; do
+        log=$folder/evaluated-$recipe.txt status=0
+        # shellcheck disable=SC2086 # words
+        run "$log" "$trainer" --eval-only --model "$checkpoint" --recipe ${recipe//,/ --} --micro-batch "$cut" --val "$val_files" \
+            --val-batches "$(val_batches "$cut")" --quiet --json || status=$?
+        [ -z "$dry_run" ] || continue
+        [ $status -eq 0 ] || failure "$1, $2, seed $3, evaluated in $recipe" $status "$log" || return
+        evaluated+=" $recipe=$(val_loss "$log")"
+    done
+}
+
 # One run. Its folder's `result` is written when it is finished (scripts/fidelity_result.awk says what is in it).
 train() { # SETTING RECIPE SEED[@MICRO_BATCH]
-    local folder=$out/$1/$2/$3 status=0 command
+    local folder=$out/$1/$2/$3 status=0 command evaluated=''
     [ ! -s "$folder/result" ] || return 0
     [ -n "$dry_run" ] || mkdir -p "$folder"
-    if [ -z "$(val_loss "$folder/log.jsonl")" ]; then
+    if ! is_trained "$folder"; then
         [ "$from" -eq 0 ] || [ -n "$dry_run" ] || go_on_from_branch_point "$@" || return
         [ -n "$dry_run" ] || echo "training $1: $2, seed $3" >&2
         set_command "$2" "$3" "$folder" $((steps / (saves + 1) + 1)) --keep 1
         run "$folder/output.txt" "${command[@]}" || status=$?
     fi
-    [ -z "$dry_run" ] || return 0
-    if [ $status -ne 4 ] && [ -z "$(val_loss "$folder/log.jsonl")" ]; then
+    if [ $status -ne 4 ] && [ -z "$dry_run" ] && ! is_trained "$folder"; then
         failure "$1, $2, seed $3" $status "$folder/output.txt" || return
     fi
-    awk -v run="$1 $2 $3" -v from="$from" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version" \
+    [ $status -eq 4 ] || evaluate "$@" || return
+    [ -z "$dry_run" ] || return 0
+    awk -v run="$1 $2 $3" -v from="$from" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version$evaluated" \
         -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part" || return
     mv "$folder/result.part" "$folder/result"
     rm -rf "$folder"/step-* "$folder"/events.*

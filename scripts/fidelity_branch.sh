@@ -2,12 +2,10 @@
 # from this checkpoint, OUT/branch-points/SETTING-from-STEP/SEED/step-...
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of the script
 
-step_folder() { printf 'step-%08d' "$1"; } # STEP
-
 # A run that has neither begun nor ended.
 needs_branch_point() { # SETTING RECIPE SEED[@MICRO_BATCH]
     local folder=$out/$1/$2/$3
-    [ ! -s "$folder/result" ] && ! compgen -G "$folder/step-*" >/dev/null && [ -z "$(val_loss "$folder/log.jsonl")" ]
+    [ ! -s "$folder/result" ] && ! compgen -G "$folder/step-*" >/dev/null && ! is_trained "$folder"
 }
 
 # Puts branch points, as "SETTING - SEED", among the runs: as many ahead as can be made at the same time.

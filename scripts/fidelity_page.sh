@@ -9,7 +9,7 @@ shown() { # WORD
 }
 command_line() {
     local name word
-    for name in RECIPES SEEDS FROM STEPS MODEL BATCH TRAINING TEXT; do
+    for name in RECIPES SEEDS FROM EVALUATE STEPS MODEL BATCH TRAINING TEXT; do
         [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
     done
     printf 'scripts/fidelity.sh'

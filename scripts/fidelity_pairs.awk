@@ -1,7 +1,8 @@
 # Reads the results of one setting (fidelity_result.awk says what is in them) and compares each run with the baseline's
 # of the same seed, for fidelity_tables.awk and fidelity_picture.awk, which are given behind this file.
 #
-#   loss[RECIPE, SEED, K]         validation loss (K = 0) and mean training losses of the eighths (K = 1 ... 8)
+#   loss[RECIPE, SEED, K]         validation loss (K = 0), mean training losses of the eighths (K = 1 ... 8), and validation
+#                                 losses of the last checkpoint in other recipes, evaluation[K] (K = 9 ... last_evaluation)
 #   difference[RECIPE, SEED, K]   of them from the baseline's, in percent; runs of the baseline itself that have other
 #                                 micro-batches are compared with the one that has the setting's
 # Of what a run does not have there is no entry. recipe_of[1 ... recipes], seed_of[RECIPE, 1 ... runs[RECIPE]].
@@ -15,7 +16,18 @@ $4 == "unfinished" { unfinished = unfinished (unfinished ? ", " : "") $2 " " $3;
     norm[$2, $3] = $8
     if ($4 == "done") loss[$2, $3, 0] = $6
     for (k = 1; k <= 8; k++) if ($(8 + k) != "-") loss[$2, $3, k] = $(8 + k)
-    if (!($17 in seen_machine)) { seen_machine[$17]; machines = machines (machines ? ", " : "") $17 }
+    for (k = 19; k <= NF; k++) evaluated($2, $3, $k)
+}
+
+function evaluated(recipe, seed, text,    at, in_recipe) { # "RECIPE=LOSS", of a recipe that may have flags with values
+    at = match(text, /=[^=]*$/)
+    in_recipe = substr(text, 1, at - 1)
+    if (!(in_recipe in evaluation_of)) {
+        last_evaluation = last_evaluation ? last_evaluation + 1 : 9
+        evaluation_of[in_recipe] = last_evaluation
+        evaluation[last_evaluation] = in_recipe
+    }
+    loss[recipe, seed, evaluation_of[in_recipe]] = substr(text, at + 1)
 }
 
 function compare(    i, j, k, recipe, seed, other) {
@@ -24,7 +36,7 @@ function compare(    i, j, k, recipe, seed, other) {
         for (j = 1; j <= runs[recipe]; j++) {
             seed = other = seed_of[recipe, j]
             if (recipe == baseline && !sub(/@.*/, "", other)) continue
-            for (k = 0; k <= 8; k++)
+            for (k = 0; k <= 8 || k <= last_evaluation; k++)
                 if ((recipe, seed, k) in loss && (baseline, other, k) in loss)
                     difference[recipe, seed, k] = 100 * (loss[recipe, seed, k] / loss[baseline, other, k] - 1)
         }
@@ -40,4 +52,13 @@ function statistics(values, recipe, k,    j, gap, sum, squares) {
     for (j = 1; j <= runs[recipe]; j++)
         if ((recipe, seed_of[recipe, j], k) in values) { gap = values[recipe, seed_of[recipe, j], k] - mean; squares += gap * gap }
     if (count > 1) deviation = sqrt(squares / (count - 1))
+}
+
+function signed(x) { return sprintf("%+.2f", x * x < 0.005 * 0.005 ? 0 : x) }
+
+# "+0.22 ± 0.10 %": mean and standard error over the pairs.
+function mean_difference(recipe, k) {
+    statistics(difference, recipe, k)
+    if (!count) return "–"
+    return signed(mean) (count > 1 ? sprintf(" ± %.2f", deviation / sqrt(count)) : "") " %"
 }

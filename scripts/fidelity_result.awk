@@ -2,10 +2,12 @@
 #
 #   SETTING RECIPE SEED done|diverged STEPS VAL_LOSS FIRST_LOSS LARGEST_GRAD_NORM LOSS_1 ... LOSS_8 MACHINE VERSION
 #
-# LOSS_1 ... LOSS_8 are the mean training losses of the eighths of the steps, "-" of those it did not come to the end of.
-# Of a run that goes on from the baseline's checkpoint of step FROM they and LARGEST_GRAD_NORM are of the steps behind it.
+# and, of the last checkpoint where it was evaluated in other recipes, RECIPE=VAL_LOSS behind them. LOSS_1 ... LOSS_8 are
+# the mean training losses of the eighths of the steps, "-" of those it did not come to the end of. Of a run that goes on
+# from a checkpoint of step FROM they and LARGEST_GRAD_NORM are of the steps behind it.
 #
-#   awk -v run="SETTING RECIPE SEED" -v from=0 -v steps=N -v ended=STATUS -v machine=M -v version=V -f fidelity_result.awk LOG
+#   awk -v run="SETTING RECIPE SEED" -v from=0 -v steps=N -v ended=STATUS -v machine=M -v version="V [RECIPE=VAL_LOSS...]" \
+#       -f fidelity_result.awk LOG
 
 function field(name) {
     if (!match($0, "\"" name "\":[^,}]*")) return ""

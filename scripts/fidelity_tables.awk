@@ -2,25 +2,21 @@
 #
 #   awk -v baseline=RECIPE -v picture=FILE -f fidelity_pairs.awk -f fidelity_tables.awk RESULTS
 
-function percent(x) { return sprintf("%+.2f", x * x < 0.005 * 0.005 ? 0 : x) }
 function at_most(x) { return x < 0 ? -x : x }
-
-# "+0.22 ± 0.10 %": mean and standard error over the pairs.
-function mean_difference(recipe) {
-    statistics(difference, recipe, 0)
-    if (!count) return "–"
-    return percent(mean) (count > 1 ? sprintf(" ± %.2f", deviation / sqrt(count)) : "") " %"
-}
 
 function recipe_row(recipe,    j, k, lost, line) {
     for (j = 1; j <= runs[recipe]; j++) lost += (recipe, seed_of[recipe, j]) in diverged
     statistics(loss, recipe, 0)
     line = "| " recipe " | " runs[recipe] (lost ? ", " lost " diverged" : "") " | " (count ? sprintf("%.4f", mean) : "–") " | "
-    line = line (recipe == baseline ? "" : mean_difference(recipe)) " |"
+    line = line (recipe == baseline ? "" : mean_difference(recipe, 0)) " |"
     for (k = 1; k <= 8; k++) {
         if (recipe == baseline) statistics(loss, recipe, k)
         else statistics(difference, recipe, k)
-        line = line " " (!count ? "–" : recipe == baseline ? sprintf("%.3f", mean) : percent(mean)) " |"
+        line = line " " (!count ? "–" : recipe == baseline ? sprintf("%.3f", mean) : signed(mean)) " |"
+    }
+    for (k = 9; k <= last_evaluation; k++) {
+        statistics(loss, recipe, k)
+        line = line " " (recipe != baseline ? mean_difference(recipe, k) : count ? sprintf("%.4f", mean) : "–") " |"
     }
     print line
 }
@@ -30,7 +26,7 @@ function verdict(recipe,    k, worst, where, end) {
         statistics(difference, recipe, k)
         if (count && at_most(mean) >= worst + 0) { worst = at_most(mean); where = k }
     }
-    end = mean_difference(recipe)
+    end = mean_difference(recipe, 0)
     if (where)
         printf "- **%s**: at the end %s (%d %s); largest mean |difference| of an eighth %.2f %% (%d/8)\n", recipe, end, count, (count == 1 ? "pair" : "pairs"), worst, where
 }
@@ -69,7 +65,7 @@ function unpaired(    i, recipe, base_count, base_mean, base_deviation, line) {
         statistics(loss, recipe, 0)
         line = "| " recipe " | " count " | " (count ? sprintf("%.4f", mean) (count > 1 ? sprintf(" ± %.4f", deviation) : "") : "–") " | "
         if (recipe != baseline && count && base_count) {
-            line = line percent(100 * (mean / base_mean - 1))
+            line = line signed(100 * (mean / base_mean - 1))
             if (count > 1 && base_count > 1)
                 line = line sprintf(" ± %.2f", 100 * sqrt(deviation * deviation / count + base_deviation * base_deviation / base_count) / base_mean)
             line = line " %"
@@ -80,22 +76,27 @@ function unpaired(    i, recipe, base_count, base_mean, base_deviation, line) {
 
 function run_row(recipe, seed,    k, line) {
     line = "| " recipe " | " seed " | " ((recipe, seed, 0) in loss ? sprintf("%.4f", loss[recipe, seed, 0]) : "diverged") " |"
-    for (k = 0; k <= 8; k++) line = line " " ((recipe, seed, k) in difference ? percent(difference[recipe, seed, k]) (k ? "" : " %") : "") " |"
-    print line sprintf(" %.3g |", norm[recipe, seed])
+    for (k = 0; k <= 8; k++) line = line " " ((recipe, seed, k) in difference ? signed(difference[recipe, seed, k]) (k ? "" : " %") : "") " |"
+    line = line sprintf(" %.3g |", norm[recipe, seed])
+    for (k = 9; k <= last_evaluation; k++) line = line " " ((recipe, seed, k) in loss ? sprintf("%.4f", loss[recipe, seed, k]) : "") " |"
+    print line
 }
 
 END {
     compare()
     eighths = " 1/8 | 2/8 | 3/8 | 4/8 | 5/8 | 6/8 | 7/8 | 8/8 |"
     rule = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-    print "| recipe | runs | validation loss | difference |" eighths "\n" rule
+    for (k = 9; k <= last_evaluation; k++) { evaluations = evaluations " in " evaluation[k] " |"; more_rule = more_rule " --- |" }
+    print "| recipe | runs | validation loss | difference |" eighths evaluations "\n" rule more_rule
     for (i = 1; i <= recipes; i++) recipe_row(recipe_of[i])
+    if (evaluations)
+        print "\nThe last columns are of the same weights in one recipe: the validation loss of " baseline ", and the differences of the others from it there, which are in the weights. The rest of a difference at the end is rounding of the forward pass while evaluating."
     print ""
     for (i = 1; i <= recipes; i++) if (recipe_of[i] != baseline) verdict(recipe_of[i])
     scatter()
     if (unfinished) print "- not finished: " unfinished
     if (picture) print "\n![differences by eighths of the run](" picture ")"
     unpaired()
-    print "\n| run | seed | validation loss | difference |" eighths " largest gradient norm |\n" rule " --- |"
+    print "\n| run | seed | validation loss | difference |" eighths " largest gradient norm |" evaluations "\n" rule " --- |" more_rule
     for (i = 1; i <= recipes; i++) for (j = 1; j <= runs[recipe_of[i]]; j++) run_row(recipe_of[i], seed_of[recipe_of[i], j])
 }
