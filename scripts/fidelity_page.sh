@@ -9,7 +9,7 @@ shown() { # WORD
 }
 command_line() {
     local name word
-    for name in RECIPES SEEDS FROM EVALUATE STEPS MODEL BATCH TRAINING TEXT; do
+    for name in RECIPES SEEDS FROM EVALUATE STEPS MODEL BATCH TRAINING TEXT LIMIT EIGHTH_LIMIT; do
         [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
     done
     printf 'scripts/fidelity.sh'
@@ -48,12 +48,26 @@ page_head() { # RESULTS...
     echo
     echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
 }
+verdicts() {
+    local setting rows
+    rows=$(for setting in $(settings_there); do
+        awk -v baseline="$baseline" -v setting="$setting" -v limit="$limit" -v eighth_limit="$eighth_limit" \
+            -f scripts/fidelity_pairs.awk -f scripts/fidelity_verdicts.awk "$work/$setting.results"
+    done)
+    [ -n "$rows" ] || return 0
+    echo
+    echo "| setting | recipe | pairs | at the end | within $limit % | largest mean of an eighth | within $eighth_limit % |"
+    echo "| --- | --- | --- | --- | --- | --- | --- |"
+    echo "$rows"
+    echo
+    echo "Within is also a mean that lies within two standard errors of 0, where the standard error is at most 0.15 %."
+}
 list_of() { # FIELD RESULTS...: what there is in it
     awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}"
 }
 
 setting_section() { # SETTING RESULTS
-    local about from= steps tables=(-v baseline="$baseline" -f scripts/fidelity_pairs.awk)
+    local about from='' steps tables=(-v baseline="$baseline" -f scripts/fidelity_pairs.awk)
     about=$(settings_table | awk -v name="${1%-from-*}" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
     printf '\n## %s\n%s.' "$1" "${about^}"
     if [[ $1 == *-from-* ]]; then
@@ -76,6 +90,7 @@ write_page() {
     [ ${#results[@]} -gt 0 ] || stop "$out holds no runs"
     {
         page_head "${results[@]}"
+        verdicts
         for setting in $(settings_there); do setting_section "$setting" "$work/$setting.results"; done
     } >"$work/page"
     mv "$work/page" "$out/fidelity.md"

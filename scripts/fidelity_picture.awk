@@ -99,7 +99,7 @@ END {
     find_range()
     printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 920 %d\" width=\"920\" height=\"%d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"15\">\n", bottom + 68, bottom + 68
     print "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>"
-    words(left, 32, title, "start", " font-size=\"18\" font-weight=\"bold\"")
+    words(left, 32, title, "start", sprintf(" font-size=\"%.1f\" font-weight=\"bold\"", length(title) > 68 ? 18 * 68 / length(title) : 18))
     axes()
     for (i = 1; i <= recipes; i++) {
         recipe = recipe_of[i]

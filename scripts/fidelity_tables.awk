@@ -21,16 +21,6 @@ function recipe_row(recipe,    j, k, lost, line) {
     print line
 }
 
-function verdict(recipe,    k, worst, where, end) {
-    for (k = 1; k <= 8; k++) {
-        statistics(difference, recipe, k)
-        if (count && at_most(mean) >= worst + 0) { worst = at_most(mean); where = k }
-    }
-    end = mean_difference(recipe, 0)
-    if (where)
-        printf "- **%s**: at the end %s (%d %s); largest mean |difference| of an eighth %.2f %% (%d/8)\n", recipe, end, count, (count == 1 ? "pair" : "pairs"), worst, where
-}
-
 # How far the baseline's runs of one seed lie apart whose micro-batches are cut in other ways.
 function scatter(    j, k, n, seed, key, low, high, sum, ways, worst) {
     for (j = 1; j <= runs[baseline]; j++) {
@@ -92,7 +82,6 @@ END {
     if (evaluations)
         print "\nThe last columns are of the same weights in one recipe: the validation loss of " baseline ", and the differences of the others from it there, which are in the weights. The rest of a difference at the end is rounding of the forward pass while evaluating."
     print ""
-    for (i = 1; i <= recipes; i++) if (recipe_of[i] != baseline) verdict(recipe_of[i])
     scatter()
     if (unfinished) print "- not finished: " unfinished
     if (picture) print "\n![differences by eighths of the run](" picture ")"
