@@ -76,7 +76,7 @@ said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who u
 
 # --help says what a script is for, and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
-    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_loss.sh) continue ;; esac
+    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_states.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
 done

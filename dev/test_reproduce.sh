@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.." || exit 1
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset TRAIN VAL TOKENS QUICK SEEDS BETA2
+unset TRAIN TOKENS QUICK
 export TEXT=coat STEPS=20
 failures=0
 
@@ -42,7 +42,7 @@ export PATH="$folder/none:$path"
 # --- without a GPU
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
 check "a dry run ends well" $? "$said"
-has "it shows the training" "$said" 'train_gpt2_fp8_cpu .*--steps 20 .*--recipe coat --master split16'
+has "it shows the training" "$said" 'train_gpt2_fp8_cpu .*--steps 20 .*--recipe bf16 --master split16'
 has "it shows the plans" "$said" '--plan=json --layers 32 .*--gpus 8 --zero 3 --recipe coat'
 has "it shows the error table and its picture" "$said" "quant_error $folder/dry/bf16/step-LAST $folder/dry/ranges.svg"
 [ ! -e "$folder/dry" ]
@@ -50,8 +50,8 @@ check "and writes nothing" $?
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
 has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
 
-said=$(scripts/reproduce.sh --out "$folder/cpu" table7 quant-error 2>&1)
-check "table7 and quant-error on the CPU" $? "$said"
+said=$(scripts/reproduce.sh --out "$folder/cpu" 2>&1)
+check "all of it on the CPU" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --layers 32 --heads 32 --channels 4096 --seq-len 2048 --vocab 32000 --micro-batch 2 --gpus 4 \
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
@@ -74,6 +74,9 @@ check "-h is --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
     refuses "$setting with a zero in front, which would be octal" "error: $setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
 done
+has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| 2\.568 \| \+0\.67 % \|$'
+has "and those of another script" "$page" '^\| here \| `scripts/fidelity\.sh` \|'
+refuses "a piece of before" 'loss: scripts/fidelity.sh compares losses' scripts/reproduce.sh loss
 refuses "an unknown piece" 'table9: not one of table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
@@ -81,43 +84,6 @@ refuses "a build that lacks a program" 'error: .*nothing/quant_error is not buil
     env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" quant-error
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
-
-# --- several seeds, and COAT by parts, with a program that pretends to train: its losses depend on flags and seed
-mkdir "$folder/trains"
-cat >"$folder/trains/train_gpt2_fp8_cpu" <<'END'
-#!/bin/sh
-loss=2
-for flag; do
-    case "$last $flag" in "--recipe coat") loss=$loss+0.03 ;; "--linear fp8") loss=$loss+0.02 ;; "--saved coat") loss=$loss+0.01 ;; "--moments coat") loss=$loss-0.01 ;; "--moments fp8") loss=$loss-0.02 ;; "--seed "*) loss="$loss+0.1*$flag" ;; "--out "*) out=$flag ;; esac
-    [ "$last" != --seed ] || [ "$flag" != 2 ] || case "$*" in *"--recipe coat"*) loss=$loss+0.01 ;; esac
-    last=$flag
-done
-mkdir -p "$out"
-awk "BEGIN { for (step = 1; step < 3; step++) print \"{\\\"step\\\":\" step \",\\\"loss\\\":3,\\\"grad_norm\\\":1,\\\"lr\\\":1e-3,\\\"tokens\\\":\" 1024 * step \",\\\"ms\\\":1,\\\"tokens_per_s\\\":1e6}\"
-    printf \"{\\\"step\\\":2,\\\"val_loss\\\":%.8g}\\n\", $loss }" >"$out/log.jsonl"
-END
-printf '#!/bin/sh\n' >"$folder/trains/plot_loss"
-cp "$folder/trains/plot_loss" "$folder/trains/prepare_bytes"
-chmod +x "$folder/trains"/*
-said=$(SEEDS="1 2" BETA2=0.999 RATE=2e-3 BIN=$folder/trains BUILD=$folder/trains scripts/reproduce.sh --out "$folder/seeds" loss parts 2>&1)
-check "two seeds of loss and parts" $? "$said"
-page=$(cat "$folder/seeds/reproduce.md")
-has "a row for each seed" "$page" 'seed 1 \| 2\.100 \| 2\.130 \| \+1\.43 % \| measured \|$'
-has "with its own losses" "$page" 'seed 2 \| 2\.200 \| 2\.240 \| \+1\.82 % \| measured \|$'
-has "their mean and its standard error" "$page" '^\| mean of 2 seeds \| 2\.150 \| 2\.185 \| \+1\.62 ± 0\.19 % \| measured \|$'
-has "products alone" "$page" '^\| products \| 2\.1200 \| 2\.2200 \| \+0\.93 ± 0\.02 % \|$'
-has "saved activations alone" "$page" '^\| saved activations \| 2\.1100 \| 2\.2100 \|'
-has "moments alone" "$page" '^\| moments, with range expansion \| 2\.0900 \| 2\.1900 \| -0\.47 ± 0\.01 % \|$'
-has "moments without expansion" "$page" '^\| moments, plain \| 2\.0800 \|'
-has "all of it" "$page" '^\| all of COAT \| 2\.1300 \| 2\.2400 \| \+1\.62 ± 0\.19 % \|$'
-has "the command with its settings" "$page" "^\\| command \\| .*SEEDS='1 2' BETA2=0\.999 RATE=2e-3 scripts/reproduce.sh"
-[ "$(grep '^running .*train_gpt2_fp8_cpu' <<<"$said" | grep -c -- '--lr 2e-3 .*--beta2 0\.999')" -eq 12 ]
-check "and all are trained so" $? "$said"
-[ "$(grep -c . <<<"$(grep '^running .*train_gpt2_fp8_cpu' <<<"$said")")" -eq 12 ]
-check "each model is trained once" $? "$said"
-refuses "seeds that are none" "error: SEEDS: whole numbers .* not '1 x'" env SEEDS='1 x' scripts/reproduce.sh loss
-refuses "a rate that is none" "error: RATE: a learning rate, .* not '-1'" env RATE=-1 scripts/reproduce.sh loss
-refuses "a beta2 that is none" "error: BETA2: a number below 1, .* not '1.5'" env BETA2=1.5 scripts/reproduce.sh loss
 
 # --- with programs that pretend to run on a GPU
 cat >"$folder/gpu/nvidia-smi" <<'END'
@@ -155,7 +121,7 @@ END
 chmod +x "$folder"/gpu/* "$folder"/programs/*
 ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/programs/"
 export PATH="$folder/gpu:$path"
-said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 2>&1)
+said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 2>&1)
 check "with a GPU" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
 has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
@@ -165,7 +131,7 @@ has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880
 has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
 
-said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' VAL=v scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
+said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
 check "on four GPUs at once" $? "$said"
 diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -v '^| \(date\|command\)' "$folder/four/reproduce.md") >"$folder/difference"
 [ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> What was measured ran on 4 GPUs at the same time' "$folder/difference"
@@ -176,7 +142,7 @@ check "several have worked, each on its own, and nothing is left of the jobs" $?
 # a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
 pretend_speeds() { # OUT SETTING...: what it says
-    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 TRAIN='a b*' VAL=v "${@:2}" scripts/reproduce.sh --out "$1" table7 2>&1
+    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 TRAIN='a b*' "${@:2}" scripts/reproduce.sh --out "$1" table7 2>&1
 }
 for gpus in 4 4,5; do
     out=$folder/speeds-$gpus

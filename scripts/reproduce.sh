@@ -9,16 +9,14 @@
 #   table6         one layer, forward and backward: time and memory
 #   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
-#   loss           BF16 against COAT on the same text
-#   parts          the same with one part of COAT at a time (not in all)
-#   all            all of it (default). expected: 20 minutes on an H200, 10 with QUICK=1; without a GPU: 2 to 4.
+#   all            all of it (default). expected: 18 minutes on an H200, 8 with QUICK=1; without a GPU: 1.
 #                  On several GPUs what is measured runs at the same time, one thing on each: 5 minutes on four
 #
+# Losses are compared by scripts/fidelity.sh: several seeds, and batches of several sizes.
+#
 # Settings come from the environment:
-#   TRAIN=GLOB VAL=GLOB    GPT-2 tokens of real text; without them, or without a GPU, a small model of bytes is trained
-#   TOKENS=100000000       how much of it the models of `loss`, `parts` and `table2` see
-#   SEEDS="1 2 3"          of `loss` and `parts` (default: 1), BETA2=0.999 (default: 0.95), RATE=2e-4 (default: 6e-4; 4e-3
-#                          of the model of bytes): the lower the rate, the less do single seeds scatter
+#   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a GPU, a small model of bytes is trained
+#   TOKENS=100000000       how much of it the model of `table2` sees
 #   QUICK=1                fewer repetitions; the largest micro-batches are planned, not measured (without it, those for
 #                          more memory than a GPU here has)
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
@@ -26,9 +24,9 @@
 #   BIN=. BUILD=build      where the programs are
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} val=${VAL:-} tokens=${TOKENS:-100000000}
+bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} tokens=${TOKENS:-100000000}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${VAL:+VAL='$VAL' }${TOKENS:+TOKENS=$TOKENS }${SEEDS:+SEEDS='$SEEDS' }${BETA2:+BETA2=$BETA2 }${RATE:+RATE=$RATE }scripts/reproduce.sh${*:+ $*}"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh${*:+ $*}"
 out=runs/reproduce dry_run=''
 pieces=()
 
@@ -40,13 +38,14 @@ while [ $# -gt 0 ]; do
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
     -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
-    all) pieces+=(table2 table6 table7 figure4 loss) ;;
-    table2 | table6 | table7 | figure4 | quant-error | loss | parts) pieces+=("$1") ;;
-    *) stop "$1: not one of table2, table6, table7, figure4, quant-error, loss, parts, all" ;;
+    all) pieces+=(table2 table6 table7 figure4 losses) ;;
+    table2 | table6 | table7 | figure4 | quant-error) pieces+=("$1") ;;
+    loss | parts) stop "$1: scripts/fidelity.sh compares losses" ;;
+    *) stop "$1: not one of table2, table6, table7, figure4, quant-error, all" ;;
     esac
     shift
 done
-[ ${#pieces[@]} -gt 0 ] || pieces=(table2 table6 table7 figure4 loss)
+[ ${#pieces[@]} -gt 0 ] || pieces=(table2 table6 table7 figure4 losses)
 for setting in "TOKENS $tokens" "STEPS ${STEPS:-400}" "SPEED_STEPS ${SPEED_STEPS:-20}"; do
     case ${setting#* } in '' | 0* | *[!0-9]*) stop "${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" ;; esac
 done
@@ -62,8 +61,8 @@ if has_fp8_gpu; then
     gpu_bytes=$(nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --query-gpu=memory.total --format=csv,noheader,nounits |
         awk 'NR == 1 || $1 + 0 < least { least = $1 + 0 } END { printf "%.0f", least * 1048576 }' || true)
 fi
-[ -z "$gpu" ] || [ -z "$train" ] || [ -z "$val" ] || real_text=yes
-[ -n "$real_text" ] || [ -z "$train$val" ] || echo "note: TRAIN and VAL are used together and on a GPU for FP8; a model of bytes is trained instead" >&2
+[ -z "$gpu" ] || [ -z "$train" ] || real_text=yes
+[ -n "$real_text" ] || [ -z "$train" ] || echo "note: TRAIN is used on a GPU for FP8; a model of bytes is trained instead" >&2
 planner=$bin/train_gpt2_fp8_cpu trainer=$planner
 [ -z "$gpu" ] || trainer=$bin/train_gpt2_fp8
 
@@ -72,8 +71,6 @@ needs() { # PIECE: the programs that it runs
     [ -n "$real_text" ] || trains="$trainer $build/prepare_bytes"
     case $1 in
     table2 | quant-error) echo "$trains $build/quant_error" ;;
-    loss) echo "$trains $build/plot_loss" ;;
-    parts) echo "$trains" ;;
     table6) [ -z "$gpu" ] && echo "$planner" || echo "$build/bench_layer_gpu" ;;
     table7) echo "$planner $trainer" ;;
     figure4) [ -z "$gpu" ] || echo "$build/bench_group_scaling_gpu" ;;
@@ -136,15 +133,8 @@ plan() { # FLAGS...: the plan, empty where nothing fits
 
 # The exact master weights take 4 bytes per parameter, weight included, in BF16 and in COAT, so that they are no part of
 # the comparison. fp8-linear stands for TransformerEngine and is measured with FP32 masters, as measure.sh does.
-recipe_flags() { # RECIPE[+PART]
-    echo "--recipe ${1%%+*} --master split16"
-    case $1 in
-    *+head) echo "--head fp8" ;;
-    *+products) echo "--linear fp8" ;;
-    *+saved) echo "--saved coat" ;;
-    *+moments) echo "--moments coat" ;;
-    *+plain-moments) echo "--moments fp8" ;;
-    esac
+recipe_flags() { # RECIPE[+head]
+    echo "--recipe ${1%%+*} --master split16$([[ $1 != *+head ]] || echo " --head fp8")"
 }
 
 # --- head of the page ---------------------------------------------------------------------------------------------
@@ -172,30 +162,7 @@ write_head() {
     say "Each cell is the paper's figure (H100 80 GB, Llama and OLMo) → this program's here (in brackets: the second divided by the first). GB = 10⁹ bytes. \"planned\": the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB."
 }
 
-. scripts/reproduce_loss.sh
-
-# --- table 2 --------------------------------------------------------------------------------------------------------
-
-measure_error() { # of the BF16 run's last checkpoint, whose moments are FP32
-    local checkpoint=$out/bf16/step-LAST
-    train_recipe bf16 || return
-    [ -n "$dry_run" ] || checkpoint=$(find "$out/bf16" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
-    run quant_error.log "$build/quant_error" "$checkpoint" "$out/ranges.svg"
-}
-
-quant_error() {
-    say "## Quantisation error of the optimizer's states (table 2)"
-    measure_error || return
-    [ -z "$dry_run" ] || return 0
-    say "Error of m/√v after both moments were quantised in groups of 128, relative to plain E4M3 for both (the paper's 20.10 is of no stated unit). From the states of a run in BF16: $model_name. What expansion gains depends on the spread of the states within a group, printed below."
-    awk '$1 ~ /^(E4M3|E5M2|DE8)/ && NF == 6 { print "formats", $0 } $1 ~ /^(E4M3|E5M2|DE8)/ && NF == 7' "$out/quant_error.log" >"$out/table2.txt"
-    table table2 "$out/table2.txt"
-    # shellcheck disable=SC2016 # Markdown
-    printf '```\n%s\n```\n\n' "$(tail -n 3 "$out/quant_error.log" | grep .)" >>"$page"
-}
-
-piece_quant-error() { quant_error; }
-piece_table2() { quant_error && say "![Dynamic ranges and exponents](ranges.svg)"; }
+. scripts/reproduce_states.sh
 
 # --- table 6 --------------------------------------------------------------------------------------------------------
 
@@ -323,7 +290,7 @@ piece_table7() {
         say "![Peak memory per GPU](memory.svg)"
     fi
     say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others. Optimizer (the two moments) and activations (saved) are the plan's."
-    [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN and VAL."
+    [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN."
     for model_of in "${speed_models[@]}"; do
         # shellcheck disable=SC2086 # name, size and batch are words
         speeds $model_of
@@ -348,6 +315,13 @@ piece_figure4() {
     [ -n "$dry_run" ] || table figure4 "$work/figure4.txt"
 }
 
+# What the paper says of losses, and what compares them here.
+piece_losses() {
+    [ -z "$dry_run" ] || return 0
+    say "## Loss"
+    table loss /dev/null
+}
+
 # --- all of it ------------------------------------------------------------------------------------------------------
 
 exec 3>&1
@@ -368,7 +342,6 @@ list_jobs() {
     case $piece in
     *" table2 "* | *" quant-error "*) echo measure_error ;; # which trains BF16
     esac
-    list_trainings "$piece"
     [[ $piece != *" table7 "* ]] || for model_of in "${speed_models[1]}" "${speed_models[0]}"; do
         read -r of name batch <<<"$model_of"
         while read -r setting recipe batch; do
@@ -395,7 +368,7 @@ gpus=() jobs=()
 [ -z "$gpu" ] || mapfile -t gpus < <(list_gpus)
 if [ -z "$dry_run" ]; then rm -rf "$out"/.*.status "$out"/.job-*; fi
 if [ ${#gpus[@]} -gt 1 ] && [ -z "$dry_run" ]; then
-    case " ${pieces[*]} " in *" table2 "* | *" quant-error "* | *" loss "* | *" parts "*) choose_model || true ;; esac
+    case " ${pieces[*]} " in *" table2 "* | *" quant-error "*) choose_model || true ;; esac
     mapfile -t jobs < <(list_jobs | awk '!seen[$0]++')
 fi
 if [ ${#jobs[@]} -gt 1 ]; then

@@ -24,7 +24,7 @@ function head(columns,    names, count, i, line) {
     print line
 }
 
-BEGIN { if (table == "loss") head("model | BF16 | COAT | difference | how") }
+BEGIN { if (table == "loss") head("training loss | BF16 | COAT | difference") }
 FNR == 1 { file++ }
 /^#/ || NF == 0 { next }
 file == 1 {
@@ -34,7 +34,7 @@ file == 1 {
     if (table == "table7") for (i = 6; i <= 10; i++) paper[$2, $3, $4, $5, i] = $i
     if (table == "speed") { faster[$2] = $3; less[$2] = $4 }
     if (table == "figure4") { plain[$2, $3] = $4; group[$2, $3] = $5 }
-    if (table == "loss") { gsub(/_/, " ", $2); print loss_row($2, $3, $4, "the paper") }
+    if (table == "loss") { gsub(/_/, " ", $2); printf "| the paper, %s | %.3f | %.3f | %+.2f %% |\n", $2, $3, $4, 100 * ($4 / $3 - 1) }
     next
 }
 
@@ -96,51 +96,4 @@ table == "figure4" {
         cell(plain[$1, $2] / group[$1, $2], quotient($3, $5), 1), show($4, 4), known($3) ? "measured" : "not measured"
 }
 
-# model, BF16, COAT
-function loss_row(name, bf16, coat, how) {
-    return "| " name " | " sprintf("%.3f | %.3f | %+.2f %% | ", bf16, coat, 100 * (coat / bf16 - 1)) how " |"
-}
-# "-0.12 %", of several also the standard error of their mean
-function difference(sum, squares, count) {
-    if (count < 2) return sprintf("%+.2f %%", sum)
-    return sprintf("%+.2f ± %.2f %%", sum / count, sqrt((squares - sum * sum / count > 0 ? squares - sum * sum / count : 0) / (count - 1) / count))
-}
-table == "loss" {
-    gsub(/_/, " ", $1)
-    print loss_row($1, $2, $3, "measured")
-    rows++
-    sum_bf16 += $2
-    sum_coat += $3
-    each = 100 * ($3 / $2 - 1)
-    sum += each
-    squares += each * each
-}
-END {
-    if (table == "loss" && rows > 1)
-        print "| mean of " rows " seeds | " sprintf("%.3f | %.3f | ", sum_bf16 / rows, sum_coat / rows) difference(sum, squares, rows) " | measured |"
-}
-
-# a line per part: its losses with each seed; BF16's first
-table == "parts" && $1 == "seeds" {
-    line = "FP8 in"
-    for (i = 2; i <= NF; i++) line = line " | seed " $i
-    head(line " | difference")
-    split("bf16 nothing|bf16+products products|bf16+saved saved activations|bf16+moments moments, with range expansion|bf16+plain-moments moments, plain|coat all of COAT", list, "|")
-    for (i in list) {
-        at = index(list[i], " ")
-        part[substr(list[i], 1, at - 1)] = substr(list[i], at + 1)
-    }
-    next
-}
-table == "parts" {
-    line = "| " part[$1] " |"
-    sum = squares = 0
-    for (i = 2; i <= NF; i++) {
-        if ($1 == "bf16") base[i] = $i
-        each = 100 * ($i / base[i] - 1)
-        sum += each
-        squares += each * each
-        line = line sprintf(" %.4f |", $i)
-    }
-    print line " " ($1 == "bf16" ? "–" : difference(sum, squares, NF - 1)) " |"
-}
+END { if (table == "loss") print "| here | `scripts/fidelity.sh` | over several seeds | `runs/fidelity/fidelity.md` |" }
