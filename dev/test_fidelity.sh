@@ -82,6 +82,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "$evaluates" ]; then
+    [ "$recipe" != lost ] || { echo "error: the GPU is lost" >&2; exit 3; }
     case $recipe-$(cat "$model/of") in bf16-bf16*) loss=3 ;; bf16-*) loss=3.015 ;; coat-bf16*) loss=3.006 ;; *) loss=3.03606 ;; esac
     echo "{\"step\":$((10#${model##*step-})),\"val_loss\":$loss}"
     exit
@@ -258,6 +259,14 @@ said=$(RECIPES="coat bf16" FROM=12 STEPS=28 BIN=$folder/pretend PATH="$folder/gp
 [ $? -eq 1 ] && grep -q '^> FROM=12, coat' <<<"$said"
 check "another baseline, too" $? "$said"
 
+said=$(EVALUATE="bf16 lost" branch "$folder/evaluated" bf16 1)
+[ $? -eq 1 ] && grep -q '^failed: 262k-from-12, bf16, seed 1, evaluated in lost, status 3: error: the GPU is lost' <<<"$said" && [ ! -e "$folder/evaluated/262k-from-12/bf16/1/result" ]
+check "an evaluation that fails is told" $? "$said"
+rm "$folder/calls"
+said=$(EVALUATE=bf16 branch "$folder/evaluated" bf16 1)
+[ $? -eq 0 ] && [ ! -e "$folder/calls" ] && grep -q ' bf16=3$' "$folder/evaluated/262k-from-12/bf16/1/result"
+check "and made up for without training" $? "$said"
+
 # stopped while a checkpoint of the baseline is made, and in a run behind it
 halt() { # SLOW PATTERN: the study, stopped when a log matches
     SLOW=$1 branch "$folder/halted" "bf16 coat" "1 3" >"$folder/said" &
@@ -270,7 +279,6 @@ halt() { # SLOW PATTERN: the study, stopped when a log matches
     wait $study
     [ $? -eq 1 ] && grep -q '^stopped; the same command' "$folder/said" && [ -z "$(find "$folder/halted" -name '.work*')" ]
 }
-rm "$folder/calls"
 halt bf16:8 'branch-points/262k-from-12/*'
 check "stopped on the way to a checkpoint" $? "$(cat "$folder/said")"
 halt coat:20 '262k-from-12/coat/*'

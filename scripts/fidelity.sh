@@ -201,12 +201,13 @@ evaluate() { # SETTING RECIPE SEED[@MICRO_BATCH]
     evaluated=''
     [[ $3 != *@* ]] || cut=${3#*@}
     for recipe in "${evaluations[@]}"; do
+        [ -z "$stopped" ] || return 1
         log=$folder/evaluated-$recipe.txt status=0
         # shellcheck disable=SC2086 # words
         run "$log" "$trainer" --eval-only --model "$checkpoint" --recipe ${recipe//,/ --} --micro-batch "$cut" --val "$val_files" \
             --val-batches "$(val_batches "$cut")" --quiet --json || status=$?
         [ -z "$dry_run" ] || continue
-        [ $status -eq 0 ] || failure "$1, $2, seed $3, evaluated in $recipe" $status "$log" || return
+        [ -n "$(val_loss "$log")" ] || failure "$1, $2, seed $3, evaluated in $recipe" $status "$log" || return
         evaluated+=" $recipe=$(val_loss "$log")"
     done
 }
@@ -218,6 +219,7 @@ train() { # SETTING RECIPE SEED[@MICRO_BATCH]
     [ -n "$dry_run" ] || mkdir -p "$folder"
     if ! is_trained "$folder"; then
         [ "$from" -eq 0 ] || [ -n "$dry_run" ] || go_on_from_branch_point "$@" || return
+        [ -z "$stopped" ] || return 1
         [ -n "$dry_run" ] || echo "training $1: $2, seed $3" >&2
         set_command "$2" "$3" "$folder" $((steps / (saves + 1) + 1)) --keep 1
         run "$folder/output.txt" "${command[@]}" || status=$?
