@@ -71,13 +71,13 @@ function is_drawn(recipe,    j) {
 }
 # Colours, and places in a legend of as many rows as it needs.
 function lay_out(    i, recipe, text, next_x) {
-    split("#2f8f5b #b42318 #2563a8 #b7791f #7a4fa3 #0f8b8d", colours, " ")
+    split("#2f8f5b #b42318 #2563a8 #b7791f #7a4fa3 #0f8b8d #d6408f #6b8e23 #17a2d8 #8c564b #ff7f0e #1b1b1b", colours, " ")
     next_x = left
     for (i = 1; i <= recipes; i++) {
         recipe = recipe_of[i]
         if (!is_drawn(recipe)) continue
         name[recipe] = recipe == baseline ? recipe ", other micro-batches" : recipe
-        colour[recipe] = recipe == baseline ? "#52606d" : colours[others++ % 6 + 1]
+        colour[recipe] = recipe == baseline ? "#52606d" : colours[others++ % 12 + 1]
         if (next_x > left && next_x + 36 + 8.2 * length(name[recipe]) > 900) { next_x = left; rows++ }
         legend_x[recipe] = next_x
         legend_y[recipe] = 58 + 22 * rows
