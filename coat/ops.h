@@ -88,6 +88,12 @@ typedef struct {
     uint32_t largest;   // the largest code, without sign
 } Health;
 
+// How many codes of a tensor say little or nothing of their values.
+typedef struct {
+    uint64_t codes; // all of them
+    uint64_t saturated, zero, subnormal;
+} CodeCounts;
+
 typedef struct Exec Exec;
 
 typedef struct Ops {
@@ -236,6 +242,9 @@ typedef struct Ops {
     // one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large (0 where it is the
     // smallest there is).
     void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
+    // Adds to *counts, in the device's memory, those of the codes of a tensor: its elements, transposed or not. Saturated
+    // are all codes of the largest magnitude.
+    void (*codes_count)(Exec *, Tensor codes, CodeCounts *counts);
 } Ops;
 
 // Where operations run. The arena gives the workspace; `backend` is private to the filled table.

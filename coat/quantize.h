@@ -22,6 +22,11 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
+// The smallest code, without sign, that keeps the format's precision: those below it are subnormal.
+COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
+    return f == FMT_E5M2 ? 0x04 : 0x08;
+}
+
 // The FP32 scale of a tensor whose largest magnitude has these bits. 0 -> 1 (all codes are 0 then). A maximum that
 // is not finite gives the scale of the largest finite value: the caller raises the step's flag.
 COAT_HD static inline float scale_from_maximum(uint32_t amax, float largest) {

@@ -68,6 +68,7 @@ OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s
 OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
 OPERATION(weights_maxima, weights_maxima, o->parameters, o->count)
 OPERATION(health, health, &o->saved[s], 1, o->health)
+OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
 
 // --- the report ---------------------------------------------------------------------------------------------
@@ -206,6 +207,7 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 0, run_gelu_forward);
     report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 0, run_gelu_backward);
     report_pass(block, o, "health", M, F, group, 0, run_health);
+    report_pass(block, o, "codes_count", M, F, 1, 0, run_codes_count);
     scale_by_row(bench, o);
     report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
     report_pass(block, o, "gelu_backward, per token", M, F, 2 + group + 1 + 2, 1, run_gelu_backward);

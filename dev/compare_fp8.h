@@ -216,6 +216,42 @@ static void compare_health(Backends *b) {
     }
 }
 
+static CodeCounts codes_counted(Exec *ex, Tensor codes, CodeCounts *counts) {
+    CodeCounts found;
+    ex->ops->codes_count(ex, codes, counts);
+    ex->ops->download(ex, &found, counts, sizeof found);
+    return found;
+}
+
+// The counts of the codes are equal: in whole words and beside them, of transposes, and added to what is there.
+static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
+    for (int i = 0; i < 8; i++) {
+        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // columns, of longer rows
+        const CodeCounts before = {1, 2, 3, (uint64_t)1 << 40};
+        Pair codes = pair_random_codes(b, rows, cols, i % 2 ? FMT_E5M2 : FMT_E4M3, 110 + (uint64_t)i);
+        Pair counts = pair_of_bytes(b, 1, sizeof before, FMT_U8, &before);
+        CodeCounts found[2];
+        ON_BOTH(b) {
+            Tensor t = codes.t[s];
+            t.cols = part;
+            if (i >= 4) { // what was a row is a column
+                t.rows = part, t.cols = rows;
+                t.transposed = true;
+            }
+            found[s] = codes_counted(&b->exec[s], t, (CodeCounts *)counts.t[s].data);
+        }
+        char name[200];
+        snprintf(name, sizeof name, "gpu against twin: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
+                 format_name(codes.t[0].format), i >= 4 ? " transposed" : "", (long long)rows, (long long)part,
+                 (unsigned long long)found[1].saturated, (unsigned long long)(found[1].subnormal - before.subnormal));
+        check(memcmp(&found[0], &found[1], sizeof found[0]) == 0 && found[1].codes == (uint64_t)(rows * part) + 1 &&
+                  found[1].saturated > before.saturated && found[1].subnormal > before.subnormal,
+              name);
+        pair_free(b, codes);
+        pair_free(b, counts);
+    }
+}
+
 static void compare_fp8(bool small_only) {
     Small small = {2, 12, 768, 3001, 3, 64, true, 0};
     Config c = small_config(small);
@@ -225,8 +261,10 @@ static void compare_fp8(bool small_only) {
     backends_open(&b, c);
     compare_head(&b, 96, 192, 3001, 3072);
     compare_health(&b);
+    compare_codes_count(&b, 37, 336);
     compare_carried(&b, 96, 192, 336);
     if (!small_only) {
+        compare_codes_count(&b, 4096, 3072);
         compare_carried(&b, 1040, 768, 3072);
         compare_carried(&b, 272, 6400, 1600);
         compare_head(&b, 144, 768, 50257, 50304);

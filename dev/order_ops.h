@@ -355,6 +355,14 @@ static void order_health(Exec *exec, const Tensor tensors[], int count, Health o
     }
 }
 
+static void order_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
+    (void)exec;
+    begin("codes_count");
+    reads_data(codes);
+    read_memory(counts, sizeof *counts);
+    write_memory(counts, sizeof *counts);
+}
+
 static const Ops order_ops = {
     .name = "order",
     .open = order_open,
@@ -394,4 +402,5 @@ static const Ops order_ops = {
     .weights_quantize = order_weights_quantize,
     .weights_maxima = order_weights_maxima,
     .health = order_health,
+    .codes_count = order_codes_count,
 };

@@ -85,3 +85,28 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
     }
 }
+
+// --- gradients ---------------------------------------------------------------------------------------------------
+
+void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
+    if (!codes.data || !format_is_fp8(codes.format))
+        fatal(EXIT_DEVICE, "the CPU backend's codes_count: %s has no codes", format_name(codes.format));
+    const int64_t lines = codes.transposed ? codes.cols : codes.rows;
+    const int64_t length = codes.transposed ? codes.rows : codes.cols;
+    const uint32_t top = moment_largest_code(codes.format), normal = fp8_smallest_normal_code(codes.format);
+    uint64_t saturated = 0, zero = 0, small = 0;
+#pragma omp parallel for num_threads(cpu_of(exec)->threads) schedule(static) reduction(+ : saturated, zero, small)
+    for (int64_t line = 0; line < lines; line++) {
+        const uint8_t *code = (const uint8_t *)codes.data + line * codes.stride;
+        for (int64_t i = 0; i < length; i++) {
+            const uint32_t magnitude = code[i] & 0x7fu;
+            saturated += magnitude >= top;
+            zero += magnitude == 0;
+            small += magnitude < normal;
+        }
+    }
+    counts->codes += (uint64_t)tensor_elements(codes);
+    counts->saturated += saturated;
+    counts->zero += zero;
+    counts->subnormal += small - zero;
+}

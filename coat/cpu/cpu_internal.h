@@ -171,5 +171,6 @@ void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState
 void cpu_grad_norm_root(Exec *exec, StepState *state);
 void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
-void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count);
+void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
+void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);

@@ -46,6 +46,7 @@ const Ops *cpu_ops(void) {
         .weights_quantize = cpu_weights_quantize,
         .weights_maxima = cpu_weights_maxima,
         .health = cpu_health,
+        .codes_count = cpu_codes_count,
     };
     return &ops;
 }

@@ -20,26 +20,28 @@ struct HealthWalk {
     Granularity granularity;
 };
 
+// Codes without sign: at or above the largest finite one, below the smallest normal one.
 struct Counts {
-    uint32_t largest = 0, zero = 0, top = 0;
+    uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
 // Four codes at a time.
-__device__ inline void count_word(Counts &c, uint32_t word, uint32_t top) {
+__device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32_t normal) {
     const uint32_t magnitude = word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
     c.zero += (uint32_t)__popc(__vcmpeq4(magnitude, 0u)) / 8;
     c.top += (uint32_t)__popc(__vcmpgeu4(magnitude, top * 0x01010101u)) / 8;
+    c.small += (uint32_t)__popc(__vcmpltu4(magnitude, normal * 0x01010101u)) / 8;
 }
 
-__device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top) {
+__device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top, uint32_t normal) {
     Counts c;
     int i = 0;
     if ((uintptr_t)codes % 16 == 0) {
         for (; i + 16 <= count; i += 16) {
             const Pack<uint32_t, 4> words = load_streaming<4>((const uint32_t *)(codes + i));
 #pragma unroll
-            for (uint32_t word : words.value) count_word(c, word, top);
+            for (uint32_t word : words.value) count_word(c, word, top, normal);
         }
     }
     for (; i < count; i++) { // the tail of the last group: a word whose other codes count as neither
@@ -47,6 +49,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
         c.largest = __vmaxu4(c.largest, code);
         c.zero += code == 0;
         c.top += code >= top;
+        c.small += code < normal;
     }
     c.largest = max(max(c.largest & 0xffu, c.largest >> 8 & 0xffu), max(c.largest >> 16 & 0xffu, c.largest >> 24));
     return c;
@@ -67,14 +70,14 @@ __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
 }
 
 __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, Health *out) {
-    const uint32_t top = moment_largest_code(w.format);
+    const uint32_t top = moment_largest_code(w.format), normal = fp8_smallest_normal_code(w.format);
     uint64_t saturated = 0, zero = 0, clamped = 0;
     uint32_t amax = 0, largest = 0;
     const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
     for (int64_t g = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; g < w.total; g += step) {
         const int64_t begin = g % w.groups * w.group, left = w.cols - begin;
         const int count = left < w.group ? (int)left : w.group;
-        const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, top);
+        const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, top, normal);
         zero += c.zero;
         saturated += w.granularity == SCALE_TENSOR || c.top == 0 ? c.top : c.top - 1;
         if (w.granularity == SCALE_EXPAND) clamped += w.exponent[g] <= 1 || w.exponent[g] == MOMENT_K_LARGEST;
@@ -99,6 +102,28 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
+// Lines of `length` codes, `pieces` of them each, which the threads take in turn.
+__global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
+                                                                     int64_t length, int64_t stride, int64_t pieces,
+                                                                     Format format, CodeCounts *out) {
+    const uint32_t top = moment_largest_code(format), normal = fp8_smallest_normal_code(format);
+    uint64_t all = 0, saturated = 0, zero = 0, small = 0;
+    const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
+    for (int64_t p = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; p < lines * pieces; p += step) {
+        const int64_t begin = p % pieces * TENSOR_GROUP, left = length - begin;
+        const int count = left < TENSOR_GROUP ? (int)left : TENSOR_GROUP;
+        const Counts c = count_codes(codes + p / pieces * stride + begin, count, top, normal);
+        all += (uint64_t)count;
+        saturated += c.top;
+        zero += c.zero;
+        small += c.small;
+    }
+    warp_add(&out->codes, all);
+    warp_add(&out->saturated, saturated);
+    warp_add(&out->zero, zero);
+    warp_add(&out->subnormal, small - zero);
+}
+
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
     const bool flat = t.granularity == SCALE_EXPAND; // groups run on over the ends of rows
@@ -117,6 +142,23 @@ HealthWalk walk_of(Tensor t) {
 
 } // namespace
 
+// Blocks for so many pieces of work, one per thread, or as many as fill the device.
+static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
+    const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM, blocks = ceil_div(pieces, HEALTH_THREADS);
+    return grid_of(blocks < most ? blocks : most);
+}
+
+void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
+    if (!codes.data || !format_is_fp8(codes.format))
+        fatal(EXIT_DEVICE, "codes_count on the GPU: %s has no codes", format_name(codes.format));
+    const CudaBackend *backend = cuda_backend(exec);
+    const int64_t lines = codes.transposed ? codes.cols : codes.rows;
+    const int64_t length = codes.transposed ? codes.rows : codes.cols, pieces = ceil_div(length, TENSOR_GROUP);
+    codes_count_kernel<<<health_grid(backend, lines * pieces), HEALTH_THREADS, 0, backend->stream>>>(
+        (const uint8_t *)codes.data, lines, length, codes.stride, pieces, codes.format, counts);
+    LAUNCH_CHECK("codes_count_kernel");
+}
+
 void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     CudaBackend *backend = cuda_backend(exec);
     Health *const found = (Health *)exec->workspace;
@@ -132,9 +174,7 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);
-            const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM;
-            const int64_t blocks = ceil_div(w.total, HEALTH_THREADS);
-            health_kernel<<<grid_of(blocks < most ? blocks : most), HEALTH_THREADS, 0, backend->stream>>>(w, found + i);
+            health_kernel<<<health_grid(backend, w.total), HEALTH_THREADS, 0, backend->stream>>>(w, found + i);
             LAUNCH_CHECK("health_kernel");
         } else {
             const bool by_row = t.granularity == SCALE_ROW;

@@ -129,6 +129,7 @@ extern "C" const Ops *cuda_ops(void) {
         .weights_quantize = cuda_weights_quantize,
         .weights_maxima = cuda_weights_maxima,
         .health = cuda_health,
+        .codes_count = cuda_codes_count,
     };
     return &ops;
 }
