@@ -50,6 +50,7 @@ typedef struct {
     StepState *state;   // in the device's memory
     StepState host;     // its last known contents
     Guard *guard;       // against outliers; NULL: off
+    bool counts_codes;  // in the next micro-batch or the one under way, for FP8 health
     double deadline_ms; // from then on passes are given up for --time-limit; 0: none
 } Model;
 
@@ -129,6 +130,16 @@ static bool bias_in_fc_product(const Model *m) {
     return act(m, Y_FC, 0).data == act(m, H, 0).data;
 }
 
+// Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
+// its own. Nothing in passes that FP8 health does not look at.
+static void count_codes(Model *m, Seen what, int layer, Tensor dy_q, Tensor dy_qt) {
+    if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
+    CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
+    counts += code_counts_at(what, layer);
+    m->ops->codes_count(&m->exec, dy_q, counts);
+    if (dy_qt.scale != dy_q.scale) m->ops->codes_count(&m->exec, dy_qt, counts + 1);
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
@@ -202,6 +213,7 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
             ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
             tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
         if (!backward) continue;
+        count_codes(m, SEEN_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
         ops->linear_backward_weight(ex, grad(m, WTE, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
@@ -225,10 +237,12 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor h = saved(m, H, l), g_t = act(m, G_T, l), n2_t = act(m, N2_T, l);
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
+    count_codes(m, SEEN_DRESID_FCPROJ, l, dresid_q, dresid_qt);
     ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
     ops->gelu_rebuild(ex, g_t, saved(m, G, l), h);
     ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
     ops->gelu_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, h, accumulate);
+    count_codes(m, SEEN_DH, l, dh_q, dh_qt);
     ops->linear_backward_data(ex, dn2, dh_q, weight(m, FCW, l));
     Norm norm2 = norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
     ops->norm_rebuild(ex, n2_t, saved(m, N2, l), norm2);
@@ -239,6 +253,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor o = saved(m, O, l), o_t = act(m, O_T, l), n1_t = act(m, N1_T, l), d_o = act(m, DO, 0);
     Tensor dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
+    count_codes(m, SEEN_DRESID_PROJ, l, dresid_q, dresid_qt);
     ops->linear_backward_data(ex, d_o, dresid_q, weight(m, PROJW, l));
     ops->quantize_rebuild(ex, o_t, act(m, OQ, l), o);
     ops->linear_backward_weight(ex, grad(m, PROJW, l), dresid_qt, o_t, accumulate);
@@ -247,6 +262,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     ops->attention_backward(ex, dq, dk, dv, d_o, o, a.lse, a.q, a.k, a.v, a.shape);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
+    count_codes(m, SEEN_DQKV, l, dqkv_q, dqkv_qt);
     ops->linear_backward_data(ex, dn, dqkv_q, weight(m, QKVW, l));
     Norm norm1 = norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
     ops->norm_rebuild(ex, n1_t, saved(m, N1, l), norm1);
@@ -294,16 +310,19 @@ static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const in
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
 // them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
-// that communicate are not recorded.
+// that communicate are not recorded, nor is what FP8 health looks at.
 static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    bool record = shards_recordable(&m->shards, !accumulate, last);
+    bool record = !m->counts_codes && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
+    Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
+    if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
     m->exec.trains = true;
     model_forward(m);
     model_loss(m, loss_scale, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
+    m->counts_codes = false;
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 
@@ -537,6 +556,7 @@ typedef struct {
     HellaSwag *hellaswag;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
+    HealthSaid said;             // by FP8 health
     Saver *saver;                // NULL: nothing is saved
     RunState done;               // what checkpoints record: steps, position in the data, tokens
     int64_t steps;               // to be done in all
@@ -550,6 +570,10 @@ typedef struct {
     Error unread;                // why they could not be read; its code is EXIT_DONE where they could
     bool data_fails;             // on one of the processes at least
 } Run;
+
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
 
 // Whether all processes are well; where one is not, all end, and the first of those that are not says why.
 static bool together(Run *run, bool good, Error *err) {
@@ -581,6 +605,8 @@ static void train_step(Run *run) {
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
     float loss_scale = (float)(1.0 / ((double)accumulation * (double)tokens * m->exec.ranks));
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    const bool logs = m->exec.rank == 0; // what FP8 health finds
+    m->counts_codes = logs && due(run->done.step + 1, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
         const int32_t *inputs = run->next + 2 * i * tokens;
@@ -664,10 +690,6 @@ static bool show_sample(Run *run, Error *err) {
     }
     free(ids);
     return true;
-}
-
-static bool due(int64_t step, int64_t every) {
-    return every > 0 && step % every == 0;
 }
 
 // The last moment at which a save may begin; 0: there is no limit.
@@ -764,10 +786,10 @@ static bool check_skips(Run *run, Error *err) {
 // How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
 static void log_health(Run *run) {
     Model *m = &run->model;
-    char warning[256];
+    char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
     shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
-    char *json = health_json(&m->arena, &m->exec, warning, sizeof warning);
+    char *json = health_json(&m->arena, &m->exec, &run->said, warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
     if (warning[0]) log_text(run->log, "%s", warning);
     free(json);

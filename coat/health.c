@@ -1,5 +1,7 @@
 #include "health.h"
 
+#include <stdarg.h>
+
 // One entry of the object: a tensor, over all its layers.
 typedef struct {
     TensorId id;
@@ -8,12 +10,28 @@ typedef struct {
 } Entry;
 
 typedef struct {
+    const Arena *arena;
     Entry entry[TENSOR_COUNT * ROLE_COUNT];
     int entries;
     Tensor *tensor;
     Health *health;
     int tensors;
+    CodeCounts *counts; // of gradients; NULL: not kept
 } Collection;
+
+// The gradients that are counted, by their names in the log.
+typedef struct {
+    const char *name[2]; // its transpose's second
+    TensorId id[2];
+} SeenRow;
+
+static const SeenRow seen_table[SEEN_COUNT] = {
+    [SEEN_DRESID_FCPROJ] = {{"dresid_q_fcproj", "dresid_qt_fcproj"}, {DRESID_Q, DRESID_QT}},
+    [SEEN_DRESID_PROJ] = {{"dresid_q_proj", "dresid_qt_proj"}, {DRESID_Q, DRESID_QT}},
+    [SEEN_DH] = {{"dh_q", "dh_qt"}, {DH_Q, DH_QT}},
+    [SEEN_DQKV] = {{"dqkv_q", "dqkv_qt"}, {DQKV_Q, DQKV_QT}},
+    [SEEN_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
+};
 
 // A parameter's 8-bit tensors, and the activations and gradients that a scale was made for in a step; transposes repeat
 // the codes of others, and the loss's gradient has a scale that is known in advance.
@@ -52,6 +70,13 @@ static void collect(Collection *c, const Arena *arena) {
                 collect_entry(c, arena, (TensorId)id, roles[r]);
 }
 
+static void collect_counts(Collection *c, Exec *exec) {
+    Tensor counts = arena_tensor(c->arena, CODE_COUNTS, VALUE, 0);
+    if (!counts.data) return;
+    c->counts = (CodeCounts *)xcalloc(1, (size_t)tensor_elements(counts));
+    exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
+}
+
 static double share(uint64_t count, int64_t of) {
     return of > 0 ? (double)count / (double)of : 0.0;
 }
@@ -81,6 +106,53 @@ static double health_value(const Collection *c, int i, HealthValue value) {
     }
 }
 
+// Layers of a gradient that this step has counted; 0: none, or it is no codes of its own.
+static int layers_counted(const Collection *c, Seen what, int transposed) {
+    if (!c->counts || c->counts[code_counts_at(what, 0) + transposed].codes == 0) return 0;
+    return c->arena->layout[seen_table[what].id[transposed]][VALUE].layers;
+}
+
+typedef enum { SHARE_SATURATED, SHARE_ZERO, SHARE_SUBNORMAL, SHARES } Share;
+
+static double counted_share(const Collection *c, Seen what, int transposed, int layer, Share of) {
+    const CodeCounts *n = &c->counts[code_counts_at(what, layer) + transposed];
+    return share(of == SHARE_SATURATED ? n->saturated : of == SHARE_ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
+}
+
+static void print_shares(FILE *out, const Collection *c, Seen what, int transposed) {
+    static const char *const names[SHARES] = {"saturated", "zero", "subnormal"};
+    for (int s = 0; s < SHARES; s++) {
+        fprintf(out, "%s\"%s\":[", s ? "," : "", names[s]);
+        for (int layer = 0; layer < layers_counted(c, what, transposed); layer++)
+            fprintf(out, layer ? ",%.4g" : "%.4g", counted_share(c, what, transposed, layer, (Share)s));
+        fputc(']', out);
+    }
+}
+
+// The gradient that is counted under the name of this entry; SEEN_COUNT: none is.
+static Seen seen_as(const Collection *c, const Entry *e) {
+    int what = 0;
+    while (what < SEEN_COUNT &&
+           (!layers_counted(c, (Seen)what, 0) || strcmp(seen_table[what].name[0], tensor_row(e->id)->name) != 0))
+        what++;
+    return (Seen)what;
+}
+
+// What is counted of gradients that are no entries.
+static void print_other_gradients(FILE *out, const Collection *c) {
+    for (int what = 0; what < SEEN_COUNT; what++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
+            bool is_entry = false;
+            for (int k = 0; k < c->entries && !transposed; k++)
+                is_entry = is_entry || (int)seen_as(c, &c->entry[k]) == what;
+            if (is_entry || !layers_counted(c, (Seen)what, transposed)) continue;
+            fprintf(out, ",\"%s\":{", seen_table[what].name[transposed]);
+            print_shares(out, c, (Seen)what, transposed);
+            fputc('}', out);
+        }
+    }
+}
+
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     static const char *const names[HEALTH_VALUES] = {"amax", "saturated", "zero", "clamped"};
     const Tensor first = c->tensor[e->first];
@@ -97,6 +169,11 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
         }
         fputc(']', out);
     }
+    const Seen what = seen_as(c, e);
+    if (what < SEEN_COUNT) {
+        fputc(',', out);
+        print_shares(out, c, what, 0);
+    }
     fputc('}', out);
 }
 
@@ -107,10 +184,20 @@ static bool is_bad(const Collection *c, int i) {
     return !isfinite(bits_float(c->health[i].amax)) || (wide && saturated_share(c, i) > HEALTH_SATURATED);
 }
 
+// Adds a line to the warning.
+__attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
+    size_t used = strlen(warning);
+    if (used > 0 && used + 1 < HEALTH_WARNING) warning[used++] = '\n';
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(warning + used, HEALTH_WARNING - used, format, arguments);
+    va_end(arguments);
+}
+
 // The first tensor with something wrong, and how many others.
-static void warn(const Collection *c, char *warning, size_t size) {
+static void warn(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
-    warning[0] = '\0';
+    char first[192] = "", others[64] = "";
     for (int k = 0; k < c->entries; k++) {
         const Entry *e = &c->entry[k];
         for (int i = 0; i < e->layers; i++) {
@@ -119,32 +206,84 @@ static void warn(const Collection *c, char *warning, size_t size) {
             if (isfinite(bits_float(c->health[e->first + i].amax)))
                 snprintf(what, sizeof what, "has %.1f %% of its codes saturated",
                          100.0 * saturated_share(c, e->first + i));
-            snprintf(warning, size, "fp8: %s%s of layer %d %s", tensor_row(e->id)->name, role_suffix(e->role), i, what);
+            snprintf(first, sizeof first, "fp8: %s%s of layer %d %s", tensor_row(e->id)->name, role_suffix(e->role), i,
+                     what);
         }
     }
-    size_t used = strlen(warning);
-    if (bad > 1) snprintf(warning + used, size - used, "; %d more like it, see log.jsonl", bad - 1);
+    if (bad > 1) snprintf(others, sizeof others, "; %d more like it, see log.jsonl", bad - 1);
+    if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
-char *health_json(const Arena *arena, Exec *exec, char *warning, size_t size) {
+// The flag that gives a gradient codes that fit it better.
+static const char *advice(const Recipe *r, Seen what, bool for_weights) {
+    if (what == SEEN_DLOGITS) return "--head bf16";
+    if (for_weights && r->gradient_codes_weights == FMT_E4M3) return "--gradient-codes-weights e5m2";
+    if (for_weights || r->gradient_codes_data == FMT_E5M2) return "--linear bf16";
+    if (r->gradient_codes_weights == FMT_E5M2) return "--gradient-codes-data e5m2";
+    return "--gradient-codes-data e5m2 --gradient-codes-weights e5m2"; // the first alone is not built
+}
+
+// The layer whose share of codes that are saturated, or else zero or subnormal, is largest.
+static int worst_layer(const Collection *c, Seen what, int transposed, bool saturated, double *most) {
+    int worst = 0;
+    *most = 0;
+    for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
+        double x = saturated ? counted_share(c, what, transposed, layer, SHARE_SATURATED)
+                             : counted_share(c, what, transposed, layer, SHARE_ZERO) +
+                                   counted_share(c, what, transposed, layer, SHARE_SUBNORMAL);
+        if (x > *most) *most = x, worst = layer;
+    }
+    return worst;
+}
+
+// A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but for the loss's: its
+// scale keeps all probabilities that matter (quantize.h), and most are smaller in a model that has learnt something.
+static bool warn_gradient(const Collection *c, Seen what, int transposed, char warning[HEALTH_WARNING]) {
+    const bool for_weights = transposed || !layers_counted(c, what, 1);
+    double saturated, small;
+    const int full = worst_layer(c, what, transposed, true, &saturated);
+    const int empty = worst_layer(c, what, transposed, false, &small);
+    const bool too_full = saturated > HEALTH_SATURATED;
+    const bool too_empty = small > HEALTH_SMALL && for_weights && what != SEEN_DLOGITS;
+    if (!too_full && !too_empty) return false;
+    const char *flag = advice(&c->arena->config.recipe, what, transposed || !too_full);
+    add_line(warning, "fp8: %s of layer %d has %.1f %% of its codes %s; %s keeps more of it",
+             seen_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
+             too_full ? "saturated" : "zero or subnormal", flag);
+    return true;
+}
+
+static void warn_gradients(const Collection *c, HealthSaid *said, char warning[HEALTH_WARNING]) {
+    for (int what = 0; what < SEEN_COUNT; what++)
+        for (int transposed = 0; transposed < 2; transposed++)
+            if (!said->codes[what][transposed])
+                said->codes[what][transposed] = warn_gradient(c, (Seen)what, transposed, warning);
+}
+
+char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]) {
     Collection c;
     memset(&c, 0, sizeof c);
+    c.arena = arena;
     collect(&c, arena);
     char *json = NULL;
     size_t length = 0;
     warning[0] = '\0';
     if (c.tensors > 0) {
         exec->ops->health(exec, c.tensor, c.tensors, c.health);
+        collect_counts(&c, exec);
         FILE *out = open_memstream(&json, &length);
         if (!out) fatal(EXIT_DEVICE, "host memory: no room for the state of the FP8 tensors");
         for (int k = 0; k < c.entries; k++) {
             fputc(k ? ',' : '{', out);
             print_entry(out, &c, &c.entry[k]);
         }
+        print_other_gradients(out, &c);
         fputc('}', out);
         fclose(out);
-        warn(&c, warning, size);
+        warn(&c, warning);
+        warn_gradients(&c, said, warning);
     }
+    free(c.counts);
     free(c.health);
     free(c.tensor);
     return json;

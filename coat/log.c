@@ -14,7 +14,7 @@
 #include "step_line.h"
 
 #define RATE_DECAY 0.95        // of the moving averages behind tokens/s and time left
-#define LONGEST_LINE (1 << 16) // of log.jsonl; ours are a few hundred bytes
+#define LONGEST_LINE (1 << 20) // of log.jsonl; that of FP8 health has up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
 #define ASIDE_PATH (PATH_MAX_LENGTH + 80)
 

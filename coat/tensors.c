@@ -78,6 +78,7 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     ACT("g_t",        true,  RULE_ACT_OUT_T,  DIM_M,     DIM_F,   STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    G),
     ACT("o_t",        true,  RULE_ATT_OUT_T,  DIM_M,     DIM_ATT, STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      O),
     ACT("nf_t",       false, RULE_HEAD_IN_T,  DIM_M,     DIM_C,   STAGE_HEAD,          STAGE_BWD_HEAD,      NF),
+    ACT("code_counts", false, RULE_CODE_COUNTS, DIM_L,   DIM_COUNTS, STAGE_HEAD,       STAGE_BWD_QKV,       -1),
 };
 #undef PARAM
 #undef ACT

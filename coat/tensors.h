@@ -27,8 +27,13 @@ typedef enum {
     // backward
     DRESID, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
+    // FP8 health
+    CODE_COUNTS,
     TENSOR_COUNT
 } TensorId;
+
+// Gradients whose codes are counted (health.h), each where products read it: two of DRESID_Q.
+typedef enum { SEEN_DRESID_FCPROJ, SEEN_DRESID_PROJ, SEEN_DH, SEEN_DQKV, SEEN_DLOGITS, SEEN_COUNT } Seen;
 
 // A parameter has several tensors; an activation only its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them

@@ -1,4 +1,5 @@
 // What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes.
+#include "ops.h"
 #include "tensors_table.h"
 
 #define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand
@@ -32,6 +33,8 @@ int64_t tensor_extent(Dim dim, const Config *c) {
     case DIM_T: return c->seq_len;
     case DIM_CHUNK: return logits_chunk(c);
     case DIM_STATE: return STATE_BYTES;
+    case DIM_L: return s->layers;
+    case DIM_COUNTS: return (int64_t)(2 * SEEN_COUNT * sizeof(CodeCounts));
     }
     return 0;
 }
@@ -385,6 +388,11 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT,
                   row->rule == RULE_GRAD_QT ? r->gradient_codes_weights : r->gradient_codes_data);
         scale_operand(t, id, by_row, coat);
+        break;
+    case RULE_CODE_COUNTS:
+        t->exists = (fp8 || fp8_head) && c->health_every > 0 && !config_forward_only(c);
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_U8;
         break;
     }
 }

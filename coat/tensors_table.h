@@ -16,7 +16,9 @@ typedef enum {
     DIM_BH,    // sequences * heads
     DIM_T,     // tokens of a sequence
     DIM_CHUNK, // tokens whose logits exist at a time
-    DIM_STATE  // bytes of StepState, generously
+    DIM_STATE, // bytes of StepState, generously
+    DIM_L,     // layers
+    DIM_COUNTS // bytes of a layer's CodeCounts, of all that are Seen, with their transposes
 } Dim;
 
 // How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
@@ -47,7 +49,8 @@ typedef enum {
     RULE_ACT_OUT_T,
     RULE_ATT_OUT_T,
     RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
-    RULE_GRAD_QT
+    RULE_GRAD_QT,
+    RULE_CODE_COUNTS // bytes, resident, where gradients have codes that are to be counted
 } Rule;
 
 typedef struct {

@@ -1,12 +1,8 @@
 // Tests of what the log says about FP8 tensors: counts against a count of our own, from coat/formats.h alone, and the
 // object and the warning that are made of them.
-#include "fp8_fixture.h"
+#include "health_fixture.h"
 
-#include "coat/arena.h"
-#include "coat/health.h"
 #include "coat/moments.h"
-
-#include <jansson.h>
 
 // --- counts --------------------------------------------------------------------------------------------------------
 
@@ -137,67 +133,10 @@ static void counts(void **state) {
 
 // --- the object ------------------------------------------------------------------------------------------------------
 
-typedef struct {
-    Arena arena;
-    Exec exec;
-    Config config;
-} Run;
-
-static void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, LinearKind head, int ranks) {
-    Error err;
-    memset(run, 0, sizeof *run);
-    config_defaults(&run->config);
-    recipe_apply(&run->config.recipe, recipe);
-    run->config.recipe.scaling = scaling;
-    run->config.recipe.head = head;
-    run->config.shape.layers = 3;
-    run->config.shape.heads = run->config.shape.kv_heads = 2;
-    run->config.shape.channels = 32;
-    run->config.shape.head_dim = 16;
-    run->config.shape.ffn = 128;
-    model_shape_vocab(&run->config.shape, 257);
-    run->config.micro_batch = 2;
-    run->config.seq_len = 16;
-    run->config.threads = 2;
-    run->exec.ops = cpu_ops();
-    run->exec.ranks = 1;
-    assert_true(run->exec.ops->open(&run->exec, &run->config, &err));
-    run->config.zero = ranks > 1 ? 1 : 0;
-    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
-    assert_true(arena_allocate(&run->arena, &run->exec, &err));
-    memset(run->arena.base, 0, run->arena.total_bytes);
-}
-
-static void run_end(Run *run) {
-    run->exec.ops->release(&run->exec, run->arena.base);
-    run->exec.ops->close(&run->exec);
-}
-
-static json_t *object_of(Run *run, char *warning, size_t size) {
-    char *text = health_json(&run->arena, &run->exec, warning, size);
-    json_t *object = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    assert_true(!text == !object);
-    free(text);
-    return object;
-}
-
-// Element `layer` of object[tensor][key]; the array has `layers`.
-static double figure(const json_t *object, const char *tensor, const char *key, size_t layers, size_t layer) {
-    const json_t *array = json_object_get(json_object_get(object, tensor), key);
-    assert_int_equal(json_array_size(array), layers);
-    const json_t *x = json_array_get(array, layer);
-    assert_true(json_is_number(x) || json_is_null(x));
-    return json_is_null(x) ? (double)NAN : json_number_value(x);
-}
-
-static void assert_keys(const json_t *object, const char *tensor, int keys) {
-    assert_int_equal(json_object_size(json_object_get(object, tensor)), keys);
-}
-
 // The figures of a run's tensors, with either scaling.
 static void check_object(ScalingKind scaling) {
     Run run;
-    char warning[256];
+    char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, scaling, LINEAR_FP8, 1);
     const int64_t last = scaling == SCALING_TOKEN ? 31 : 0; // of the rows' scales, the others being smaller
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2.0f / 128; // E5M2
@@ -207,7 +146,7 @@ static void check_object(ScalingKind scaling) {
     ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);
     memset(m.exponent, 16, 32);
     memset(m.exponent, 255, 8); // of 32 groups
-    json_t *found = object_of(&run, warning, sizeof warning);
+    json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
     assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3); // codes, moments, saved, rebuilt, gradients
     assert_keys(found, "wte.codes", 3);
@@ -226,13 +165,13 @@ static void check_object(ScalingKind scaling) {
     run_end(&run);
 
     run_begin(&run, RECIPE_FP8_LINEAR, scaling, LINEAR_BF16, 1);
-    found = object_of(&run, warning, sizeof warning);
+    found = object_of(&run, warning);
     assert_keys(found, "n1", 3); // saved there
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
     run_begin(&run, RECIPE_BF16, SCALING_TENSOR, LINEAR_BF16, 1);
-    assert_null(object_of(&run, warning, sizeof warning));
+    assert_null(object_of(&run, warning));
     run_end(&run);
 }
 
@@ -246,7 +185,7 @@ static void object(void **state) {
 static void parts_of_moments(void **state) {
     (void)state;
     Run run;
-    char warning[256];
+    char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 2);
     const TensorLayout *t = &run.arena.layout[QKVW][MOMENT_M];
     assert_int_equal(t->shard_elements, 96 * 32 / 2);
@@ -256,7 +195,7 @@ static void parts_of_moments(void **state) {
         memset(m.exponent, 16, 12);
         memset(m.exponent, 255, 3);
     }
-    json_t *found = object_of(&run, warning, sizeof warning);
+    json_t *found = object_of(&run, warning);
     for (size_t layer = 0; layer < 3; layer++) {
         assert_true(figure(found, "qkvw.m", "zero", 3, layer) == 0.5);
         assert_true(figure(found, "qkvw.m", "clamped", 3, layer) == 0.25);
@@ -268,15 +207,15 @@ static void parts_of_moments(void **state) {
 static void warnings(void **state) {
     (void)state;
     Run run;
-    char warning[256];
+    char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 1);
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
     memset(w.data, 0xfe, 100); // of 1024
-    json_decref(object_of(&run, warning, sizeof warning));
+    json_decref(object_of(&run, warning));
     assert_string_equal(warning, "fp8: projw.codes of layer 1 has 9.7 % of its codes saturated");
     ((float *)m.scale)[3] = INFINITY;
     ((uint8_t *)m.data)[3 * 128] = 5;
-    json_t *found = object_of(&run, warning, sizeof warning);
+    json_t *found = object_of(&run, warning);
     assert_string_equal(warning,
                         "fp8: qkvw.v of layer 0 holds values that are not finite; 1 more like it, see log.jsonl");
     assert_true(isnan(figure(found, "qkvw.v", "amax", 3, 0)));

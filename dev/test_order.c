@@ -161,11 +161,12 @@ static void sample(Model *m) {
                      (size_t)few.cols * format_bytes(few.format));
 }
 
-static void train_step(Model *m) {
+static void train_step(Model *m, bool watched) {
     const Config *c = &m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f);
+    m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none);
@@ -184,17 +185,19 @@ static const int behind_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE
                                    HEALTH,   SAVE | SAMPLE};
 
 static void train(Model *m, int steps) {
-    char warning[64];
+    char warning[HEALTH_WARNING];
+    HealthSaid said = {0};
     Snapshot snapshot;
     const RunState run = {0};
     snapshot_open(&snapshot, &m->arena, &m->exec);
     assert_true(snapshot_reserve(&snapshot));
     snapshot.shards = m->exec.ranks > 1 ? &m->shards : NULL;
     for (int i = 0; i < steps; i++) {
-        train_step(m);
-        if ((behind_steps[i] & HEALTH) && m->exec.rank == 0) {
+        const bool health = (behind_steps[i] & HEALTH) && m->exec.rank == 0;
+        train_step(m, health);
+        if (health) {
             shards_settle(&m->shards);
-            free(health_json(&m->arena, &m->exec, warning, sizeof warning));
+            free(health_json(&m->arena, &m->exec, &said, warning));
         }
         if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
         if (behind_steps[i] & EVALUATE) evaluate(m, 2);

@@ -32,7 +32,9 @@ def write_log(folder, name, steps, fp8=False):
                 print(json.dumps({"step": step, "hellaswag": 0.3}), file=file)
             if fp8 and step % 2 == 0:
                 health = {"amax": [1.5, 2.5], "saturated": [0, 1e-3], "zero": [0.5, 0.25], "clamped": [0, 0]}
-                print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}}}), file=file)
+                gradient = {"saturated": [0, 0.01], "zero": [0.25, 0.5], "subnormal": [0.125, 0.5]}
+                print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}, "dh_qt": gradient}}),
+                      file=file)
         file.write('{"step":%d,"lo' % (steps + 1))  # killed while it wrote
     return os.path.join(folder, name)
 
@@ -83,6 +85,11 @@ def main():
         shown = axis.collections[0].get_array().reshape(2, -1)  # of h, whose second layer has no finite value
         check("what is not finite has a colour of its own", (shown[0] == 3).all() and
               (shown[1] > axis.collections[0].norm.vmax).all(), shown)
+        with plot.plt.rc_context(plot.STYLE):
+            axes = plot.draw_health(plot.find_run(second)).axes
+        panels = {axis.get_title(loc="left"): len(axis.collections) for axis in axes}
+        check("a figure that a tensor has is drawn, without its others too", panels["largest value"] == 2 and
+              panels["saturated, %"] == 2 and panels["subnormal, %"] == 1, panels)
         large = plot.find_run(second)
         layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
         large.fp8 = [(step, {"t%d" % i: {"amax": layers, "saturated": [0.0] * 48, "zero": layers} for i in range(24)})

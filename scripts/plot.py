@@ -247,7 +247,7 @@ def draw_curves(runs, options):
 # --- FP8 health -------------------------------------------------------------------------------------------------------
 
 HEALTH = (("amax", "largest value"), ("saturated", "saturated, %"), ("zero", "flushed to zero, %"),
-          ("clamped", "groups with k clamped, %"))
+          ("subnormal", "subnormal, %"), ("clamped", "groups with k clamped, %"))
 HEALTH_WIDTH, HEALTH_HEIGHT = 12.2, 18.2  # inches at most, of 130 pixels
 NO_VALUE, ZERO, NOT_FINITE = "#FFFFFF", "#ECEEF1", "#E6007E"
 
@@ -295,7 +295,7 @@ def draw_health(run):
     figure.suptitle("FP8 health of %s over steps; of each tensor the first layer at the bottom" % run.name, fontsize=11,
                     fontweight="bold", x=0.01, ha="left")
     for axis, (key, title) in zip(axes[0], panels):
-        draw_health_panel(figure, axis, run, grids[key], strips, 1 if key == "amax" else 100)
+        draw_health_panel(figure, axis, run, key, grids[key], strips)
         axis.set_title(title, fontsize=10)
         axis.set_ylim(-0.14, bottom)
         axis.spines[["left", "bottom"]].set_visible(False)
@@ -306,8 +306,9 @@ def draw_health(run):
     return figure
 
 
-def draw_health_panel(figure, axis, run, grids, strips, scale):
+def draw_health_panel(figure, axis, run, key, grids, strips):
     """One figure of all tensors on one logarithmic scale of colours, so that they compare."""
+    scale = 1 if key == "amax" else 100
     positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
     norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)
     colours = plt.get_cmap("viridis" if scale == 1 else "YlOrRd").with_extremes(over=NOT_FINITE, bad=ZERO)
@@ -322,7 +323,7 @@ def draw_health_panel(figure, axis, run, grids, strips, scale):
             continue
         rows = [low + (high - low) * i / len(grid) for i in range(len(grid) + 1)]
         shown = [[scale * v if v > 0 else 10 * norm.vmax if math.isnan(v) else math.nan for v in row] for row in grid]
-        absent = [not isinstance(line.get(tensor, {}).get("amax"), list) for _, line in run.fp8]
+        absent = [not isinstance(line.get(tensor, {}).get(key), list) for _, line in run.fp8]
         mesh = axis.pcolormesh(steps, rows, shown, norm=norm, cmap=colours, rasterized=True)
         for i, gone in enumerate(absent):
             if gone:

@@ -1,0 +1,158 @@
+// Tests of what the log says about the gradients of a step: the counts of their codes, of known ones and as figures and
+// warnings.
+#include "health_fixture.h"
+
+// --- codes of gradients ----------------------------------------------------------------------------------------------
+
+static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
+    assert_int_equal(c.codes, codes);
+    assert_int_equal(c.saturated, saturated);
+    assert_int_equal(c.zero, zero);
+    assert_int_equal(c.subnormal, subnormal);
+}
+
+// Every code without NaN so many times as its magnitude says, in rows that are longer than they need, and as a
+// transpose; counts are added to what is there.
+static void known_codes(Fixture *f) {
+    for (int i = 0; i < 2; i++) {
+        const Format format = i ? FMT_E5M2 : FMT_E4M3;
+        const int top = i ? 0x7b : 0x7e, normal = i ? 4 : 8; // of E4M3 1 to 7 are subnormal, of E5M2 1 to 3
+        Tensor t = coded(f, format, 300, 320);
+        uint8_t *code = (uint8_t *)t.data;
+        CodeCounts counts = {1, 2, 3, 4};
+        memset(code, top, 300 * 320); // beyond the columns: not to be counted
+        int64_t at = 0, small = 0;
+        for (int magnitude = 0; magnitude <= top; magnitude++) {
+            for (int n = 0; n <= magnitude; n++, at++)
+                code[at / 301 * 320 + at % 301] = (uint8_t)(magnitude | (n % 2 ? 0x80 : 0));
+            if (magnitude > 0 && magnitude < normal) small += magnitude + 1;
+        }
+        const int64_t all = 300 * 301, rest = all - at;
+        for (; at < all; at++) code[at / 301 * 320 + at % 301] = 0x80; // as zero as 0
+        t.cols = 301;
+        f->exec.ops->codes_count(&f->exec, t, &counts);
+        assert_counts(counts, 1 + (uint64_t)all, 2 + (uint64_t)top + 1, 3 + (uint64_t)rest + 1, 4 + (uint64_t)small);
+        t.transposed = true;
+        t.rows = 301, t.cols = 300;
+        memset(&counts, 0, sizeof counts);
+        f->exec.ops->codes_count(&f->exec, t, &counts);
+        assert_counts(counts, (uint64_t)all, (uint64_t)top + 1, (uint64_t)rest + 1, (uint64_t)small);
+    }
+}
+
+// Values of which it is known what becomes of them.
+static void known_values(Fixture *f) {
+    Tensor x = poisoned(f, FMT_BF16, 16, 32), q[2] = {coded(f, FMT_E4M3, 16, 32), coded(f, FMT_E5M2, 16, 32)};
+    Tensor q_t[2] = {coded_transpose(f, q[0]), coded_transpose_in(f, FMT_E5M2, q[0])};
+    for (int64_t i = 0; i < 16 * 32; i++) // scale 1 in E4M3, 2^-7 in E5M2
+        set_value(x, i / 32, i % 32, i < 10 ? -448 : i < 30 ? 0 : i < 60 ? 0x1p-7 : i < 100 ? 0x1p-12 : 1);
+    for (int i = 0; i < 2; i++) {
+        CodeCounts counts = {0, 0, 0, 0}, transposed = {0, 0, 0, 0};
+        f->exec.ops->grad_quantize(&f->exec, q[0], q_t[i], no_tensor(), x, false);
+        f->exec.ops->codes_count(&f->exec, q[0], &counts);
+        f->exec.ops->codes_count(&f->exec, q_t[i], &transposed);
+        assert_counts(counts, 512, 10, 20 + 40, 30);
+        if (i == 0) assert_counts(transposed, 512, 10, 20 + 40, 30);
+        if (i == 1) assert_counts(transposed, 512, 10, 20, 0); // E5M2 reaches further
+    }
+}
+
+static void gradients_codes(void **state) {
+    (void)state;
+    run_everywhere(known_codes);
+    run_everywhere(known_values);
+}
+
+// --- in the log ----------------------------------------------------------------------------------------------------
+
+// As a step leaves them that has counted the codes of a gradient, the same in all layers but the last.
+static void set_counts(Run *run, Seen what, int transposed, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
+    CodeCounts *counts = (CodeCounts *)arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data;
+    for (int layer = 0; layer < 3; layer++)
+        counts[code_counts_at(what, layer) + transposed] =
+            (CodeCounts){1000, saturated, zero, layer < 2 ? subnormal : subnormal + 100};
+}
+
+// Gradients have the figures that the step has counted, under the names of their places.
+static void gradients_in_object(void **state) {
+    (void)state;
+    Run run;
+    char warning[HEALTH_WARNING];
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_FP8, 1);
+    for (int what = 0; what < SEEN_COUNT; what++) set_counts(&run, (Seen)what, 0, 1, 10u * (unsigned)what, 5);
+    set_counts(&run, SEEN_DH, 1, 2, 20, 7);
+    json_t *found = object_of(&run, warning);
+    assert_string_equal(warning, "");
+    assert_keys(found, "dh_q", 4);
+    assert_keys(found, "dqkv_q", 4);
+    assert_keys(found, "dresid_q", 1); // amax, as without counts
+    assert_keys(found, "dresid_q_fcproj", 3);
+    assert_keys(found, "dresid_q_proj", 3);
+    assert_keys(found, "dh_qt", 3);
+    assert_true(!json_object_get(found, "dqkv_qt") && !json_object_get(found, "dresid_qt_fcproj"));
+    assert_true(figure(found, "dresid_q_fcproj", "zero", 3, 1) == 0);
+    assert_true(figure(found, "dresid_q_proj", "zero", 3, 1) == 0.01);
+    assert_true(figure(found, "dqkv_q", "zero", 3, 2) == 0.03 && figure(found, "dqkv_q", "saturated", 3, 0) == 0.001);
+    assert_true(figure(found, "dh_qt", "subnormal", 3, 1) == 0.007 &&
+                figure(found, "dh_qt", "subnormal", 3, 2) == 0.107);
+    assert_true(figure(found, "dlogits_q", "zero", 1, 0) == 0.04);
+    json_decref(found);
+    run_end(&run);
+    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, LINEAR_BF16, 1); // no codes, no counters
+    assert_null(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data);
+    run_end(&run);
+}
+
+static void assert_warning(Run *run, const char *expected) {
+    char warning[HEALTH_WARNING];
+    json_decref(object_of(run, warning));
+    assert_string_equal(warning, expected);
+}
+
+// Gradients whose codes do not fit: a line for each, once, which names the flag that helps.
+static void gradients_warnings(void **state) {
+    (void)state;
+    Run run;
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_FP8, 1); // gradients in E5M2
+    Recipe *r = &run.arena.config.recipe;
+    set_counts(&run, SEEN_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
+    set_counts(&run, SEEN_DLOGITS, 0, 0, 700, 100);
+    assert_warning(&run, "");
+    set_counts(&run, SEEN_DQKV, 0, 10, 400, 55);
+    set_counts(&run, SEEN_DH, 0, 11, 0, 0);
+    assert_warning(&run,
+                   "fp8: dh_q of layer 0 has 1.1 % of its codes saturated; --linear bf16 keeps more of it\n"
+                   "fp8: dqkv_q of layer 2 has 55.5 % of its codes zero or subnormal; --linear bf16 keeps more of it");
+    set_counts(&run, SEEN_DRESID_PROJ, 0, 0, 0, 700);
+    assert_warning(&run, "fp8: dresid_q_proj of layer 2 has 80.0 % of its codes zero or subnormal; --linear bf16 keeps "
+                         "more of it"); // the others have been said
+    assert_warning(&run, "");
+    memset(&run.said, 0, sizeof run.said);
+    r->gradient_codes_data = FMT_E4M3; // their transposes have codes of their own
+    for (int what = 0; what < SEEN_COUNT; what++) set_counts(&run, (Seen)what, 0, 0, 0, 0);
+    set_counts(&run, SEEN_DQKV, 0, 20, 900, 0); // data gradients do without small codes, not without large ones
+    set_counts(&run, SEEN_DH, 0, 0, 900, 0);
+    set_counts(&run, SEEN_DH, 1, 0, 900, 0);
+    set_counts(&run, SEEN_DQKV, 1, 0, 0, 0);
+    assert_warning(
+        &run, "fp8: dh_qt of layer 2 has 100.0 % of its codes zero or subnormal; --linear bf16 keeps more of it\n"
+              "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 keeps more of it");
+    memset(&run.said, 0, sizeof run.said);
+    r->gradient_codes_weights = FMT_E4M3; // the same codes for both
+    memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
+    set_counts(&run, SEEN_DQKV, 0, 20, 900, 0);
+    set_counts(&run, SEEN_DRESID_FCPROJ, 0, 0, 300, 230);
+    set_counts(&run, SEEN_DLOGITS, 0, 20, 0, 0);
+    assert_warning(&run, "fp8: dresid_q_fcproj of layer 2 has 63.0 % of its codes zero or subnormal; "
+                         "--gradient-codes-weights e5m2 keeps more of it\n"
+                         "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
+                         "--gradient-codes-weights e5m2 keeps more of it\n"
+                         "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    run_end(&run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_codes), cmocka_unit_test(gradients_in_object),
+                                       cmocka_unit_test(gradients_warnings)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
