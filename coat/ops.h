@@ -94,6 +94,11 @@ typedef struct {
     uint64_t saturated, zero, subnormal;
 } CodeCounts;
 
+// Of two tensors a and b as vectors.
+typedef struct {
+    double ab, aa, bb;
+} InnerProducts;
+
 typedef struct Exec Exec;
 
 typedef struct Ops {
@@ -245,6 +250,8 @@ typedef struct Ops {
     // Adds to *counts, in the device's memory, those of the codes of a tensor: its elements, transposed or not. Saturated
     // are all codes of the largest magnitude.
     void (*codes_count)(Exec *, Tensor codes, CodeCounts *counts);
+    // *out, in the device's memory, of two plain tensors of the same format and shape, without gaps; summed in double.
+    void (*inner_products)(Exec *, Tensor a, Tensor b, InnerProducts *out);
 } Ops;
 
 // Where operations run. The arena gives the workspace; `backend` is private to the filled table.

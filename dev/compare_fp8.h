@@ -252,6 +252,29 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     }
 }
 
+// Sums in double agree to what their order leaves; those of the GPU's two runs are the same bits.
+static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Format format) {
+    Pair x = pair_random(b, rows, cols, format, 3.0f, 120), y = pair_random(b, rows, cols, format, 0.5f, 121);
+    Pair sums = pair_poisoned(b, 1, 2 * sizeof(InnerProducts), FMT_U8);
+    InnerProducts found[2][2];
+    ON_BOTH(b) {
+        InnerProducts *out = (InnerProducts *)sums.t[s].data;
+        for (int i = 0; i < 2; i++) CALL(b, inner_products, x.t[s], y.t[s], out + i);
+        b->exec[s].ops->download(&b->exec[s], found[s], out, sizeof found[s]);
+    }
+    const InnerProducts cpu = found[0][0], gpu = found[1][0];
+    const double size = sqrt(cpu.aa * cpu.bb); // of the terms of <a, b>
+    char name[200];
+    snprintf(name, sizeof name, "gpu against twin: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
+             format_name(format), (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb);
+    check(fabs(gpu.ab - cpu.ab) <= 1e-6 * size && fabs(gpu.aa - cpu.aa) <= 1e-6 * cpu.aa &&
+              fabs(gpu.bb - cpu.bb) <= 1e-6 * cpu.bb && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,
+          name);
+    pair_free(b, x);
+    pair_free(b, y);
+    pair_free(b, sums);
+}
+
 static void compare_fp8(bool small_only) {
     Small small = {2, 12, 768, 3001, 3, 64, true, 0};
     Config c = small_config(small);
@@ -262,9 +285,13 @@ static void compare_fp8(bool small_only) {
     compare_head(&b, 96, 192, 3001, 3072);
     compare_health(&b);
     compare_codes_count(&b, 37, 336);
+    compare_inner_products(&b, 3, 5, FMT_BF16);
+    compare_inner_products(&b, 301, 333, FMT_FP32);
     compare_carried(&b, 96, 192, 336);
     if (!small_only) {
         compare_codes_count(&b, 4096, 3072);
+        compare_inner_products(&b, 4800, 1600, FMT_BF16);
+        compare_inner_products(&b, 2304, 768, FMT_FP32);
         compare_carried(&b, 1040, 768, 3072);
         compare_carried(&b, 272, 6400, 1600);
         compare_head(&b, 144, 768, 50257, 50304);

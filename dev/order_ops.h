@@ -363,6 +363,14 @@ static void order_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     write_memory(counts, sizeof *counts);
 }
 
+static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
+    (void)exec;
+    begin("inner_products");
+    reads_data(a);
+    reads_data(b);
+    write_memory(out, sizeof *out);
+}
+
 static const Ops order_ops = {
     .name = "order",
     .open = order_open,
@@ -403,4 +411,5 @@ static const Ops order_ops = {
     .weights_maxima = order_weights_maxima,
     .health = order_health,
     .codes_count = order_codes_count,
+    .inner_products = order_inner_products,
 };

@@ -1,5 +1,5 @@
 // Tests of what the log says about the gradients of a step: the counts of their codes, of known ones and as figures and
-// warnings.
+// warnings, and weight gradients that are compared.
 #include "health_fixture.h"
 
 // --- codes of gradients ----------------------------------------------------------------------------------------------
@@ -61,6 +61,46 @@ static void gradients_codes(void **state) {
     (void)state;
     run_everywhere(known_codes);
     run_everywhere(known_values);
+}
+
+// --- weight gradients that are made twice -----------------------------------------------------------------------------
+
+// b, and a = 1.25 b with an error of a quarter of b's size that is at a right angle to b: a bias of 0.25 and an error of
+// the root of 0.125. All of it is exact.
+static void known_error(Fixture *f) {
+    Tensor a = poisoned(f, f->format, 70, 48), b = poisoned(f, f->format, 70, 48);
+    for (int64_t i = 0; i < 70 * 48; i++) {
+        const double x = i % 4 < 2 ? 1 : -2, off = i % 2 ? 0.25 : -0.25; // off * x sums up to 0 over every four
+        set_value(b, i / 48, i % 48, x);
+        set_value(a, i / 48, i % 48, 1.25 * x + off * fabs(x));
+    }
+    InnerProducts *p = (InnerProducts *)poisoned(f, FMT_FP32, 1, 16).data;
+    f->exec.ops->inner_products(&f->exec, a, b, p);
+    assert_true(p->bb == 70 * 48 * 2.5 && p->ab == 1.25 * p->bb);
+    assert_true(p->aa - 2 * p->ab + p->bb == 0.125 * p->bb);
+}
+
+// Against sums in another order.
+static void random_products(Fixture *f) {
+    const Tensor a = random_tensor(f, f->format, 131, 80, 3), b = random_tensor(f, f->format, 131, 80, 1e-3);
+    InnerProducts *p = (InnerProducts *)poisoned(f, FMT_FP32, 1, 16).data;
+    double ab = 0, aa = 0, bb = 0;
+    for (int64_t j = 0; j < 80; j++) {
+        for (int64_t i = 0; i < 131; i++) {
+            ab += value(a, i, j) * value(b, i, j);
+            aa += value(a, i, j) * value(a, i, j);
+            bb += value(b, i, j) * value(b, i, j);
+        }
+    }
+    f->exec.ops->inner_products(&f->exec, a, b, p);
+    assert_true(fabs(p->ab - ab) < 1e-12 * sqrt(aa * bb) && fabs(p->aa - aa) < 1e-12 * aa &&
+                fabs(p->bb - bb) < 1e-12 * bb);
+}
+
+static void products(void **state) {
+    (void)state;
+    run_everywhere(known_error);
+    run_everywhere(random_products);
 }
 
 // --- in the log ----------------------------------------------------------------------------------------------------
@@ -152,7 +192,7 @@ static void gradients_warnings(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_codes), cmocka_unit_test(gradients_in_object),
-                                       cmocka_unit_test(gradients_warnings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_codes), cmocka_unit_test(products),
+                                       cmocka_unit_test(gradients_in_object), cmocka_unit_test(gradients_warnings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,6 +86,43 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     }
 }
 
+// --- weight gradients that are made twice --------------------------------------------------------------------------
+
+// Rows [begin, end), one after the other.
+static InnerProducts rows_products(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
+    real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
+    InnerProducts sum = {0, 0, 0};
+    for (int64_t row = begin; row < end; row++) {
+        const real *x = row_load(cpu, a, row, 0, a.cols, a_buffer), *y = row_load(cpu, b, row, 0, a.cols, b_buffer);
+        for (int64_t i = 0; i < a.cols; i++) {
+            sum.ab += (double)x[i] * (double)y[i];
+            sum.aa += (double)x[i] * (double)x[i];
+            sum.bb += (double)y[i] * (double)y[i];
+        }
+    }
+    return sum;
+}
+
+void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
+    require_plain("inner_products", a);
+    require_plain("inner_products", b);
+    const Cpu *cpu = cpu_of(exec);
+    const int64_t step = reduction_rows(a.rows), blocks = (a.rows + step - 1) / step;
+    InnerProducts partial[CPU_REDUCTION_BLOCKS], sum = {0, 0, 0};
+    Scratch scratch = scratch_begin(exec);
+    const int threads = scratch_slots(&scratch, cpu, cpu_row_slot(a.cols));
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t block = 0; block < blocks; block++)
+        partial[block] =
+            rows_products(cpu, a, b, block * step, smaller(a.rows, (block + 1) * step), scratch_slot(&scratch));
+    for (int64_t block = 0; block < blocks; block++) {
+        sum.ab += partial[block].ab;
+        sum.aa += partial[block].aa;
+        sum.bb += partial[block].bb;
+    }
+    *out = sum;
+}
+
 // --- gradients ---------------------------------------------------------------------------------------------------
 
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {

@@ -174,3 +174,4 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
 void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count);
 void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);
+void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out);

@@ -47,6 +47,7 @@ const Ops *cpu_ops(void) {
         .weights_maxima = cpu_weights_maxima,
         .health = cpu_health,
         .codes_count = cpu_codes_count,
+        .inner_products = cpu_inner_products,
     };
     return &ops;
 }

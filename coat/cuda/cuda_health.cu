@@ -124,6 +124,49 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
     warp_add(&out->subnormal, small - zero);
 }
 
+// --- weight gradients that are made twice --------------------------------------------------------------------
+constexpr int INNER_BLOCKS = 512; // whatever the device, so that sums have one order
+constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
+
+// The sums of a block's threads, by the first of them.
+__device__ inline void inner_products_store(double ab, double aa, double bb, InnerProducts *out) {
+    __shared__ double shared[3][HEALTH_WARPS];
+    ab = block_sum<HEALTH_WARPS>(ab, shared[0]);
+    aa = block_sum<HEALTH_WARPS>(aa, shared[1]);
+    bb = block_sum<HEALTH_WARPS>(bb, shared[2]);
+    if (threadIdx.x == 0) *out = {ab, aa, bb};
+}
+
+template <typename T, int V>
+__global__ __launch_bounds__(HEALTH_THREADS) void inner_products_kernel(const T *a, const T *b, int64_t count,
+                                                                        InnerProducts *partials) {
+    double ab = 0.0, aa = 0.0, bb = 0.0;
+    const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS * V;
+    for (int64_t at = ((int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x) * V; at < count; at += step) {
+        float x[V], y[V];
+        unpack<V>(load_streaming<V>(a + at), x);
+        unpack<V>(load_streaming<V>(b + at), y);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            ab += (double)x[i] * (double)y[i];
+            aa += (double)x[i] * (double)x[i];
+            bb += (double)y[i] * (double)y[i];
+        }
+    }
+    inner_products_store(ab, aa, bb, partials + blockIdx.x);
+}
+
+__global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(const InnerProducts *partials,
+                                                                            InnerProducts *out) {
+    double ab = 0.0, aa = 0.0, bb = 0.0;
+    for (int i = (int)threadIdx.x; i < INNER_BLOCKS; i += HEALTH_THREADS) {
+        ab += partials[i].ab;
+        aa += partials[i].aa;
+        bb += partials[i].bb;
+    }
+    inner_products_store(ab, aa, bb, out);
+}
+
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
     const bool flat = t.granularity == SCALE_EXPAND; // groups run on over the ends of rows
@@ -157,6 +200,24 @@ void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     codes_count_kernel<<<health_grid(backend, lines * pieces), HEALTH_THREADS, 0, backend->stream>>>(
         (const uint8_t *)codes.data, lines, length, codes.stride, pieces, codes.format, counts);
     LAUNCH_CHECK("codes_count_kernel");
+}
+
+void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
+    const char *operation = "inner_products";
+    require_format(operation, "the second tensor", b, a.format);
+    InnerProducts *const partials = (InnerProducts *)exec->workspace;
+    if (a.stride != a.cols || b.stride != b.cols || exec->workspace_bytes < INNER_BLOCKS * sizeof *partials)
+        fatal(EXIT_DEVICE, "%s on the GPU: a tensor has gaps, or the workspace is too small", operation);
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    for_layout(operation, a.format, tensor_wide(a) && tensor_wide(b), [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        inner_products_kernel<T, V><<<INNER_BLOCKS, HEALTH_THREADS, 0, stream>>>((const T *)a.data, (const T *)b.data,
+                                                                                 tensor_elements(a), partials);
+        LAUNCH_CHECK("inner_products_kernel");
+    });
+    inner_products_sum_kernel<<<1, HEALTH_THREADS, 0, stream>>>(partials, out);
+    LAUNCH_CHECK("inner_products_sum_kernel");
 }
 
 void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {

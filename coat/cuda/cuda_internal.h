@@ -133,6 +133,7 @@ void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
 void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count);
 void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
 void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);
+void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out);
 
 // matrix products: cuda_matmul.cu
 // Algorithms come from a table (matmul_choices.h) or are the library's first choice; with --autotune those of training

@@ -130,6 +130,7 @@ extern "C" const Ops *cuda_ops(void) {
         .weights_maxima = cuda_weights_maxima,
         .health = cuda_health,
         .codes_count = cuda_codes_count,
+        .inner_products = cuda_inner_products,
     };
     return &ops;
 }
