@@ -46,11 +46,12 @@ typedef struct {
     Shards shards;         // what they share, and when it is communicated
     Parameter *parameters; // all of them
     int parameter_count;
-    int B, T;           // shape of the pass under way; at most micro_batch x seq_len
-    StepState *state;   // in the device's memory
-    StepState host;     // its last known contents
-    Guard *guard;       // against outliers; NULL: off
-    bool counts_codes;  // in the next micro-batch or the one under way, for FP8 health
+    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
+    StepState *state; // in the device's memory
+    StepState host;   // its last known contents
+    Guard *guard;     // against outliers; NULL: off
+    // of the next micro-batch or the one under way, for FP8 health
+    bool counts_codes, compares_products;
     double deadline_ms; // from then on passes are given up for --time-limit; 0: none
 } Model;
 
@@ -225,6 +226,19 @@ static void model_loss(Model *m, float scale, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward
 
+// FP8 health makes the weight gradient of qkv once more from what its FP8 product was made of, in BF16, and compares the
+// two. dqkv is still there, and the memory of dn is free for n1; dw is this micro-batch's product alone.
+static void compare_product(Model *m, int l, Tensor dw, Tensor dqkv, Norm norm1) {
+    Exec *ex = &m->exec;
+    Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
+    InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
+    ex->trains = false; // checkpoints record the algorithms of training's own products
+    m->ops->norm_rebuild(ex, n1, no_tensor(), norm1);
+    m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
+    ex->trains = true;
+    m->ops->inner_products(ex, dw, reference, found + l);
+}
+
 // One block in reverse (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block
 // and becomes that before it. Inputs of products that were not kept are rebuilt from what was.
 static void block_backward(Model *m, int l, bool accumulate) {
@@ -268,6 +282,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->norm_rebuild(ex, n1_t, saved(m, N1, l), norm1);
     ops->linear_backward_weight(ex, grad(m, QKVW, l), dqkv_qt, n1_t, accumulate);
     ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, norm1, true, accumulate);
+    if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, norm1);
 }
 
 // Everything behind model_loss(): gradients of all parameters, overwritten or added to, and summed over all processes
@@ -313,7 +328,8 @@ static void batch_upload(Model *m, int B, int T, const int32_t *inputs, const in
 // that communicate are not recorded, nor is what FP8 health looks at.
 static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    bool record = !m->counts_codes && shards_recordable(&m->shards, !accumulate, last);
+    bool watched = m->counts_codes || m->compares_products;
+    bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
@@ -322,7 +338,7 @@ static void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     model_loss(m, loss_scale, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
-    m->counts_codes = false;
+    m->counts_codes = m->compares_products = false;
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 
@@ -606,7 +622,9 @@ static void train_step(Run *run) {
     float loss_scale = (float)(1.0 / ((double)accumulation * (double)tokens * m->exec.ranks));
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
     const bool logs = m->exec.rank == 0; // what FP8 health finds
-    m->counts_codes = logs && due(run->done.step + 1, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    const int64_t step = run->done.step + 1;
+    m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->compares_products = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
         const int32_t *inputs = run->next + 2 * i * tokens;
@@ -795,6 +813,17 @@ static void log_health(Run *run) {
     free(json);
 }
 
+// How far the weight gradients by FP8 products are from BF16's, as the step has found.
+static void log_products(Run *run) {
+    Model *m = &run->model;
+    char warning[HEALTH_WARNING];
+    if (m->exec.rank != 0) return;
+    char *json = health_products_json(&m->arena, &m->exec, &run->said, warning);
+    log_object(run->log, run->done.step, "products", json);
+    if (warning[0]) log_text(run->log, "%s", warning);
+    free(json);
+}
+
 static int64_t hellaswag_every(const Config *c) {
     return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
 }
@@ -850,6 +879,7 @@ static bool train(Run *run, Error *err) {
         log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
                  run->done.tokens - before, m->host.skipped);
         if (due(step, c->health_every)) log_health(run);
+        if (due(step, c->health_products)) log_products(run);
         ok = check_skips(run, err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);

@@ -120,6 +120,7 @@ typedef struct {
     int64_t sample_every;            // 0 = only at the end
     int sample_tokens;               // 0 = no samples
     int64_t health_every;            // steps between counts over the FP8 tensors; 0 = never
+    int64_t health_products;         // steps between comparisons of FP8 products with BF16's; 0 = never
     char prompt[4096];
     float temperature;
     int top_k;

@@ -113,6 +113,15 @@ static bool check_built(const Config *c, int ranks, Error *err) {
     return true;
 }
 
+static bool check_health(const Config *c, Error *err) {
+    const bool fp8 = c->recipe.linear == LINEAR_FP8 && c->recipe.precision != PRECISION_FP32;
+    if (c->health_products == 0 || fp8) return true;
+    return error_set(
+        err, EXIT_USER,
+        "--health-products: the blocks' products are not in FP8 here, so there is nothing to compare; leave "
+        "it away, or use --linear fp8");
+}
+
 static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
@@ -214,7 +223,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (!check_shape(config, err)) return false;
     fit_recorded_batch(config, ranks);
     if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
-    if (!check_built(config, ranks, err)) return false;
+    if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise

@@ -18,9 +18,14 @@ extern "C" {
 
 #define HEALTH_WARNING 4096 // bytes that lines of warning may take
 
-// What a run has been told, and is told once: of which gradients (and of their transposes) the codes do not fit.
+// A weight gradient by FP8 products that is farther than this from BF16's is worth a line, too: its bias, and its error.
+#define HEALTH_BIAS 0.02
+#define HEALTH_ERROR 0.2
+
+// What a run has been told, and is told once: of which gradients (and of their transposes) the codes do not fit; and
+// that a product is wrong.
 typedef struct {
-    bool codes[SEEN_COUNT][2];
+    bool codes[SEEN_COUNT][2], products;
 } HealthSaid;
 
 // Where the CodeCounts of a gradient lie in CODE_COUNTS. The next ones are those of its transpose, where that has a
@@ -38,6 +43,12 @@ static inline int code_counts_at(Seen what, int layer) {
 // amax that is not finite is null. `warning` becomes a line for each thing that is wrong, without the last '\n', else it
 // is empty. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]);
+
+// The weight gradient a of qkv by FP8 products against the same in BF16, b, in the step's first micro-batch:
+//   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
+// What codes lose at random is error; what is lost in one direction is bias, and does not average out over steps. The
+// rest as above.
+char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]);
 
 #ifdef __cplusplus
 }

@@ -79,6 +79,8 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     ACT("o_t",        true,  RULE_ATT_OUT_T,  DIM_M,     DIM_ATT, STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      O),
     ACT("nf_t",       false, RULE_HEAD_IN_T,  DIM_M,     DIM_C,   STAGE_HEAD,          STAGE_BWD_HEAD,      NF),
     ACT("code_counts", false, RULE_CODE_COUNTS, DIM_L,   DIM_COUNTS, STAGE_HEAD,       STAGE_BWD_QKV,       -1),
+    ACT("qkvw_reference", false, RULE_REFERENCE, DIM_QKV, DIM_C,  STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     -1),
+    ACT("inner_products", false, RULE_INNER_PRODUCTS, DIM_L, DIM_INNER, STAGE_BWD_NORM1, STAGE_BWD_NORM1,   -1),
 };
 #undef PARAM
 #undef ACT

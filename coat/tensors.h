@@ -28,7 +28,7 @@ typedef enum {
     DRESID, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
     // FP8 health
-    CODE_COUNTS,
+    CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
     TENSOR_COUNT
 } TensorId;
 

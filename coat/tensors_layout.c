@@ -35,6 +35,7 @@ int64_t tensor_extent(Dim dim, const Config *c) {
     case DIM_STATE: return STATE_BYTES;
     case DIM_L: return s->layers;
     case DIM_COUNTS: return (int64_t)(2 * SEEN_COUNT * sizeof(CodeCounts));
+    case DIM_INNER: return (int64_t)sizeof(InnerProducts);
     }
     return 0;
 }
@@ -296,6 +297,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
     bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool by_row = fp8 && r->scaling == SCALING_TOKEN;
+    bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
     bool rebuild_act = r->recompute >= 1, rebuild_norm = r->recompute >= (coat ? 1 : 2);
     *t = layout_of(row, c, CATEGORY_SAVED, plain_format(r));
     t->saved = true;
@@ -321,6 +323,7 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         t->saved = false;
         t->has_amax = fp8 && (id == DRESID || id == DQKV);
         if (id == Y && by_row) t->granularity = SCALE_ROW;
+        if (id == DQKV && compares) t->last = STAGE_BWD_NORM1; // the product is made again from it
         break;
     case RULE_PRODUCT_OUT:
         make_alias(t, row->source);
@@ -391,6 +394,17 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_CODE_COUNTS:
         t->exists = (fp8 || fp8_head) && c->health_every > 0 && !config_forward_only(c);
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_U8;
+        break;
+    case RULE_REFERENCE:
+        t->exists = compares;
+        t->format = r->grads;
+        make_scratch(t);
+        t->saved = false;
+        break;
+    case RULE_INNER_PRODUCTS:
+        t->exists = compares;
         t->category = CATEGORY_SCRATCH;
         t->format = FMT_U8;
         break;

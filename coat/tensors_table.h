@@ -6,19 +6,20 @@
 // Symbolic extents of a row; resolved by the configuration.
 typedef enum {
     DIM_1,
-    DIM_C,     // channels
-    DIM_QKV,   // (heads + 2 kv_heads) * head_dim
-    DIM_ATT,   // heads * head_dim
-    DIM_F,     // feed-forward width
-    DIM_VP,    // padded vocabulary
-    DIM_POS,   // positions
-    DIM_M,     // tokens of a micro-batch
-    DIM_BH,    // sequences * heads
-    DIM_T,     // tokens of a sequence
-    DIM_CHUNK, // tokens whose logits exist at a time
-    DIM_STATE, // bytes of StepState, generously
-    DIM_L,     // layers
-    DIM_COUNTS // bytes of a layer's CodeCounts, of all that are Seen, with their transposes
+    DIM_C,      // channels
+    DIM_QKV,    // (heads + 2 kv_heads) * head_dim
+    DIM_ATT,    // heads * head_dim
+    DIM_F,      // feed-forward width
+    DIM_VP,     // padded vocabulary
+    DIM_POS,    // positions
+    DIM_M,      // tokens of a micro-batch
+    DIM_BH,     // sequences * heads
+    DIM_T,      // tokens of a sequence
+    DIM_CHUNK,  // tokens whose logits exist at a time
+    DIM_STATE,  // bytes of StepState, generously
+    DIM_L,      // layers
+    DIM_COUNTS, // bytes of a layer's CodeCounts, of all that are Seen, with their transposes
+    DIM_INNER   // bytes of InnerProducts
 } Dim;
 
 // How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
@@ -50,7 +51,9 @@ typedef enum {
     RULE_ATT_OUT_T,
     RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
     RULE_GRAD_QT,
-    RULE_CODE_COUNTS // bytes, resident, where gradients have codes that are to be counted
+    RULE_CODE_COUNTS,   // bytes, resident, where gradients have codes that are to be counted
+    RULE_REFERENCE,     // a weight gradient once more, scratch, where FP8 products are to be compared with BF16's
+    RULE_INNER_PRODUCTS // bytes, resident, there too
 } Rule;
 
 typedef struct {

@@ -70,7 +70,10 @@ static void compare_all_models(bool small_only) {
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
     compare_both_scalings("coat", fp8_config(s, fp8_coat), updates);
+    test_fp8_watched(by_token(fp8_coat_head), DEVICE_CUDA);
     if (small_only) return;
+    test_fp8_watched(fp8_coat, DEVICE_CUDA);
+    test_fp8_watched(by_token(fp8_linear), DEVICE_CUDA);
     compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear), updates);
     Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,   SAVED_BF16, NORM_INPUT_SAVED, 0, 16,
                             LINEAR_FP8,        SCALING_TENSOR};

@@ -14,6 +14,15 @@ typedef struct {
     HealthSaid said;
 } Run;
 
+// For the configuration as it is by now.
+static inline void run_plan(Run *run, int ranks) {
+    Error err;
+    if (run->arena.base) run->exec.ops->release(&run->exec, run->arena.base);
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    assert_true(arena_allocate(&run->arena, &run->exec, &err));
+    memset(run->arena.base, 0, run->arena.total_bytes);
+}
+
 static inline void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, LinearKind head, int ranks) {
     Error err;
     memset(run, 0, sizeof *run);
@@ -34,9 +43,7 @@ static inline void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, L
     run->exec.ranks = 1;
     assert_true(run->exec.ops->open(&run->exec, &run->config, &err));
     run->config.zero = ranks > 1 ? 1 : 0;
-    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
-    assert_true(arena_allocate(&run->arena, &run->exec, &err));
-    memset(run->arena.base, 0, run->arena.total_bytes);
+    run_plan(run, ranks);
 }
 
 static inline void run_end(Run *run) {

@@ -241,12 +241,12 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 // --- what lies there ----------------------------------------------------------------------------------------------
 
 // Whether it is of this pass or, of weights and what is made from them, of the last update. Gradients that are added to
-// are of this step, and of this pass once they are summed over the processes; what FP8 health has counted in the step's
+// are of this step, and of this pass once they are summed over the processes; what FP8 health has found in the step's
 // first pass is of this step.
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
-    if (label_id(label) == CODE_COUNTS) return u->made >= order.step_pass;
+    if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {
     case GRAD:

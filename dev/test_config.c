@@ -62,6 +62,10 @@ static void test_contradictions(void **state) {
     accept("--train x --moments-fp32 wte,fc*");
     accept("--train x --moments-fp32 *");
     refuse("--train x --gpus 8", EXIT_USER, "--gpus&--plan");
+    refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products&nothing to compare");
+    refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products&nothing to compare");
+    accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
+    accept_run("--train x --recipe bf16 --health-products 0", 1);
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,
            "--channels 100: not divisible by --heads 3; use --channels 102");

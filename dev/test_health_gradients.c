@@ -191,8 +191,90 @@ static void gradients_warnings(void **state) {
     run_end(&run);
 }
 
+static void set_products(Run *run, int layer, double bias, double error) {
+    const double size = 4; // <b, b>
+    InnerProducts *found = (InnerProducts *)arena_tensor(&run->arena, INNER_PRODUCTS, VALUE, 0).data + layer;
+    found->bb = size;
+    found->ab = (1 + bias) * size;
+    found->aa = (error * error + 2 * bias + 1) * size;
+}
+
+// Error and bias of each layer, and one line where one is too large.
+static void products_in_log(void **state) {
+    (void)state;
+    Run run;
+    char warning[HEALTH_WARNING];
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_BF16, 1);
+    run.config.health_products = 1;
+    Recipe *r = &run.config.recipe;
+    r->gradient_codes_weights = r->gradient_codes_data = FMT_E4M3;
+    r->fast_accumulation_weights = true;
+    run_plan(&run, 1);
+    for (int turn = 0; turn < 5; turn++) {
+        static const char *const flags[] = {"--gradient-codes-weights e5m2", "--no-fast-accumulation-weights",
+                                            "--linear bf16"};
+        char expected[256];
+        for (int layer = 0; layer < 3; layer++) set_products(&run, layer, -0.0199, 0.199); // within the limits
+        if (turn > 0) set_products(&run, 1, -0.03, 0.1);
+        if (turn > 0) set_products(&run, 2, 0.01, 0.25);
+        if (turn == 2) run.arena.config.recipe.gradient_codes_weights = FMT_E5M2;
+        if (turn == 3) run.arena.config.recipe.fast_accumulation_weights = false;
+        if (turn < 4) run.said.products = false;
+        char *text = health_products_json(&run.arena, &run.exec, &run.said, warning);
+        json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        assert_keys(found, "qkvw", 2);
+        assert_true(fabs(figure(found, "qkvw", "bias", 3, 0) + 0.0199) < 1e-5);
+        assert_true(fabs(figure(found, "qkvw", "error", 3, 2) - (turn ? 0.25 : 0.199)) < 1e-4);
+        snprintf(
+            expected, sizeof expected,
+            "fp8: the weight gradient qkvw of layer 1 differs from BF16's by 10.0 %%, with a bias of -3.0 %%; %s makes "
+            "it more exact",
+            flags[turn > 0 && turn < 4 ? turn - 1 : 0]);
+        assert_string_equal(warning, turn > 0 && turn < 4 ? expected : "");
+        json_decref(found);
+        free(text);
+    }
+    run.said.products = false;
+    set_products(&run, 1, 0, 0);
+    InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
+    sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is no fault
+    sums[2] = (InnerProducts){NAN, 1, 1};
+    char *text = health_products_json(&run.arena, &run.exec, &run.said, warning);
+    assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
+    assert_non_null(strstr(warning, "layer 2"));
+    free(text);
+    run_end(&run);
+}
+
+// The plan has room for the comparison with the flag alone, and what it reads lives as long.
+static void products_in_plan(void **state) {
+    (void)state;
+    Run run;
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_BF16, 1);
+    assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
+    const int64_t before = (int64_t)run.arena.total_bytes;
+    run.config.health_products = 100;
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        run.config.recipe.grads = fp32 ? FMT_FP32 : FMT_BF16;
+        run_plan(&run, 1);
+        const TensorLayout *t = &run.arena.layout[QKVW_REFERENCE][VALUE];
+        assert_true(t->exists && t->data_bytes == 96 * 32 * format_bytes(run.config.recipe.grads));
+        assert_true(run.arena.layout[INNER_PRODUCTS][VALUE].data_bytes == 3 * sizeof(InnerProducts));
+        assert_true(run.arena.layout[DQKV][VALUE].last == t->last && run.arena.layout[DN][VALUE].last == t->last);
+        assert_true((int64_t)run.arena.total_bytes > before);
+    }
+    run.config.health_every = 0;
+    run_plan(&run, 1);
+    assert_false(run.arena.layout[CODE_COUNTS][VALUE].exists);
+    run.config.eval_only = true;
+    run_plan(&run, 1);
+    assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
+    run_end(&run);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_codes), cmocka_unit_test(products),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products_in_log),     cmocka_unit_test(products_in_plan),
+                                       cmocka_unit_test(gradients_codes),     cmocka_unit_test(products),
                                        cmocka_unit_test(gradients_in_object), cmocka_unit_test(gradients_warnings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

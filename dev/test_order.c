@@ -81,7 +81,21 @@ static const Ops *order_ops_table(void) {
 
 // --- a run --------------------------------------------------------------------------------------------------------
 
-enum { RECIPE, RECOMPUTE, HEAD, NORM_INPUT, SCALING, LAYERS, TRANSPOSES, TRAINS, ZERO, RANK, MICRO_BATCHES, SETTINGS };
+enum {
+    RECIPE,
+    RECOMPUTE,
+    HEAD,
+    NORM_INPUT,
+    SCALING,
+    LAYERS,
+    TRANSPOSES,
+    PRODUCTS,
+    TRAINS,
+    ZERO,
+    RANK,
+    MICRO_BATCHES,
+    SETTINGS
+};
 #define MOST_CHOICES 5
 
 static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
@@ -92,6 +106,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [SCALING] = {"--scaling token", "--scaling tensor"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
+    [PRODUCTS] = {"", "--health-products 1"},
     [TRAINS] = {"", ""}, // or runs forward alone, as --eval-only does; that flag itself would want weights
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
@@ -167,6 +182,7 @@ static void train_step(Model *m, bool watched) {
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f);
     m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none);
@@ -198,6 +214,7 @@ static void train(Model *m, int steps) {
         if (health) {
             shards_settle(&m->shards);
             free(health_json(&m->arena, &m->exec, &said, warning));
+            if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &said, warning));
         }
         if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
         if (behind_steps[i] & EVALUATE) evaluate(m, 2);
@@ -257,12 +274,13 @@ static bool is_new(const Choice *choice) {
     return found;
 }
 
-// Whether a setting is another's first value in effect: one process has one rank, and where nothing is trained or
-// multiplied in FP8 other settings change nothing.
+// Whether a setting is another's first value in effect: one process has one rank, the first alone compares products, and
+// where nothing is trained or multiplied in FP8 other settings change nothing.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
-    return (of[ZERO] == 0 && of[RANK] > 0) || (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0)) ||
-           (of[RECIPE] == 0 && of[SCALING] > 0);
+    return (of[ZERO] == 0 && of[RANK] > 0) ||
+           (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[PRODUCTS] > 0)) ||
+           (of[RECIPE] == 0 && (of[SCALING] > 0 || of[PRODUCTS] > 0)) || (of[RANK] > 0 && of[PRODUCTS] > 0);
 }
 
 static void every_access_is_ordered(void **state) {
@@ -360,6 +378,7 @@ static void lifetimes_are_long_enough(void **state) {
         {{[RECIPE] = 1, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [NORM_INPUT] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
     };
     static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     static char last_clash[sizeof order.report[0]];

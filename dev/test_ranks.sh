@@ -12,6 +12,13 @@ train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
 coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
+# Rank 0 alone looks at the codes and products of its micro-batches, whoever has the sums.
+for zero in 0 2 3; do
+    train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
+        same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&
+        { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ] &&
+            ok "and is in the log" || bad "and is in the log" "$(cat "$folder/health$zero/log.jsonl")"; }
+done
 # States in other formats: three processes convert what two have saved, each its share or everything, to the same bits.
 cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
 other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)

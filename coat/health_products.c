@@ -1,0 +1,69 @@
+#include <math.h>
+
+#include "health.h"
+
+static double bias_of(InnerProducts p) {
+    return p.ab / p.bb - 1;
+}
+
+static double error_of(InnerProducts p) {
+    const double square = p.aa - 2 * p.ab + p.bb; // may round to less than 0
+    return sqrt((square < 0 ? 0 : square) / p.bb);
+}
+
+static void print_figures(FILE *out, const InnerProducts found[], int layers, double (*figure)(InnerProducts)) {
+    for (int layer = 0; layer < layers; layer++) {
+        const double x = figure(found[layer]);
+        if (layer) fputc(',', out);
+        fprintf(out, isfinite(x) ? "%.4g" : "null", x);
+    }
+}
+
+// The flag that makes the product a better one.
+static const char *advice(const Recipe *r) {
+    if (r->gradient_codes_weights == FMT_E4M3) return "--gradient-codes-weights e5m2";
+    if (r->fast_accumulation_weights) return "--no-fast-accumulation-weights";
+    return "--linear bf16";
+}
+
+// How far beyond what is harmless a layer is; what is no number is as far as can be. A gradient that is 0 in all
+// elements (and in FP8 too) is right.
+static double excess(InnerProducts p) {
+    if (p.aa == 0 && p.bb == 0) return 0;
+    const double x = fmax(fabs(bias_of(p)) / HEALTH_BIAS, error_of(p) / HEALTH_ERROR);
+    return isfinite(bias_of(p)) && isfinite(x) ? x : INFINITY;
+}
+
+static void warn(const Recipe *r, const InnerProducts found[], int layers, char warning[HEALTH_WARNING]) {
+    int worst = 0;
+    for (int layer = 1; layer < layers; layer++)
+        if (excess(found[layer]) > excess(found[worst])) worst = layer;
+    if (!(excess(found[worst]) > 1)) return;
+    snprintf(warning, HEALTH_WARNING,
+             "fp8: the weight gradient qkvw of layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; %s "
+             "makes it "
+             "more exact",
+             worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]), advice(r));
+}
+
+char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]) {
+    Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
+    const int layers = (int)sums.rows;
+    InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
+    char *json = NULL;
+    size_t length = 0;
+    exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
+    FILE *out = open_memstream(&json, &length);
+    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the products");
+    fprintf(out, "{\"qkvw\":{\"error\":[");
+    print_figures(out, found, layers, error_of);
+    fprintf(out, "],\"bias\":[");
+    print_figures(out, found, layers, bias_of);
+    fprintf(out, "]}}");
+    fclose(out);
+    warning[0] = '\0';
+    if (!said->products) warn(&arena->config.recipe, found, layers, warning);
+    said->products = said->products || warning[0];
+    free(found);
+    return json;
+}
