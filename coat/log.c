@@ -316,12 +316,45 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
+// The value of the layer where it is largest, without sign; NAN where one is not finite.
+static double largest_of(const json_t *layers) {
+    double largest = 0.0;
+    size_t i;
+    const json_t *layer;
+    json_array_foreach(layers, i, layer) {
+        const double x = json_is_number(layer) ? json_number_value(layer) : NAN;
+        if (isnan(x) || fabs(x) > fabs(largest)) largest = x;
+    }
+    return largest;
+}
+
+// An object of tensors, each with some figures over its layers, for TensorBoard: the largest of each, as KEY/TENSOR/FIGURE.
+static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
+    enum { MOST_FIGURES = 8 };
+    char tag[MOST_FIGURES][96];
+    const char *tensor, *figure;
+    json_t *object = log->events ? json_loads(json, 0, NULL) : NULL, *figures, *layers;
+    json_object_foreach(object, tensor, figures) {
+        Scalar scalars[MOST_FIGURES];
+        int count = 0;
+        json_object_foreach(figures, figure, layers) {
+            if (count == MOST_FIGURES) break;
+            snprintf(tag[count], sizeof tag[count], "%s/%s/%s", key, tensor, figure);
+            scalars[count].tag = tag[count];
+            scalars[count++].value = largest_of(layers);
+        }
+        write_scalars(log, step, scalars, count);
+    }
+    json_decref(object);
+}
+
 void log_object(Log *log, int64_t step, const char *key, const char *json) {
     if (!log->active) return;
     size_t size = strlen(key) + strlen(json) + 64;
     char *line = (char *)xmalloc(size);
     snprintf(line, size, "{\"step\":%" PRId64 ",\"%s\":%s", step, key, json);
     write_line(log, line, size);
+    write_largest(log, step, key, json);
     free(line);
 }
 

@@ -6,6 +6,7 @@
 //   {"step":20,"val_loss":..}                                                            a validation
 //   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
+//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 products (health.h)
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
 // finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
 #pragma once
@@ -52,7 +53,8 @@ void log_val(Log *log, int64_t step, double val_loss);
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
-// An object of further figures after `step` steps, as JSON text.
+// Figures of tensors after `step` steps, as JSON text: {TENSOR:{FIGURE:[one per layer],..},..}. TensorBoard has the
+// largest over the layers, as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.

@@ -294,7 +294,8 @@ static void log_writes_both(void **state) {
     log_step(log, 3, 2.5, 0.75, 1e-3, 10, 3000, 1000, 0);
     log_val(log, 3, 2.625);
     log_step(log, 4, NAN, INFINITY, 1e-3, 20, 4000, 1000, 1);
-    assert_int_equal(read_events(event_file(config->out), events, 8), 5);
+    log_object(log, 4, "fp8", "{\"h\":{\"amax\":[1,4,2],\"bias\":[0.5,0.25,-0.75]},\"w.m\":{\"amax\":[3,null,1]}}");
+    assert_int_equal(read_events(event_file(config->out), events, 8), 7);
     static const char *const tags[] = {"loss", "grad_norm", "lr", "ms", "tokens_per_s", "skipped"};
     const float values[] = {2.5f, 0.75f, 1e-3f, 10, 100000, 0};
     assert_int_equal(events[1].step, 3);
@@ -307,6 +308,11 @@ static void log_writes_both(void **state) {
     assert_string_equal(events[3].tag[0], "val_loss");
     assert_true(events[3].step == 3 && events[3].value[0] == 2.625f);
     assert_true(events[4].step == 4 && isnan(events[4].value[0]) && events[4].value[5] == 1);
+    assert_true(events[5].step == 4 && events[5].scalars == 2 && events[6].scalars == 1); // the largest over the layers
+    assert_string_equal(events[5].tag[0], "fp8/h/amax");
+    assert_string_equal(events[5].tag[1], "fp8/h/bias");
+    assert_string_equal(events[6].tag[0], "fp8/w.m/amax");
+    assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
     // other ranks write none

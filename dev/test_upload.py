@@ -64,13 +64,16 @@ def main():
             file.write(line(2, loss=3.25, grad_norm=1.5, lr=0.1, tokens=20))
             file.write(line(2, val_loss=3.0) + "not a line\n" + line(2, hellaswag=0.25))
             file.write(line(2, fp8={"h": {"amax": [1.0, 4.0, None], "flushed": [0, 0.5, 0]}}))
-            file.write(line(3, loss=3.125, tokens=30) + '{"step":4,"lo')
+            file.write(line(3, loss=3.125, tokens=30))
+            file.write(line(3, products={"qkvw": {"error": [0.1, 0.3], "bias": [0.01, -0.02]}}) + '{"step":4,"lo')
         run = upload(out, "--project", "p")
         check("one entry per step, null left out", [step for step, _ in run.logged] == [1, 2, 3] and
               run.logged[0][1] == {"loss": 3.5, "lr": 0.1, "tokens": 10}, run.logged)
         check("a step's lines together", run.logged[1][1] == {
             "loss": 3.25, "grad_norm": 1.5, "lr": 0.1, "tokens": 20, "val_loss": 3.0, "hellaswag": 0.25,
             "fp8/h/amax": 4.0, "fp8/h/flushed": 0.5}, run.logged[1])
+        check("the largest over the layers, with its sign", run.logged[2][1] == {
+            "loss": 3.125, "tokens": 30, "products/qkvw/error": 0.3, "products/qkvw/bias": -0.02}, run.logged[2])
         check("project, name, model", (run.arguments["project"], run.arguments["name"], run.arguments["config"]) ==
               ("p", "a run", {"n_layer": 3, "n_embd": 64}), run.arguments)
         check("the run ends", run.finished)

@@ -6,8 +6,8 @@
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2              into a local folder, without an account
 
 The curves have the names of the log's fields (loss, val_loss, grad_norm, lr, tokens, tokens_per_s, ms, skipped,
-hellaswag); FP8 health becomes fp8/TENSOR/FIGURE, the largest over the layers. The step is the optimizer's. Uploading
-the same folder again adds the steps that are new. Steps that a resumed training has done again stay as they were
+hellaswag); FP8 health becomes fp8/TENSOR/FIGURE and products/TENSOR/FIGURE, the largest over the layers. The step is
+the optimizer's. Uploading the same folder again adds the steps that are new. Steps that a resumed training has done again stay as they were
 uploaded: W&B does not take a step twice; --id NAME begins a run of its own instead.
 
 The trainer itself never talks to a network. Needs wandb (pip install wandb) and a login (wandb login).
@@ -28,12 +28,12 @@ def flatten(fields):
     """The numbers of a line of the log; what is null is left out."""
     figures = {}
     for key, value in fields.items():
-        if key == "fp8" and isinstance(value, dict):
+        if key in ("fp8", "products") and isinstance(value, dict):
             for tensor, health in value.items():
                 for figure, layers in health.items():
                     known = [v for v in (layers if isinstance(layers, list) else [layers]) if v is not None]
                     if known:
-                        figures["fp8/%s/%s" % (tensor, figure)] = max(known)
+                        figures["%s/%s/%s" % (key, tensor, figure)] = max(known, key=abs)
         elif key != "step" and isinstance(value, (int, float)):
             figures[key] = value
     return figures
