@@ -73,11 +73,18 @@ static bool take_settings(Config *config, const json_t *settings, Wanted wanted)
 // with it what changes no result, follows from them.
 static bool take_recipe(Config *config, const json_t *settings) {
     if (!setting_is(settings, "precision", "fp32") && !json_object_get(settings, "linear")) return false;
-    const bool fp8 = setting_is(settings, "linear", "fp8");
-    recipe_apply(&config->recipe, setting_is(settings, "saved", "coat") ? RECIPE_COAT
-                                  : fp8                                 ? RECIPE_FP8_LINEAR
-                                                                        : RECIPE_BF16);
-    if (fp8) config->recipe.scaling = SCALING_TENSOR; // if they do not say it; the others' defaults are those of then
+    const bool fp8 = setting_is(settings, "linear", "fp8"), coat = setting_is(settings, "saved", "coat");
+    Recipe *r = &config->recipe;
+    recipe_apply(r, coat ? RECIPE_COAT : fp8 ? RECIPE_FP8_LINEAR : RECIPE_BF16);
+    // What a record does not say is older than the choice: there was one way, the published one.
+    if (fp8) {
+        r->scaling = SCALING_TENSOR;
+        r->gradient_codes_data = r->gradient_codes_weights = FMT_E5M2;
+    }
+    if (coat) {
+        r->norm_input = NORM_INPUT_SAVED;
+        r->activation_input = ACTIVATION_INPUT_SAVED;
+    }
     return take_settings(config, settings, is_of_recipe);
 }
 

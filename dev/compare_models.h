@@ -55,12 +55,15 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     model_destroy(&gpu);
 }
 
-// A model with FP8 products: with one scale per tensor, and per token.
-static void compare_both_scalings(const char *recipe, Config c, int updates) {
-    for (int token = 0; token < 2; token++) {
+// A model with FP8 products, in every way.
+static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        const Fp8Recipe r = ways[i](recipe);
         char name[128];
-        snprintf(name, sizeof name, "%s --scaling %s", recipe, token ? "token" : "tensor");
-        c.recipe.scaling = token ? SCALING_TOKEN : SCALING_TENSOR;
+        snprintf(name, sizeof name, "%s, scales per %s", r.name, scaling_name(r));
+        Config c = fp8_config(s, r);
+        c.recipe.moments = moments;
+        c.recipe.cache_transposed = r.recompute > 0; // with all saved, transposes on demand
         compare_models(name, c, 0.0, updates);
     }
 }
@@ -69,25 +72,20 @@ static void compare_all_models(bool small_only) {
     const int updates = small_only ? 2 : 10;
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
-    compare_both_scalings("coat", fp8_config(s, fp8_coat), updates);
-    test_fp8_watched(by_token(fp8_coat_head), DEVICE_CUDA);
+    compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
+    test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
     if (small_only) return;
     test_fp8_watched(fp8_coat, DEVICE_CUDA);
-    test_fp8_watched(by_token(fp8_linear), DEVICE_CUDA);
-    compare_both_scalings("fp8-linear", fp8_config(s, fp8_linear), updates);
-    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,   SAVED_BF16, NORM_INPUT_SAVED, 0, 16,
-                            LINEAR_FP8,        SCALING_TENSOR};
+    test_fp8_watched(by_token_exact(fp8_linear), DEVICE_CUDA);
+    compare_ways(s, fp8_linear, MOMENTS_FP32, updates);
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,           SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8,
+                            SCALING_TENSOR,    ACTIVATION_INPUT_SAVED};
     compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0, updates);
-    compare_both_scalings("coat --head fp8", fp8_config(s, fp8_coat_head), updates);
-    Config c = fp8_config(s, fp8_coat);
-    c.recipe.recompute = 0;
-    c.recipe.cache_transposed = false;
-    c.recipe.norm_input = NORM_INPUT_RESIDUAL;
-    c.recipe.activation_input = ACTIVATION_INPUT_PRODUCT;
-    compare_both_scalings("coat, all saved, transposes on demand, norms and GELU of what was not rounded", c, updates);
-    c = fp8_config(s, fp8_coat);
-    c.recipe.moments = MOMENTS_COAT;
-    compare_both_scalings("coat with coat moments", c, updates);
+    compare_ways(s, fp8_coat_head, MOMENTS_FP32, updates);
+    Fp8Recipe all_saved = fp8_coat;
+    all_saved.name = "coat --recompute 0 --no-cache-transposed";
+    all_saved.recompute = 0;
+    compare_ways(s, all_saved, MOMENTS_FP32, updates);
     s.bf16 = false;
     compare_models("fp32", small_config(s), 1e-4, updates);
 }

@@ -88,7 +88,9 @@ static void test_scaling(void **state) {
     record(7, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\"}");
     record(8, "{" PLAIN "\"moments\":\"bf16\"}");
     go_on("--resume=7");
-    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR && r->gradient_codes_weights == FMT_E5M2);
+    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR);
+    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    assert_true(r->norm_input == NORM_INPUT_SAVED && r->activation_input == ACTIVATION_INPUT_SAVED);
     go_on("--resume=8 --linear fp8");
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
     assert_int_equal(r->gradient_codes_data, FMT_E5M2);
