@@ -45,6 +45,8 @@ has "262k where no setting is named, and flags behind a recipe" "$said" '--recip
 has "a micro-batch behind a seed, validated on the same tokens" "$said" '--micro-batch 16 .*--seed 2 .*--val-batches 128 .*/262k/bf16/2@16 '
 [ "$(wc -l <<<"$said")" -eq 4 ] && grep -q -- '--val-batches 32 .*/262k/bf16/1 ' <<<"$said"
 check "that of the setting is no other run" $? "$said"
+said=$(RECIPES="bf16 careful:coat,norm-input=residual" SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/dry" a v 2>&1)
+has "a recipe by its name" "$said" '--recipe coat --master split16 --norm-input=residual .*/262k/careful/1 '
 [ "$(scripts/fidelity.sh -h)" = "$(scripts/fidelity.sh --help)" ]
 check "-h is --help" $?
 at() { scripts/fidelity.sh --out "$folder/refused" "$@"; }
@@ -54,6 +56,7 @@ refuses "an unknown setting" '66k: not one of the settings 65k, 262k' at README.
 refuses "a micro-batch that does not divide the setting's" 'SEEDS: 1@5: .* divide 8' env SEEDS=1@5 scripts/fidelity.sh --out "$folder/refused"
 refuses "a seed that is no number" 'SEEDS: one: ' env SEEDS=one scripts/fidelity.sh --out "$folder/refused"
 refuses "a recipe that is no folder's name" 'RECIPES: coat/x: ' env RECIPES=coat/x scripts/fidelity.sh --out "$folder/refused"
+refuses "a name that is no folder's" 'RECIPES: a/b:coat: ' env RECIPES=a/b:coat scripts/fidelity.sh --out "$folder/refused"
 refuses "fewer steps than eighths" 'STEPS: at least 8' env STEPS=7 scripts/fidelity.sh --out "$folder/refused"
 refuses "a pattern without files" 'no file matches nothing' at 'nothing*' 'nothing*'
 refuses "programs that are not built" 'none/train_gpt2_fp8 is not built: make ' env BIN="$folder/none" scripts/fidelity.sh --out "$folder/refused" README.md README.md
@@ -185,6 +188,12 @@ said=$(steps=24 pretend "bf16 coat" 3 524k)
 check "another setting may have others" $? "$said"
 [ "$(grep -c '^## ' "$folder/study/fidelity.md")" -eq 2 ] && grep -q '^| coat | 1 | 3.1518 | +3.00 % |' "$folder/study/fidelity.md"
 check "and has a section of its own; one pair has no error" $? "$(cat "$folder/study/fidelity.md")"
+said=$(pretend "bf16 old:coat,grads=fp32" 3)
+[ $? -eq 0 ] && grep -qxF -- '- old: `--recipe coat --grads=fp32`' "$folder/study/fidelity.md" && grep -q '^| 262k | old | 1 | +3.00 % |' "$folder/study/fidelity.md"
+check "a recipe is on the page by its name, and what it stands for" $? "$said" "$(cat "$folder/study/fidelity.md")"
+said=$(pretend "bf16 old:coat" 3)
+[ $? -eq 1 ] && grep -q '^error: old: in .*study it is coat,grads=fp32; choose another name$' <<<"$said"
+check "a name keeps its meaning" $? "$said"
 exec 8>"$folder/study/.lock"
 flock 8
 said=$(pretend "bf16 coat" 1)
@@ -195,7 +204,7 @@ check "but not the page" $? "$said"
 exec 8>&-
 
 # what lies in the results is enough for the page
-(cd "$folder/study" && find . -name settings -o -name result) | while read -r file; do
+(cd "$folder/study" && find . -name settings -o -name result -o -name recipes) | while read -r file; do
     mkdir -p "$folder/copy/${file%/*}" && cp "$folder/study/$file" "$folder/copy/$file"
 done
 said=$(BIN=$folder/none scripts/fidelity.sh --page-only --out "$folder/copy" 2>&1)
@@ -231,7 +240,7 @@ has "the baseline in another recipe" "$page" '^\| bf16 \| 3 \| 3\.0220 \|  \| 26
 has "so is a run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|.* 9\.5 \| 3\.0150 \| 3\.0361 \|$'
 has "and the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 1@16 3' FROM=12 EVALUATE='bf16 coat' STEPS=28 scripts/fidelity.sh"
 mkdir "$folder/old"
-(cd "$folder/branch" && find . -name settings -o -name result) | while read -r file; do
+(cd "$folder/branch" && find . -name settings -o -name result -o -name recipes) | while read -r file; do
     mkdir -p "$folder/old/${file%/*}" && sed 's/ bf16=.*//' "$folder/branch/$file" >"$folder/old/$file"
 done
 said=$(scripts/fidelity.sh --page-only --out "$folder/old" 2>&1)

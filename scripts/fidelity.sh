@@ -16,7 +16,8 @@
 # expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M; on two cores 1 minute for one of bytes.
 #
 # Settings come from the environment:
-#   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8
+#   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8,
+#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8
 #   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
 #                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
 #   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and all recipes go on from
@@ -118,12 +119,24 @@ check_seeds() { # SETTING
     done
 }
 
-# RECIPE[,FLAG=VALUE...]; the masters take 4 bytes per parameter, weight included, in all of them.
-recipe_flags() { echo "--recipe ${1%%,*} --master split16$([[ $1 != *,* ]] || echo ",${1#*,}" | sed 's/,/ --/g')"; }
+# [NAME:]RECIPE[,FLAG=VALUE...]: from here on it is known by its name.
+declare -A named=()
+known_as() { # WORD: `name`
+    name=${1%%:*}
+    [[ $1 != *:* ]] || named[$name]=${1#*:}
+}
+# NAME or RECIPE[,FLAG=VALUE...]; the masters take 4 bytes per parameter, weight included, in all of them.
+recipe_flags() {
+    local recipe=${named[$1]:-$1}
+    echo "--recipe ${recipe%%,*} --master split16$([[ $recipe != *,* ]] || echo ",${recipe#*,}" | sed 's/,/ --/g')"
+}
 
-read -r -a recipes <<<"${RECIPES:-bf16 coat}"
+read -r -a recipe_words <<<"${RECIPES:-bf16 coat}"
 read -r -a seeds <<<"${SEEDS:-1 2 3}"
-read -r -a evaluations <<<"${EVALUATE:-}"
+read -r -a evaluation_words <<<"${EVALUATE:-}"
+recipes=() evaluations=()
+for word in "${recipe_words[@]}"; do known_as "$word" && recipes+=("$name"); done
+for word in "${evaluation_words[@]}"; do known_as "$word" && evaluations+=("$name"); done
 baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-} limit=${LIMIT:-0.2} eighth_limit=${EIGHTH_LIMIT:-0.4}
 for number in "LIMIT $limit" "EIGHTH_LIMIT $eighth_limit"; do
     [[ ${number#* } =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "${number% *}: a number of percent, not ${number#* }"
@@ -141,8 +154,8 @@ check_arguments() {
     check_numbers "SAVES $saves" "JOBS $jobs"
     [[ $FROM =~ ^([1-9][0-9]*)?$ ]] || stop "FROM: a step from 1 on, not $FROM"
     [ -z "$FROM" ] || settings=("${settings[@]/%/-from-$FROM}")
-    for recipe in "${recipes[@]/#/RECIPES: }" "${evaluations[@]/#/EVALUATE: }"; do
-        [[ ${recipe#*: } =~ ^[A-Za-z0-9,=_.+-]+$ ]] || stop "$recipe: not RECIPE or RECIPE,FLAG=VALUE,..."
+    for recipe in "${recipe_words[@]/#/RECIPES: }" "${evaluation_words[@]/#/EVALUATE: }"; do
+        [[ ${recipe#*: } =~ ^([A-Za-z0-9_.+-]+:)?[A-Za-z0-9,=_.+-]+$ ]] || stop "$recipe: not RECIPE or RECIPE,FLAG=VALUE,... or NAME:RECIPE,..."
     done
     for setting in "${settings[@]}"; do
         check_seeds "$setting"
@@ -204,7 +217,7 @@ evaluate() { # SETTING RECIPE SEED[@MICRO_BATCH]
         [ -z "$stopped" ] || return 1
         log=$folder/evaluated-$recipe.txt status=0
         # shellcheck disable=SC2086 # words
-        run "$log" "$trainer" --eval-only --model "$checkpoint" --recipe ${recipe//,/ --} --micro-batch "$cut" --val "$val_files" \
+        run "$log" "$trainer" --eval-only --model "$checkpoint" $(recipe_flags "$recipe") --micro-batch "$cut" --val "$val_files" \
             --val-batches "$(val_batches "$cut")" --quiet --json || status=$?
         [ -z "$dry_run" ] || continue
         [ -n "$(val_loss "$log")" ] || failure "$1, $2, seed $3, evaluated in $recipe" $status "$log" || return
@@ -269,6 +282,16 @@ TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
 VAL=${val_files##*/}, $(bytes_of "$val_files") bytes$([ "$from" -eq 0 ] || printf '\nFROM=%s, %s' "$from" "$baseline")"
 }
 
+# A name means the same recipe in all of OUT: OUT/recipes has a line of each.
+keep_names() {
+    local name recipe
+    for name in "${!named[@]}"; do
+        recipe=$(awk -v name="$name" '$1 == name { print $2 }' "$out/recipes" 2>/dev/null || true)
+        [ -n "$recipe" ] || echo "$name ${named[$name]}" >>"$out/recipes"
+        [ "${recipe:-${named[$name]}}" = "${named[$name]}" ] || stop "$name: in $out it is $recipe; choose another name"
+    done
+}
+
 # --- the study ----------------------------------------------------------------------------------------------------
 
 if [ -n "$page_only" ]; then
@@ -287,6 +310,7 @@ begin_work
 case " ${settings[*]}" in *" bytes"*) prepare_text ;; esac
 if [ -z "$dry_run" ]; then
     for setting in "${settings[@]}"; do check_setting "$setting"; done
+    keep_names
     grep -qxF "$(command_line)" "$out/commands" 2>/dev/null || command_line >>"$out/commands"
 fi
 mapfile -t runs < <(list_runs)

@@ -44,6 +44,7 @@ page_head() { # RESULTS...
     machines=$(list_of 17 "$@" | tr _ ' ')
     if [ -n "$machines" ]; then machines="on $machines; version $(list_of 18 "$@")"; fi
     echo "$(date -u +%Y-%m-%d), ${machines:-no run has ended yet}."
+    [ ! -e "$out/recipes" ] || awk 'BEGIN { print "" } { gsub(/,/, " --", $2); print "- " $1 ": `--recipe " $2 "`" }' "$out/recipes"
     [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
     echo
     echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
