@@ -29,8 +29,10 @@ with_branch_points() {
 run_until() { # FILE LOG COMMAND...
     local file=$1 log=$2 status=0
     shift 2
+    [ -z "$stopped" ] || return 1
     "$@" >"$log" 2>&1 </dev/null &
     child=$!
+    tell_late
     while [ ! -e "$file" ] && kill -0 "$child" 2>/dev/null; do sleep 0.1; done
     kill -TERM "$child" 2>/dev/null || true
     await "$child" || status=$?

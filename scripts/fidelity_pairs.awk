@@ -7,6 +7,8 @@
 #                                 micro-batches are compared with the one that has the setting's
 # Of what a run does not have there is no entry. recipe_of[1 ... recipes], seed_of[RECIPE, 1 ... runs[RECIPE]].
 
+function magnitude(x) { return x < 0 ? -x : x }
+
 $4 == "unfinished" { unfinished = unfinished (unfinished ? ", " : "") $2 " " $3; next }
 {
     if (!($2 in runs)) recipe_of[++recipes] = $2

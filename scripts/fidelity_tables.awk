@@ -2,8 +2,6 @@
 #
 #   awk -v baseline=RECIPE -v picture=FILE -f fidelity_pairs.awk -f fidelity_tables.awk RESULTS
 
-function at_most(x) { return x < 0 ? -x : x }
-
 function recipe_row(recipe,    j, k, lost, line) {
     for (j = 1; j <= runs[recipe]; j++) lost += (recipe, seed_of[recipe, j]) in diverged
     statistics(loss, recipe, 0)
@@ -35,7 +33,7 @@ function scatter(    j, k, n, seed, key, low, high, sum, ways, worst) {
         if (k > high[seed]) high[seed] = k
         ways[seed] = ways[seed] (n[seed] > 1 ? ", " : "") key
         for (k = 1; k <= 8; k++)
-            if ((baseline, key, k) in difference && at_most(difference[baseline, key, k]) > worst[seed] + 0) worst[seed] = at_most(difference[baseline, key, k])
+            if ((baseline, key, k) in difference && magnitude(difference[baseline, key, k]) > worst[seed] + 0) worst[seed] = magnitude(difference[baseline, key, k])
     }
     for (j = 1; j <= order_count; j++) {
         seed = order[j]

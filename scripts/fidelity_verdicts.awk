@@ -5,12 +5,10 @@
 #
 # A mean is within its limit, or within two standard errors of 0 where the standard error is at most 0.15 %.
 
-function size(x) { return x < 0 ? -x : x }
-
 function is_within(recipe, k, most,    error) {
     statistics(difference, recipe, k)
     error = count > 1 ? deviation / sqrt(count) : 0
-    return size(mean) <= most || (count > 1 && error <= 0.15 && size(mean) <= 2 * error)
+    return magnitude(mean) <= most || (count > 1 && error <= 0.15 && magnitude(mean) <= 2 * error)
 }
 
 # Runs that diverged where the baseline did not.
@@ -26,13 +24,13 @@ function verdict(recipe,    k, worst, where, good, pairs) {
     good = 1
     for (k = 1; k <= 8; k++) {
         good = is_within(recipe, k, eighth_limit) && good
-        if (count && (!where || size(mean) > size(worst))) { worst = mean; where = k }
+        if (count && (!where || magnitude(mean) > magnitude(worst))) { worst = mean; where = k }
     }
     statistics(difference, recipe, 0)
     pairs = count (lost(recipe) ? ", " lost(recipe) " diverged" : "")
     printf "| %s | %s | %s | %s | %s |", setting, recipe, pairs, mean_difference(recipe, 0), \
         lost(recipe) ? "beyond" : !count ? "–" : is_within(recipe, 0, limit) ? "within" : "beyond"
-    if (where) printf " %s %% (%d/8) | %s |\n", signed(worst), where, good ? "within" : "beyond"
+    if (where) printf " %s %% (%d/8) | %s |\n", signed(worst), where, good && !lost(recipe) ? "within" : "beyond"
     else print " – | – |"
 }
 

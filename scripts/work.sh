@@ -77,6 +77,9 @@ await() { # PROCESS: its exit status
 }
 
 stopped='' child=''
+# A signal that came before its process was known has not reached it.
+tell_late() { [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null || true; }
+
 # run LOG COMMAND...: its exit status. In a dry run, prints the command. A signal to the study reaches what it runs.
 run() {
     local log=$1 status=0
@@ -86,8 +89,10 @@ run() {
         echo
         return
     fi
+    [ -z "$stopped" ] || return 1
     "$@" >"$log" 2>&1 </dev/null &
     child=$!
+    tell_late
     await "$child" || status=$?
     child=''
     return $status
@@ -113,6 +118,7 @@ work_through() { # FUNCTION ITEM...
     for ((i = 0; i < jobs; i++)); do
         work_on "$i" "$function" "$@" &
         workers+=($!)
+        [ -z "$stopped" ] || kill -TERM "${workers[i]}" 2>/dev/null || true
     done
     for i in "${workers[@]}"; do await "$i" || failed=yes; done
     workers=()
