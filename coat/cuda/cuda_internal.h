@@ -136,8 +136,8 @@ void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);
 void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out);
 
 // matrix products: cuda_matmul.cu
-// Algorithms come from a table (matmul_choices.h) or are the library's first choice; with --autotune those of training
-// are timed when a shape is first met, which overwrites the product's output before the right result is written.
+// Algorithms come from a table (matmul_choices.h) or are the library's. They are checked, and with --autotune timed, when
+// a shape is first met, which overwrites the product's output before the right result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 char *cuda_choices_text(Exec *exec);

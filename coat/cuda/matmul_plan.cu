@@ -156,11 +156,14 @@ static bool from_table(MatmulState *state, const MatmulChoices *table, bool othe
 }
 
 // A product that adds to D must not be tried or timed, which would add again and again: it takes what was found for the
-// product that overwrites, which comes first in every step.
+// product that overwrites, which comes first in every step; of another k where there is none, as of the head's last
+// chunk of tokens.
 static bool from_overwriting(MatmulState *state, const Product *p, Plan *plan) {
-    for (int i = 0; i < state->count; i++) {
-        const Plan *other = &state->plans[i];
-        if (other->key.accumulate || !matmul_same_shape(&other->key.shape, &p->key.shape)) continue;
+    for (int i = 0; i < 2 * state->count; i++) {
+        const Plan *other = &state->plans[i % state->count];
+        MatmulShape shape = other->key.shape;
+        if (i >= state->count) shape.k = p->key.shape.k;
+        if (other->key.accumulate || !matmul_same_shape(&shape, &p->key.shape)) continue;
         if (!usable(state, plan, &other->algorithm)) continue;
         plan->algorithm = other->algorithm;
         return true;
@@ -168,8 +171,8 @@ static bool from_overwriting(MatmulState *state, const Product *p, Plan *plan) {
     return false;
 }
 
-// The error of the product by this plan's algorithm. Makes it. INFINITY: the library refuses.
-static ProductError error_of(Exec *exec, MatmulState *state, const Product *p, const Plan *plan) {
+// Makes the product by this plan's algorithm. Returns its error; INFINITY: the library refuses.
+static ProductError make_and_judge(Exec *exec, MatmulState *state, const Product *p, const Plan *plan) {
     const SampledProduct sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     product_samples_before(exec, state->samples, &sampled);
     if (launch(exec, p, plan) != CUBLAS_STATUS_SUCCESS) return {INFINITY, 0};
@@ -182,28 +185,30 @@ static void visit(Exec *exec, MatmulState *state, const Product *p, Plan *plan) 
     const MatmulVisitor *v = &state->visitor;
     const bool in_table = from_table(state, &state->committed, true, plan);
     if (in_table || (p->key.accumulate && from_overwriting(state, p, plan)))
-        v->told(v->context, &p->key, in_table ? -1 : 0, error_of(exec, state, p, plan));
+        v->told(v->context, &p->key, in_table ? -1 : 0, make_and_judge(exec, state, p, plan));
     if (p->key.accumulate) return;
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        v->told(v->context, &p->key, i, error_of(exec, state, p, plan));
+        v->told(v->context, &p->key, i, make_and_judge(exec, state, p, plan));
     }
 }
 
 // The library's first choice; where sums must be exact, the first that is, or the one that comes nearest to it, with a
-// line on stderr.
+// line on stderr. Where the operands tell nothing (all 0, or not finite, in a step that is skipped) it stays the first.
 static void choose_first(Exec *exec, MatmulState *state, const Product *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     candidates(state, p, plan, 1, found);
     plan->algorithm = found[0].algo;
-    if (!exact || product_is_exact(error_of(exec, state, p, plan))) return;
+    if (!exact) return;
+    const ProductError first = make_and_judge(exec, state, p, plan);
+    if (isnan(first.error) || product_is_exact(first)) return;
     double least = INFINITY;
     int best = 0;
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        const ProductError e = error_of(exec, state, p, plan);
+        const ProductError e = make_and_judge(exec, state, p, plan);
         if (product_is_exact(e)) return;
         if (e.error < least) least = e.error, best = i;
     }
@@ -224,7 +229,7 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Product *p, Pla
     int best = -1;
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        if (exact && !product_is_exact(error_of(exec, state, p, plan))) continue;
+        if (exact && !product_is_exact(make_and_judge(exec, state, p, plan))) continue;
         const float ms = timed(exec, p, plan);
         if (ms < best_ms) best_ms = ms, best = i;
     }

@@ -3,8 +3,9 @@
 //
 // The algorithm comes from the checkpoint that the run goes on from, from --matmul-table, or from the committed table;
 // else it is the library's first choice. --autotune times the library's candidates instead of taking the committed one.
-// An FP8 product that is asked to add up in FP32 takes no algorithm of the library's, timed or not, that does not:
-// samples of its result are held against sums in FP64 (product_samples.h).
+// Of an FP8 product that is asked to add up in FP32 it is the first, or the fastest, that does: samples of its result are
+// held against sums in FP64 (product_samples.h). A product that adds takes that of the one that overwrites. Algorithms of
+// a checkpoint and of tables are taken as they are: those of the committed table are checked by `./test_gpt2 products`.
 #pragma once
 #include "cuda_internal.h"
 #include "matmul_choices.h"

@@ -98,7 +98,7 @@ ProductError product_samples_after(Exec *exec, ProductSamples *samples, const Sa
         along += x->added * x->sum;
         square += x->sum * x->sum;
     }
-    const ProductError exact = {0, 0};
-    if (size == 0) return wrong == 0 ? exact : (ProductError){INFINITY, 0};
+    const ProductError unknown = {NAN, NAN};
+    if (size == 0) return wrong == 0 ? unknown : (ProductError){INFINITY, 0};
     return {sqrt(wrong / size), square > 0 ? along / square - 1 : 0};
 }

@@ -27,10 +27,11 @@ typedef struct {
 
 typedef struct ProductSamples ProductSamples;
 
-ProductSamples *product_samples_open(void); // takes 64 KB of the GPU's memory
+ProductSamples *product_samples_open(void); // takes 36 KB of the GPU's memory
 void product_samples_close(ProductSamples *samples);
 
-// Before the product: keeps the samples of D where the product adds to it. After it: the error. Waits for the GPU.
+// Before the product: keeps the samples of D where the product adds to it. After it: the error; NaN where the operands
+// are 0 or not finite, which tells nothing. Waits for the GPU.
 void product_samples_before(Exec *exec, ProductSamples *samples, const SampledProduct *p);
 ProductError product_samples_after(Exec *exec, ProductSamples *samples, const SampledProduct *p);
 
