@@ -51,10 +51,10 @@ static bool uses_other_heads(const Config *c, int ranks) {
     (void)ranks;
     return c->shape.kv_heads != c->shape.heads || c->shape.head_dim * c->shape.heads != c->shape.channels;
 }
-static bool has_odd_codes(const Config *c, int ranks) {
+static bool wider_data_codes(const Config *c, int ranks) {
     (void)ranks;
     const Recipe *r = &c->recipe;
-    return r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E4M3;
+    return r->linear == LINEAR_FP8 && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E4M3;
 }
 static bool reads_product(const Config *c, int ranks) {
     (void)ranks;
@@ -81,7 +81,7 @@ static const NotBuilt not_built[] = {
      "heads other than GPT-2's are not built yet", "leave both away"},
     {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
     {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
-    {has_odd_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
+    {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
     {reads_product, false, "--activation-input product", "with one scale per tensor GELU is made from the saved codes",
      "use --scaling token"},

@@ -281,7 +281,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning
         fputc('}', out);
         fclose(out);
         warn(&c, warning);
-        warn_gradients(&c, said, warning);
+        if (said) warn_gradients(&c, said, warning);
     }
     free(c.counts);
     free(c.health);

@@ -23,7 +23,7 @@ extern "C" {
 #define HEALTH_ERROR 0.2
 
 // What a run has been told, and is told once: of which gradients (and of their transposes) the codes do not fit; and
-// that a product is wrong.
+// that a product is wrong. NULL instead of it: nothing is told of these.
 typedef struct {
     bool codes[SEEN_COUNT][2], products;
 } HealthSaid;

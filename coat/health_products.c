@@ -39,10 +39,15 @@ static void warn(const Recipe *r, const InnerProducts found[], int layers, char 
     for (int layer = 1; layer < layers; layer++)
         if (excess(found[layer]) > excess(found[worst])) worst = layer;
     if (!(excess(found[worst]) > 1)) return;
+    if (found[worst].bb == 0) {
+        snprintf(warning, HEALTH_WARNING,
+                 "fp8: the weight gradient qkvw of layer %d is not 0 as BF16's is; %s makes it more exact", worst,
+                 advice(r));
+        return;
+    }
     snprintf(warning, HEALTH_WARNING,
              "fp8: the weight gradient qkvw of layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; %s "
-             "makes it "
-             "more exact",
+             "makes it more exact",
              worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]), advice(r));
 }
 
@@ -62,8 +67,10 @@ char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, cha
     fprintf(out, "]}}");
     fclose(out);
     warning[0] = '\0';
-    if (!said->products) warn(&arena->config.recipe, found, layers, warning);
-    said->products = said->products || warning[0];
+    if (said && !said->products) {
+        warn(&arena->config.recipe, found, layers, warning);
+        said->products = warning[0];
+    }
     free(found);
     return json;
 }

@@ -166,7 +166,7 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
     const float x = a->from[i * a->cols + j];
     const float scale = a->scale[i / a->block * a->parts.count + part_of(&a->parts, j)];
     const uint8_t code = fp8_encode(a->format, x * scale_reciprocal(scale));
-    const int magnitude = code & 0x7f, smallest_normal = a->format == FMT_E5M2 ? 1 << 2 : 1 << 3;
+    const int magnitude = code & 0x7f, smallest_normal = fp8_smallest_normal_code(a->format);
     a->to[i * a->cols + j] = fp8_decode(a->format, code) * scale;
     if (x != 0.0f && magnitude == 0) {
         r->sum[SUM_FLUSHED] += 1.0;

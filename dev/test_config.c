@@ -36,6 +36,7 @@ static void test_contradictions(void **state) {
     refuse("--train x --profile 0", EXIT_USER, "--profile");
     refuse_run("--train x --gradient-codes-data e5m2 --gradient-codes-weights e4m3", 1,
                "--gradient-codes-weights e4m3&e5m2 for weights");
+    accept_run("--train x --recipe bf16 --gradient-codes-weights e4m3", 1); // which reads no codes
     refuse_run("--train x --activation-input product --scaling tensor", 1,
                "--activation-input product&use --scaling token");
     refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");

@@ -188,6 +188,11 @@ static void gradients_warnings(void **state) {
                          "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
                          "--gradient-codes-weights e5m2 keeps more of it\n"
                          "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    // in a step that is skipped nothing is told of them, and all of it later
+    char warning[HEALTH_WARNING];
+    memset(&run.said, 0, sizeof run.said);
+    free(health_json(&run.arena, &run.exec, NULL, warning));
+    assert_string_equal(warning, "");
     run_end(&run);
 }
 
@@ -243,6 +248,14 @@ static void products_in_log(void **state) {
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
+    run.said.products = false;
+    free(health_products_json(&run.arena, &run.exec, NULL, warning)); // of a step that is skipped
+    assert_string_equal(warning, "");
+    sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
+    free(health_products_json(&run.arena, &run.exec, &run.said, warning));
+    assert_string_equal(warning,
+                        "fp8: the weight gradient qkvw of layer 2 is not 0 as BF16's is; --linear bf16 makes it "
+                        "more exact");
     run_end(&run);
 }
 
