@@ -972,7 +972,8 @@ static bool start_or_resume(Run *run, Error *err) {
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
-    if (c->resume && !folder[0] && run->train && !c->quiet && m->exec.rank == 0)
+    // with --quiet too: who resumes means days that are done
+    if (c->resume && !folder[0] && run->train && m->exec.rank == 0)
         fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
     if (folder[0]) {
         if (!together(run, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
@@ -1130,7 +1131,7 @@ int main(int argc, char **argv) {
     Error why;
     bool found = comm_discover(&config, place, ok ? &err : &why);
     if (ok && !exit_now) {
-        ok = found;
+        ok = found && out_check(&config, &err);
         if (ok && config.shape_files[0]) ok = model_shape_from_files(config.shape_files, &config.shape, &err);
 #ifdef COAT_CUDA
         if (ok && !config.plan && config.device != DEVICE_CPU) {

@@ -2,13 +2,17 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "events.h"
 #include "files.h"
+#include "manifest.h"
 #include "matmul_choices.h"
 
 // step-00000020, or what was left of writing one.
@@ -28,6 +32,44 @@ static bool remove_entry(const char *path, Error *err) {
     if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) return folder_remove(path, err);
     if (unlink(path) == 0) return true;
     return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
+}
+
+static bool is_newest(const char *out, int64_t step) {
+    int64_t *steps;
+    Error ignored;
+    bool newest = checkpoint_steps(out, &steps, &ignored) > 0 && steps[0] == step;
+    free(steps);
+    return newest;
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    Error ignored;
+    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
+}
+
+bool out_check(const Config *config, Error *err) {
+    char actual[PATH_MAX], path[PATH_MAX], run[PATH_MAX], number[32] = "";
+    const char *out = config->out;
+    if (!out[0]) return true;
+    const bool exists = realpath(out, actual) != NULL;
+    const int64_t step = checkpoint_step(exists ? actual : out);
+    const bool whole = exists && has_file(actual, MANIFEST_NAME) && has_file(actual, "state.json");
+    if (step < 0 && !whole) return true;
+    if (step < 0) // a copy under another name
+        return error_set(
+            err, EXIT_DATA,
+            "--out %s: this is a checkpoint; name another folder for the run, and start it from this one's "
+            "weights by --model %s",
+            out, out);
+    // as the user wrote it, unless that is a link or "."
+    snprintf(path, sizeof path, "%s", checkpoint_step(out) == step ? out : actual);
+    for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
+    if (!path_folder(run, sizeof run, path, err)) return false;
+    if (!is_newest(run, step)) snprintf(number, sizeof number, "=%lld", (long long)step);
+    return error_set(err, EXIT_DATA, "--out %s: this is %s; its run is %s: --out %s --resume%s%s", out,
+                     exists ? "a checkpoint" : "the name of a checkpoint", run, run, exists ? number : "",
+                     config->resume ? "" : ", or choose another folder");
 }
 
 bool out_prepare(const Config *config, Lock *lock, Error *err) {

@@ -7,6 +7,10 @@
 extern "C" {
 #endif
 
+// Whether config->out can be a run's folder: not where it is a checkpoint, or has the name of one. Looks only. Errors:
+// EXIT_DATA, naming the run that the checkpoint belongs to.
+bool out_check(const Config *config, Error *err);
+
 // Makes config->out, checks that it can be written and takes its lock, which is the caller's to release. A folder that
 // holds a run (its log, event files or checkpoints) is refused unless --resume continues it or --overwrite gives it up;
 // nothing is deleted yet. Errors: EXIT_DATA, naming the folder.

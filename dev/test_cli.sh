@@ -170,9 +170,25 @@ for quiet in "" --quiet; do # a folder without a checkpoint
     rm -rf "$folder/none"
     # shellcheck disable=SC2086
     "$program" "${loud[@]}" $quiet --out "$folder/none" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/none/step-00000002" ] &&
-        [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq $((${#quiet} == 0)) ] &&
+        [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq 1 ] &&
         ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
 done
+# a checkpoint in place of its run: nothing is written into it
+before=$(find "$folder/straight" -type f -exec sha256sum {} + | sort)
+cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"
+into() { refuses "a checkpoint as --out: $1" 2 "^error: \-\-out $2$" "${run[@]}" --out "${@:3}"; }
+run_is="its run is $folder/straight: \-\-out $folder/straight \-\-resume"
+into "resumed" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume
+into "an older one" "$folder/straight/step-00000010//: this is a checkpoint; $run_is=10" "$folder/straight/step-00000010//" --resume
+into "through a link" "$folder/link: this is a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link" --resume
+into "by number" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume=20
+into "a new run" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020"
+into "overwriting" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020" --overwrite
+into "one that is not there" "$folder/straight/step-00000030: this is the name of a checkpoint; $run_is" "$folder/straight/step-00000030" --resume
+into "under another name" "$folder/copied: this is a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied" --resume
+into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
+[ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
+    ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"
 refuses "a step that was not saved" 2 "no checkpoint of step 7; use \-\-resume=20 or" "${long[@]}" --out "$folder/straight" --resume=7
 refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; is \-\-out" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
