@@ -911,11 +911,15 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
     if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
         run->tokenizer = tokenizer_bytes();
-        if (c->shape.vocab < tokenizer_vocab(run->tokenizer) || (with_model && c->shape.vocab != 257))
-            return error_set(err, EXIT_USER, "--tokenizer bytes: the model knows %d tokens, not 257", c->shape.vocab);
+        if (with_model && c->shape.vocab != 257)
+            return error_set(
+                err, EXIT_USER,
+                "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
+                "the model was trained with",
+                c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
         run->tokenizer = tokenizer_open(c->tokenizer_file, err);
-        if (!run->tokenizer) return false;
+        return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
     } else if (with_model) {
         run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model
     }

@@ -110,7 +110,6 @@ bool model_shape_named(const char *name, ModelShape *shape) {
 
 void config_defaults(Config *config) {
     memset(config, 0, sizeof *config);
-    config->tokenizer = TOKENIZER_GPT2;
     config->shuffle = true;
     snprintf(config->model, sizeof config->model, "gpt2");
     model_shape_named(config->model, &config->shape);

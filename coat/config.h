@@ -52,7 +52,7 @@ typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { ROUND_NEAREST, ROUND_STOCHASTIC } RoundingKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
-typedef enum { TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind;
+typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind; // any: none was named
 
 // Which precision each part of the training state has. --recipe sets all; single flags override.
 typedef struct {
@@ -181,6 +181,9 @@ static inline bool config_forward_only(const Config *config) {
 // divisibility, positions, batch arithmetic for `ranks` processes, features not built yet. A recipe that was not named
 // falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
 bool config_check(Config *config, int ranks, Error *err);
+
+// Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names. Errors: EXIT_USER.
+bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
 // Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96; llm.c's descriptors
 // gpt2:dN and gpt3:cN too), with GPT-2's vocabulary. Returns false if the name is not in the table.

@@ -122,6 +122,21 @@ static bool check_health(const Config *c, Error *err) {
         "it away, or use --linear fp8");
 }
 
+bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
+    const int vocab = c->shape.vocab;
+    const char *name = c->tokenizer == TOKENIZER_BYTES  ? "bytes"
+                       : c->tokenizer == TOKENIZER_GPT2 ? "gpt2"
+                                                        : c->tokenizer_file;
+    if (tokens <= vocab) return true;
+    if (!c->shape_files[0])
+        return error_set(err, EXIT_USER, "--vocab %d: the vocabulary of --tokenizer %s has %d tokens; use --vocab %d",
+                         vocab, name, tokens, tokens);
+    return error_set(err, EXIT_USER, "--tokenizer %s: it has %d tokens, and the model's vocabulary %d%s", name, tokens,
+                     vocab,
+                     vocab == 257 ? ", which are bytes; use --tokenizer bytes"
+                                  : "; name the vocabulary that the model was trained with");
+}
+
 static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
@@ -134,9 +149,8 @@ static bool check_shape(const Config *c, Error *err) {
     if (c->seq_len > s->positions)
         return error_set(err, EXIT_USER, "--seq-len %d: the model has %d positions; use --seq-len %d%s", c->seq_len,
                          s->positions, s->positions, c->shape_files[0] ? "" : " or a larger --positions");
-    if (c->tokenizer == TOKENIZER_BYTES && s->vocab < 257)
-        return error_set(err, EXIT_USER, "--vocab %d: --tokenizer bytes has 257 tokens; use --vocab 257", s->vocab);
-    return true;
+    return (c->tokenizer != TOKENIZER_BYTES && c->tokenizer != TOKENIZER_GPT2) ||
+           config_check_tokenizer(c, c->tokenizer == TOKENIZER_BYTES ? 257 : 50257, err);
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {

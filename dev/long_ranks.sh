@@ -99,7 +99,7 @@ refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and 
 refuses "a batch that does not divide among processes" 1 "256 or 384" --steps 1 --batch-tokens 320
 refuses "losses that are not finite" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
 refuses "fewer tokens than a step" 2 "lower --batch-tokens" --batch-tokens 128000000
-refuses "a prompt without a vocabulary" 1 "vocabulary" --tokenizer gpt2 --vocab 300 --steps 1 --prompt x --sample-tokens 1
+refuses "a prompt without a vocabulary" 1 "vocabulary" --tokenizer gpt2 --steps 1 --prompt x --sample-tokens 1
 refuses "data that are missing" 2 "none.bin" --steps 1 --train "$folder/none.bin"
 train 2 damaged --steps 2 --batch-tokens 128 --zero 1
 truncate -s -1 "$folder/damaged/step-00000002/optimizer-00001-of-00002.safetensors"

@@ -230,7 +230,25 @@ same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --mod
 said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/straight/step-00000020" 2>/dev/null)
 grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
-refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes.*300" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+mkdir "$folder/words" # 301 tokens
+for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+echo '#version: 0.2' >"$folder/words/merges.txt"
+bytes_are="and the model's vocabulary 257, which are bytes; use \-\-tokenizer bytes"
+for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
+    for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
+        # shellcheck disable=SC2086 # flags are words
+        {
+            refuses "a vocabulary of more tokens than the model's, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer $folder/words: it has 301 tokens, $bytes_are$" $how $what --tokenizer "$folder/words" --seq-len 32 --quiet
+            refuses "and GPT-2's by name" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, $bytes_are$" $how $what --tokenizer gpt2 --seq-len 32 --quiet
+        }
+    done
+done
+[ ! -e "$folder/straight/step-00000030" ] && ok "and nothing is trained" || bad "and nothing is trained"
+refuses "GPT-2's for a model of neither" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, and the model's vocabulary 300; name the vocabulary that the model was trained with$" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
+refuses "a file with one token more than a new model" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
+refuses "GPT-2's for a new model" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
+"$program" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1 >/dev/null && ok "what it advises works" || bad "what it advises works"
+refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes: it has 257 tokens, and the model's vocabulary 300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
 text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
 [[ $text == 'static '* ]] && ok "--prompt continues a text" || bad "--prompt continues a text" "$text"
 "$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
