@@ -510,8 +510,8 @@ static int sample_sequences(const Config *c, int T) {
     return B;
 }
 
-// Continues ids[0 .. count) by `more` tokens.
-static void sample(Model *m, int32_t *ids, int count, int more) {
+// Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples.
+static void sample(Model *m, int32_t *ids, int count, int more, int number) {
     const Config *c = &m->config;
     int T = c->seq_len, vocab = c->shape.vocab;
     int step = 64 * (1 + (T - 1) / 4096); // passes have at most 64 lengths, as plans of products are kept for each
@@ -532,7 +532,8 @@ static void sample(Model *m, int32_t *ids, int count, int more) {
         m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows), weight(m, WTE, 0), no_tensor());
         m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
-        ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->seed, (uint64_t)n);
+        uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
+        ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
     }
     free(logits);
     free(raw);
@@ -689,22 +690,28 @@ static int64_t evaluated_step(const Run *run) {
     return named > 0 ? named : run->done.step;
 }
 
-// A sample, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,
-// or, where nothing is trained, one with the tokens, from which text that is no UTF-8 loses nothing.
-static bool show_sample(Run *run, Error *err) {
+// Samples, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,
+// or, where nothing is trained, one per sample with the tokens, from which text that is no UTF-8 loses nothing.
+static bool show_samples(Run *run, Error *err) {
     const Config *c = &run->model.config;
+    const bool lines = c->json && !run->train, text = !lines || !c->quiet;
+    FILE *out = c->json ? stderr : stdout;
     int32_t prompt[MOST_PROMPT_TOKENS];
     int count = prompt_tokens(run, prompt, err), more = c->sample_tokens;
     if (count == 0) return false;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
-    sample(&run->model, ids, count, more);
-    if (run->place.rank == 0) print_tokens(run->tokenizer, ids, count + more, c->json ? stderr : stdout);
-    if (run->place.rank == 0 && c->json && !run->train) {
+    for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
+        sample(&run->model, ids, count, more, i);
+        if (run->place.rank > 0) continue;
+        if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
+        if (text) print_tokens(run->tokenizer, ids, count + more, out);
+        if (!lines) continue;
         printf("{\"step\":%lld", (long long)evaluated_step(run));
         print_tokens_json("prompt", ids, count);
         print_tokens_json("sample", ids + count, more);
         printf("}\n");
+        fflush(stdout);
     }
     free(ids);
     return true;
@@ -890,7 +897,7 @@ static bool train(Run *run, Error *err) {
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
         if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
-            ok = together(run, show_sample(run, err), err);
+            ok = together(run, show_samples(run, err), err);
         if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
@@ -1013,7 +1020,8 @@ static void report(Run *run) {
     Model *m = &run->model;
     const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
                          run->val,   run->hellaswag, run->steps, run->done.step};
-    if (!m->config.quiet && m->exec.rank == 0) report_start(&page, m->config.json ? stderr : stdout);
+    const bool results = m->config.json || (m->config.prompt[0] && !run->train); // has standard output for itself
+    if (!m->config.quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
 static bool is_common(Run *run, int64_t mine) {
@@ -1101,7 +1109,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
             printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
                    (long long)evaluated_step(run), share, examples);
     }
-    if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
+    if (!run->train) return !c->prompt[0] || together(run, show_samples(run, err), err);
     // until here nothing in --out has been touched: who ends the run now finds the old one as it was
     int64_t number = comm_max_i64(m->comm, signals_stop());
     if (number && m->exec.rank == 0)

@@ -133,7 +133,8 @@ void config_defaults(Config *config) {
     config->sample_every = 20;
     config->sample_tokens = 64;
     config->health_every = 100;
-    config->temperature = 1.0f;
+    config->samples = 1;
+    config->temperature = config->top_p = 1.0f;
     config->resume_step = -1;
     config->gpus = 1;
     config->profile = -1;
@@ -295,6 +296,9 @@ static bool check_given(const Parse *p, Error *err) {
                          c->world_size - 1, c->world_size);
     if (c->eval_only && c->prompt[0])
         return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
+    if (!(c->top_p > 0.0f))
+        return error_set(err, EXIT_USER, "--top-p %g: must be more than 0, and at most 1, which leaves all tokens",
+                         (double)c->top_p);
     if (c->plan != PLAN_NONE) return true;
     if (c->hellaswag_every >= 0 && !c->hellaswag[0])
         return error_set(err, EXIT_USER, "--hellaswag-every: there are no examples; add --hellaswag FILE");
@@ -346,6 +350,8 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     if (!set_all(&p->args, config, err)) return false;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
+    // who asks for a text gets the text, alone
+    if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
     config->plain_recipe = chosen->recipe;

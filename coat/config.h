@@ -122,7 +122,8 @@ typedef struct {
     int64_t health_every;            // steps between counts over the FP8 tensors; 0 = never
     int64_t health_products;         // steps between comparisons of FP8 products with BF16's; 0 = never
     char prompt[4096];
-    float temperature;
+    int samples; // each time
+    float temperature, top_p;
     int top_k;
     bool eval_only, overfit_one_batch;
     // files

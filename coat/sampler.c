@@ -1,10 +1,12 @@
 #include "sampler.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "rng.h"
 
 #define SAMPLER_STREAM 0x73616d706c65ULL // apart from the streams of initialisation and rounding
+#define ROUNDING 1e-6                    // of --top-p, which is a float, and of sums of probabilities
 
 static bool drawable(float logit) {
     return !isnan(logit) && logit != -INFINITY;
@@ -24,53 +26,84 @@ static int argmax(const float *logits, int vocab) {
     return best;
 }
 
-// What top-k leaves: every key above `key`, and the first `ties` tokens whose key is equal to it.
-typedef struct {
-    uint32_t key;
-    int ties;
-} Threshold;
-
-// Finds the k-th largest key byte by byte from the top: no sorting, no memory.
-static Threshold find_threshold(const float *logits, int vocab, int k) {
-    Threshold t = {0, k};
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        int count[256] = {0};
-        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8); // the bits found so far
-        for (int i = 0; i < vocab; i++) {
-            uint32_t key = order_key(logits[i]);
-            if ((key & fixed) == t.key) count[(key >> shift) & 255]++;
-        }
-        int digit = 255;
-        for (; digit > 0 && count[digit] < t.ties; digit--) t.ties -= count[digit];
-        t.key |= (uint32_t)digit << shift;
-    }
-    return t;
-}
-
 // The probability of a logit relative to the largest one.
 static double weight(float logit, float max, float temperature) {
     if (max == INFINITY) return logit == INFINITY ? 1.0 : 0.0;
     return exp(((double)logit - (double)max) / (double)temperature);
 }
 
-int sample_token(const float *logits, int vocab, float temperature, int top_k, uint64_t seed, uint64_t index) {
+// The tokens that are left to draw from: every key above `key`, and the first `ties` whose key is equal to it.
+typedef struct {
+    uint32_t key;
+    int ties;
+} Threshold;
+
+// Whether the next token, in the order of their ids, is left. Counts ties down, in the caller's copy.
+static bool passes(Threshold *t, uint32_t key) {
+    return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
+}
+
+// What a token weighs: one, to count tokens, or its relative probability.
+typedef struct {
+    bool counts;
+    float max, temperature;
+} Scale;
+
+static double weigh(const Scale *s, float logit) {
+    return s->counts ? 1.0 : weight(logit, s->max, s->temperature);
+}
+
+// Of the tokens that `within` leaves the fewest with the largest keys that weigh `needed` (> 0) together. Finds the least
+// of their keys byte by byte from the top: no sorting, no memory.
+static Threshold find_threshold(const float *logits, int vocab, Threshold within, Scale scale, double needed) {
+    Threshold t = {0, 0};
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        double mass[256] = {0};
+        int count[256] = {0};
+        uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8); // the bits found so far
+        Threshold left = within;
+        for (int i = 0; i < vocab; i++) {
+            uint32_t key = order_key(logits[i]);
+            if (!passes(&left, key) || (key & fixed) != t.key) continue;
+            mass[(key >> shift) & 255] += weigh(&scale, logits[i]);
+            count[(key >> shift) & 255]++;
+        }
+        int digit = 255;
+        for (; digit > 0 && mass[digit] < needed; digit--) needed -= mass[digit];
+        t.key |= (uint32_t)digit << shift;
+        t.ties = count[digit]; // in the end all of one key and so of one weight
+        if (shift == 0 && needed < mass[digit]) t.ties = (int)ceil(needed * count[digit] / mass[digit]);
+    }
+    return t.key < within.key ? within : t; // rounding may have asked for more than there is
+}
+
+int sample_token(const float *logits, int vocab, float temperature, int top_k, float top_p, uint64_t seed,
+                 uint64_t index) {
     if (vocab <= 0) return 0;
     int best = argmax(logits, vocab);
     if (!(temperature > 0.0f) || !drawable(logits[best])) return best;
 
+    const Scale one = {true, 0.0f, 1.0f}, probability = {false, logits[best], temperature};
     Threshold threshold = {0, vocab};
-    if (top_k > 0 && top_k < vocab) threshold = find_threshold(logits, vocab, top_k);
+    if (top_k > 0 && top_k < vocab) threshold = find_threshold(logits, vocab, threshold, one, top_k);
+    if (top_p < 1.0f) {
+        Threshold left = threshold;
+        double all = 0.0, share = top_p > 0.0f ? (double)top_p : FLT_MIN;
+        for (int i = 0; i < vocab; i++)
+            if (passes(&left, order_key(logits[i]))) all += weigh(&probability, logits[i]);
+        threshold = find_threshold(logits, vocab, threshold, probability, (1.0 - ROUNDING) * share * all);
+    }
 
     // Two passes over the same terms in the same order: the total, then the token where u * total falls.
     const double unit = 1.0 / 9007199254740992.0; // 2^-53
     double total = 0.0, target = 0.0;
     for (int pass = 0; pass < 2; pass++) {
         double sum = 0.0;
-        int ties = threshold.ties, last = best;
+        Threshold left = threshold;
+        int last = best;
         for (int i = 0; i < vocab; i++) {
-            uint32_t key = order_key(logits[i]);
-            if (key == 0 || key < threshold.key || (key == threshold.key && ties-- <= 0)) continue;
-            double w = weight(logits[i], logits[best], temperature);
+            if (!passes(&left, order_key(logits[i]))) continue;
+            double w = weigh(&probability, logits[i]);
             sum += w;
             if (pass == 1 && w > 0.0) {
                 last = i;

@@ -249,8 +249,29 @@ refuses "a file with one token more than a new model" 1 "^error: \-\-vocab 300: 
 refuses "GPT-2's for a new model" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
 "$program" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1 >/dev/null && ok "what it advises works" || bad "what it advises works"
 refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes: it has 257 tokens, and the model's vocabulary 300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
-text=$("$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 --quiet 2>&1)
-[[ $text == 'static '* ]] && ok "--prompt continues a text" || bad "--prompt continues a text" "$text"
+# a text that is asked for comes alone
+sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
+sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ] && ok "--prompt continues a text, and prints it alone" || bad "--prompt continues a text, and prints it alone" "$(cat "$folder/said" "$folder/text")"
+cp "$folder/text" "$folder/one"
+sample --no-quiet && cmp -s "$folder/one" "$folder/text" && grep -q '^model ' "$folder/said" && ok "with --no-quiet its page is on standard error" || bad "with --no-quiet its page is on standard error" "$(cat "$folder/said")"
+"$program" --out "$folder/straight" --resume --prompt 'static ' --sample-tokens 20 >"$folder/text" 2>"$folder/said" && cmp -s "$folder/one" "$folder/text" && [ ! -s "$folder/said" ] && ok "and alone, too, from a run" || bad "and alone, too, from a run" "$(cat "$folder/said")"
+sample --seed 7 && ! cmp -s "$folder/one" "$folder/text" && ok "another seed gives another" || bad "another seed gives another"
+sample --samples 3 && cp "$folder/text" "$folder/three"
+[ "$(grep -a '^--- sample' "$folder/three")" = "$(printf -- '--- sample %d of 3\n' 1 2 3)" ] && [ ! -s "$folder/said" ] && cmp -s "$folder/one" <(head -c "$((18 + $(wc -c <"$folder/one")))" "$folder/three" | tail -c +19) &&
+    ok "--samples 3: three with a line before each, the first as it is alone" || bad "--samples 3: three with a line before each, the first as it is alone" "$(cat "$folder/three" "$folder/said")"
+sample --samples 3 && cmp -s "$folder/three" "$folder/text" && ok "the same each time" || bad "the same each time"
+sample --samples 3 --json && cp "$folder/text" "$folder/lines" && [ "$(grep -cE '^\{"step":20,"prompt":\[115,116,97,116,105,99,32\],"sample":\[[0-9]+(,[0-9]+){19}\]\}$' "$folder/lines")" -eq 3 ] && [ "$(sort -u "$folder/lines" | wc -l)" -eq 3 ] && [ ! -s "$folder/said" ] &&
+    ok "with --json a line for each, all different" || bad "with --json a line for each, all different" "$(cat "$folder/lines" "$folder/said")"
+sample --json && cmp -s "$folder/text" <(head -n 1 "$folder/lines") && ok "the first as it is alone" || bad "the first as it is alone" "$(cat "$folder/text")"
+sample --top-p 1 && cmp -s "$folder/one" "$folder/text" && ok "--top-p 1 changes nothing" || bad "--top-p 1 changes nothing"
+sample --top-p 0.5 && ! cmp -s "$folder/one" "$folder/text" && cp "$folder/text" "$folder/half" && sample --top-p 0.5 --top-k 300 && cmp -s "$folder/half" "$folder/text" && ok "--top-p 0.5 does, and --top-k may be beside it" || bad "--top-p 0.5 does, and --top-k may be beside it"
+sample --temperature 0 && cp "$folder/text" "$folder/likeliest" && sample --top-p 1e-9 && cmp -s "$folder/likeliest" "$folder/text" && ok "a tiny one leaves the likeliest token" || bad "a tiny one leaves the likeliest token"
+prompted=(--model "$folder/straight/step-00000020" --prompt x)
+refuses "no nucleus" 1 "^error: \-\-top-p 0: must be more than 0, and at most 1, which leaves all tokens$" "${prompted[@]}" --top-p 0
+refuses "a nucleus of more than everything" 1 "^error: \-\-top-p 1.01: must be between 0 and 1$" "${prompted[@]}" --top-p 1.01
+refuses "a negative one" 1 "^error: \-\-top-p -0.1: must be between 0 and 1$" "${prompted[@]}" --top-p -0.1
+refuses "no sample" 1 "^error: \-\-samples 0: must be between 1 and" "${prompted[@]}" --samples 0
+"$program" "${run[@]}" --sample-tokens 4 --samples 2 --prompt ab >"$folder/said" 2>&1 && [ "$(grep -ac '^--- sample [12] of 2$' "$folder/said")" -eq 2 ] && ok "--samples while training" || bad "--samples while training" "$(cat "$folder/said")"
 "$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
     awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&
     ok "--overfit-one-batch does" || bad "--overfit-one-batch does"
