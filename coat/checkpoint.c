@@ -140,13 +140,14 @@ static int end_of_text(const ModelShape *shape) {
     return shape->vocab == 50257 || shape->vocab == 257 ? shape->vocab - 1 : -1;
 }
 
-static bool write_tensor_files(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
+static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
     char share[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config.shape;
     checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
-    if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, err) ||
-        !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, err))
+    if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, &s->nonfinite,
+                                  err) ||
+        !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, NULL, err))
         return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, end_of_text(shape), err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
@@ -154,7 +155,7 @@ static bool write_tensor_files(const char *folder, const Snapshot *s, JsonText *
     return add_text(folder, "generation_config.json", &text, manifest, err);
 }
 
-static bool write_folder(const char *folder, const Snapshot *s, const char *tokenizer_file, Error *err) {
+static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {
     JsonText manifest, text;
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
@@ -232,7 +233,7 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     return folder_remove(temporary, err) && folder_remove(old, err) && folder_make(temporary, err);
 }
 
-bool checkpoint_write(const char *out, const Snapshot *s, const char *tokenizer_file, Error *err) {
+bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     Error ignored;
     if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;

@@ -177,8 +177,23 @@ void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, si
 
 // ---------------------------------------------------------------- writing
 
+// Whether all exponents are less than the largest, which is that of infinities and NaN.
+static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
+    uint32_t largest = 0;
+    if (dtype == DTYPE_BF16) {
+        const uint16_t *v = (const uint16_t *)values;
+        for (size_t i = 0; i < bytes / sizeof *v; i++) largest = (v[i] & 0x7f80u) > largest ? v[i] & 0x7f80u : largest;
+        return largest < 0x7f80u;
+    }
+    const uint32_t *v = (const uint32_t *)values;
+    for (size_t i = 0; dtype == DTYPE_F32 && i < bytes / sizeof *v; i++)
+        largest = (v[i] & 0x7f800000u) > largest ? v[i] & 0x7f800000u : largest;
+    return largest < 0x7f800000u;
+}
+
 // A transposed tensor passes through host memory whole (one layer's matrix), the others in pieces.
-static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, Error *err) {
+static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *exec, const char **nonfinite,
+                         Error *err) {
     size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     char *buffer = t->host ? NULL : (char *)malloc(piece), *turned = t->transposed ? (char *)malloc(piece) : NULL;
     bool good = (buffer || t->host) && (turned || !t->transposed);
@@ -187,6 +202,7 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
         size_t part = bytes - at < piece ? bytes - at : piece;
         const char *values = t->host ? t->host + at : buffer;
         if (!t->host) exec->ops->download(exec, buffer, t->data + at, part);
+        if (nonfinite && !*nonfinite && !all_finite(values, part, t->dtype)) *nonfinite = t->name;
         if (turned) matrix_transpose(turned, values, t->rows, t->cols, dtype_bytes(t->dtype));
         good = safewriter_write(writer, turned ? turned : values, part, err);
     }
@@ -196,10 +212,11 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
 }
 
 bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
-                              JsonText *manifest, Error *err) {
+                              JsonText *manifest, const char **nonfinite, Error *err) {
     char path[PATH_BUFFER];
     uint64_t hash;
     SafeWriter writer;
+    if (nonfinite) *nonfinite = NULL;
     memset(&writer, 0, sizeof writer);
     if (!path_join(path, sizeof path, folder, name, err)) return false;
     for (int i = 0; i < count; i++) {
@@ -208,7 +225,8 @@ bool checkpoint_write_tensors(const char *folder, const char *name, const Checkp
         safewriter_declare(&writer, list[i].name, list[i].dtype, list[i].rank, shape, i);
     }
     bool good = safewriter_begin(&writer, path, err);
-    for (int i = 0; good && i < count; i++) good = write_tensor(&writer, &list[writer.tensors[i].tag], exec, err);
+    for (int i = 0; good && i < count; i++)
+        good = write_tensor(&writer, &list[writer.tensors[i].tag], exec, nonfinite, err);
     good = good && safewriter_end(&writer, &hash, err);
     if (good) manifest_add(manifest, name, writer.bytes, hash, &writer);
     safewriter_close(&writer);

@@ -34,8 +34,10 @@ int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);
 
 // Writes folder/name, from the copies where there are some, else from device memory, and adds it to the manifest.
+// *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite, NULL where none has; it
+// may be NULL.
 bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
-                              JsonText *manifest, Error *err);
+                              JsonText *manifest, const char **nonfinite, Error *err);
 
 // Reads folder/name into device memory. Tensors, types, shapes and hashes must be as expected.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,

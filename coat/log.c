@@ -23,14 +23,12 @@ struct Log {
     bool quiet, json, colour;
     Appender file; // log.jsonl
     char path[LOG_PATH];
-    EventWriter *events;             // the same for TensorBoard; NULL: none
-    int64_t total_steps, steps_here; // of the run; logged by this process
+    EventWriter *events; // the same for TensorBoard; NULL: none
+    int64_t steps_here;  // logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
-    double seconds;                      // of all steps logged here
-    int64_t step, skipped;               // skipped: -1 where not known yet
     int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
-    double loss, val_loss;               // the latest; NAN: none yet
+    EndLine end;                         // so far; skipped: -1 where not known yet
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -38,8 +36,14 @@ double log_flops_per_token(const Config *config, int64_t parameters) {
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
 }
 
+static void note_first(Log *log, int64_t step, double loss) {
+    if (!isnan(log->end.first_loss) || !isfinite(loss)) return;
+    log->end.first_loss = loss;
+    log->end.first_step = step;
+}
+
 // The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
-// are taken down in log, where there is one.
+// are taken down in log, where there is one, and the first loss.
 static int64_t line_step(Log *log, const char *line, size_t length, int64_t first_step) {
     if (length == 0 || line[length - 1] != '\n') return -1;
     json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
@@ -48,6 +52,8 @@ static int64_t line_step(Log *log, const char *line, size_t length, int64_t firs
     bool kept = log && step >= 0 && step < first_step;
     if (kept && json_object_get(object, "val_loss")) log->val_step = step;
     if (kept && json_object_get(object, "hellaswag")) log->hellaswag_step = step;
+    const json_t *loss = json_object_get(object, "loss");
+    if (kept && json_is_number(loss)) note_first(log, step, json_number_value(loss));
     json_decref(object);
     return step;
 }
@@ -150,12 +156,12 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->json = config->json;
     log->colour = !config->json && terminal_colours(STDOUT_FILENO);
     appender_open(&log->file, -1, log->path);
-    log->total_steps = total_steps;
+    log->end.total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
     log->flops_per_token = log_flops_per_token(config, parameters);
-    log->step = first_step > 0 ? first_step - 1 : 0;
-    log->loss = log->val_loss = NAN;
-    log->skipped = log->val_step = log->hellaswag_step = -1;
+    log->end.step = first_step > 0 ? first_step - 1 : 0;
+    log->end.first_loss = NAN;
+    log->end.skipped = log->val_step = log->hellaswag_step = -1;
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
         return NULL;
@@ -185,7 +191,7 @@ static void write_line(Log *log, char *line, size_t size) {
         fflush(stdout);
     }
     appender_add(&log->file, line, used);
-    appender_flush_say(&log->file, log->step);
+    appender_flush_say(&log->file, log->end.step);
 }
 
 // The same figures for TensorBoard, with the same care.
@@ -214,7 +220,7 @@ static void update_rates(Log *log, double ms, int64_t tokens) {
 }
 
 static double seconds_left(const Log *log) {
-    return log->weight > 0.0 ? (double)(log->total_steps - log->step) * log->mean_ms / log->weight * 1e-3 : 0.0;
+    return log->weight > 0.0 ? (double)(log->end.total_steps - log->end.step) * log->mean_ms / log->weight * 1e-3 : 0.0;
 }
 
 // What the page at the beginning could not know: how long the run will take. After the third step of a process, by its
@@ -233,15 +239,15 @@ static void say_expected(Log *log) {
 static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
     double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
-    const StepLine line = {log->step, log->total_steps,  loss,         grad_norm, lr, ms, tokens_per_s,
-                           share,     seconds_left(log), log->skipped, skipped};
+    const StepLine line = {log->end.step,     log->end.total_steps, loss,   grad_norm, lr, ms, tokens_per_s, share,
+                           seconds_left(log), log->end.skipped,     skipped};
     char text[512];
     puts(step_line(text, sizeof text, &line, terminal_columns(STDOUT_FILENO), log->colour));
     fflush(stdout);
 }
 
 void log_resume(Log *log, int64_t skipped) {
-    log->skipped = skipped;
+    log->end.skipped = skipped;
 }
 
 bool log_has_val(const Log *log, int64_t step) {
@@ -256,13 +262,16 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
               int64_t tokens_step, int64_t skipped) {
     if (!log->active) return;
     // Without log_resume() the count of skipped updates comes from the first step; that step itself shows only there.
-    bool unknown = log->skipped < 0 && step > 1;
-    if (log->skipped < 0) log->skipped = 0;
-    bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->skipped;
-    log->step = step;
-    log->loss = loss;
-    log->skipped = skipped;
-    log->seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
+    bool unknown = log->end.skipped < 0 && step > 1;
+    if (log->end.skipped < 0) log->end.skipped = 0;
+    bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->end.skipped;
+    log->end.step = step;
+    log->end.loss = loss;
+    log->end.grad_norm = grad_norm;
+    log->end.trained = true;
+    note_first(log, step, loss);
+    log->end.skipped = skipped;
+    log->end.seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
     log->steps_here++;
     update_rates(log, ms, tokens_step);
 
@@ -296,7 +305,8 @@ static void write_result(Log *log, int64_t step, const char *key, double value) 
 
 void log_val(Log *log, int64_t step, double val_loss) {
     if (!log->active) return;
-    log->val_loss = val_loss;
+    log->end.val_loss = val_loss;
+    log->end.validated = true;
     if (!log_has_val(log, step)) write_result(log, step, "val_loss", val_loss);
     log->val_step = step;
     if (log->quiet || log->json) return;
@@ -373,22 +383,18 @@ int log_descriptor(const Log *log) {
     return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
 }
 
-// "done: 400 steps, loss 2.5012, val loss 2.6010, 0:02:31"
-static void print_end(const Log *log) {
-    char loss[48] = "", val[48] = "", skips[64] = "", time[40];
-    if (log->steps_here > 0) snprintf(loss, sizeof loss, ", loss %.6f", log->loss);
-    if (!isnan(log->val_loss)) snprintf(val, sizeof val, ", val loss %.6f", log->val_loss);
-    if (log->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", log->skipped);
-    format_duration(time, sizeof time, log->seconds);
-    printf("%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training\n",
-           log->step >= log->total_steps ? "done" : "stopped", log->step, log->total_steps, loss, val, skips, time);
-    fflush(stdout);
+void log_nonfinite(Log *log, const char *tensor) {
+    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", tensor ? tensor : "");
 }
 
 void log_close(Log *log) {
     if (!log) return;
-    bool used = log->steps_here > 0 || !isnan(log->val_loss);
-    if (log->active && used && !log->json) print_end(log);
+    char text[512];
+    if (log->active && (log->end.trained || log->end.validated)) {
+        if (!log->json) puts(end_line(text, sizeof text, &log->end));
+        if (log->json && end_failure(text, sizeof text, &log->end)[0]) fprintf(stderr, "warning: %s\n", text);
+        fflush(stdout);
+    }
     appender_close(&log->file);
     events_close(log->events);
     free(log);

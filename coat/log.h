@@ -60,10 +60,15 @@ void log_object(Log *log, int64_t step, const char *key, const char *json);
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
+// A tensor of the newest checkpoint's weights that has values that are not finite, for the last line; NULL: none has.
+void log_nonfinite(Log *log, const char *tensor);
+
 // Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.
 int log_descriptor(const Log *log);
 
-// The last line, also with --quiet, and the end of the log. NULL is allowed.
+// The last line, also with --quiet, and the end of the log. It says so where the run has failed though its program has
+// not: weights, a loss or a gradient that are not finite, or a loss above that of the first step; with --json, which has
+// no last line, to stderr. NULL is allowed.
 void log_close(Log *log);
 
 // Floating-point operations of forward and backward for one token: 6 per parameter, and causal attention's two

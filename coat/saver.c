@@ -59,8 +59,8 @@ static void write_files(Saver *s) {
     if (s->good && gone)
         fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
     if (s->good && c->autotune && s->snapshot.choices) write_tuned(c, s->snapshot.choices);
-    // while updates are skipped the checkpoints from before may be the only good ones
-    int keep = s->snapshot.run.state.skipped_run > 0 ? 0 : c->keep;
+    // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
+    int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
 
@@ -102,6 +102,7 @@ static void say(Saver *s) {
     if (s->said || s->running) return;
     s->said = true;
     if (s->snapshot.exec->rank > 0) return;
+    if (s->good) log_nonfinite(s->log, s->snapshot.nonfinite);
     if (s->good)
         log_text(s->log, "saved %s/step-%08lld", s->config->out, (long long)s->step);
     else

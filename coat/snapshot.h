@@ -21,6 +21,8 @@ typedef struct {
     char *choices; // of rank 0's device (ops.h); NULL: none
     char *memory;  // of the copy; NULL: there is none
     size_t bytes;  // that it has or would need
+    const char
+        *nonfinite; // a tensor of the model that was not finite when it was written; NULL: none, or none was written
 } Snapshot;
 
 // Lists the tensors: all, or with several processes the model's on rank 0 and each one's share of the optimizer's.
@@ -42,8 +44,9 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Saves a snapshot under `out`, a folder that is there or whose parent is. Says no more than that it failed, and
 // why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
-// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole.
-bool checkpoint_write(const char *out, const Snapshot *snapshot, const char *tokenizer_file, Error *err);
+// the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole. Sets
+// snapshot->nonfinite.
+bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);
 
 #ifdef __cplusplus
 }

@@ -137,3 +137,34 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
         write_full(text, size, line, colours_of(line, true));
     return text;
 }
+
+const char *end_failure(char *text, size_t size, const EndLine *line) {
+    const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
+    const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
+    const bool above =
+        (line->trained && line->loss > line->first_loss) || (line->validated && line->val_loss > line->first_loss);
+    snprintf(text, size, "%s", "");
+    if (line->nonfinite[0])
+        snprintf(text, size, "the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr",
+                 line->nonfinite);
+    else if (!finite)
+        snprintf(text, size,
+                 "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr");
+    else if (above)
+        snprintf(text, size, "the loss is above %.6f, that of step %" PRId64 ": try a smaller --lr", line->first_loss,
+                 line->first_step);
+    return text;
+}
+
+const char *end_line(char *text, size_t size, const EndLine *line) {
+    char loss[48] = "", val[48] = "", skips[64] = "", time[40], failure[256];
+    if (line->trained) snprintf(loss, sizeof loss, ", loss %.6f", line->loss);
+    if (line->validated) snprintf(val, sizeof val, ", val loss %.6f", line->val_loss);
+    if (line->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", line->skipped);
+    format_duration(time, sizeof time, line->seconds);
+    end_failure(failure, sizeof failure, line);
+    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training%s%s",
+             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips,
+             time, failure[0] ? "; " : "", failure);
+    return text;
+}

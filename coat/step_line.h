@@ -1,4 +1,4 @@
-// The line that a training step shows on the terminal, and the small formats that it is made of.
+// The line that a training step shows on the terminal, the last line of a run, and the small formats that it is made of.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +21,23 @@ typedef struct {
 // Writes the line without its newline, in words where they fit into `columns` and shortened to at most 80 columns
 // where not; columns 0: always in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
+
+typedef struct {
+    int64_t step, total_steps, skipped;
+    double seconds;                   // of the steps that this process did
+    bool trained, validated;          // whether there are losses
+    double loss, grad_norm, val_loss; // the latest
+    double first_loss;                // the first that is known and finite; NAN: none
+    int64_t first_step;               // which that is of
+    char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
+} EndLine;
+
+// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training", and behind it end_failure()'s text.
+const char *end_line(char *text, size_t size, const EndLine *line);
+
+// What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or
+// a loss above the first. "" of any other.
+const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
 // a terminal of its own making, whatever the stream behind it leads to.

@@ -363,6 +363,30 @@ static void terminal_line(void **state) {
     assert_null(strchr(text, '\033')); // no colours in a file
 }
 
+// The first loss is that of the run, not of the process that goes on with it; none is known where it was not finite.
+static void the_first_loss_is_the_run_s(void **state) {
+    (void)state;
+    write_log("{\"step\":1,\"loss\":null}\n{\"step\":2,\"val_loss\":9}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,"
+              "\"loss\":9}\n");
+    for (int step = 3; step <= 4; step++) {
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 4, step, 0, 1000, &err);
+        for (int s = step; s <= 4; s++) log_step(log, s, step == 3 ? 0.5 : 0.75, 1, 1, 1, 1, 1, 0);
+        log_close(log);
+        assert_int_equal(strstr(captured(), "; the loss is above 0.500000, that of step 2: try a smaller --lr\n") !=
+                             NULL,
+                         step == 4);
+    }
+    capture(STDERR_FILENO);
+    config.json = true;
+    Log *log = log_open(&config, 0, 4, 4, 0, 1000, &err);
+    log_step(log, 4, 0.25, 1, 1, 1, 1, 1, 0);
+    log_nonfinite(log, "transformer.wte.weight");
+    log_close(log);
+    assert_string_equal(captured(), "warning: the weights are not finite (transformer.wte.weight): resume from an "
+                                    "earlier checkpoint with a smaller --lr\n");
+}
+
 static void share_of_peak(void **state) {
     (void)state;
     double flops = log_flops_per_token(&config, 1000);
@@ -440,6 +464,7 @@ int main(void) {
         TEST(unwritable_folder_is_an_error),
         TEST(full_disk_does_not_stop_the_run),
         TEST(terminal_line),
+        TEST(the_first_loss_is_the_run_s),
         TEST(share_of_peak),
         TEST(rate_and_time_left),
         TEST(quiet_leaves_the_last_line),

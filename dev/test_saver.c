@@ -155,6 +155,7 @@ static void test_keep(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
+    each_state(run, fill_rubbish, NULL); // any bits at all would not be finite
     Saving s = saving_open(run, "keep");
     s.config.keep = 2;
     s.config.keep_every = 30;
@@ -185,6 +186,55 @@ static void test_keep(void **state) {
     saving_close(&s);
     assert_true(path_is_folder(path_of("skipping/step-00000010")));
     run_close(run);
+}
+
+// Weights that are not finite are noticed where they are saved, copied or not, and in either format; nothing from before
+// is removed, and the run's last line says so until a checkpoint is well again.
+static void test_not_finite(void **state) {
+    (void)state;
+    static const struct {
+        TensorId id;
+        const char *name;
+    } spoilt[] = {{WTE, "transformer.wte.weight"}, {LN1W, "transformer.h.1.ln_1.weight"}};
+    for (int variant = 0; variant < 4; variant++) {
+        Run *run = run_new(variant < 2 ? RECIPE_BF16 : RECIPE_COAT);
+        RunState rs = fill(run, 5);
+        each_state(run, fill_rubbish, NULL);
+        rs.state.skipped_run = 0;
+        run->config.json = true; // then it is said on standard error
+        char name[32], said[256];
+        snprintf(name, sizeof name, "not-finite-%d", variant);
+        snprintf(said, sizeof said,
+                 "warning: the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr\n",
+                 spoilt[variant % 2].name);
+        for (int heals = 0; heals < 2; heals++) {
+            Saving s = saving_open(run, name);
+            s.config.keep = 1;
+            s.config.json = true;                     // then it is said on standard error
+            if (variant % 2) s.config.save_every = 0; // then nothing is copied
+            s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+            log_step(s.log, 1, 3, 1, 1, 1, 1, 1, 0);
+            Tensor t = arena_tensor(&run->arena, spoilt[variant % 2].id, VALUE, variant % 2);
+            char *last =
+                (char *)t.data + ((size_t)(t.rows > 1 ? 257 : 1) * (size_t)t.cols - 1) * format_bytes(t.format);
+            char before[4];
+            memcpy(before, last, format_bytes(t.format));
+            for (int step = 10; step <= 30 + 10 * heals; step += 10) {
+                rs.step = step;
+                memset(last, step == 10 || step == 40 ? before[0] : 0xff, format_bytes(t.format)); // 0xffff is NaN
+                saver_save(s.saver, &rs);
+            }
+            wait_for(&s);
+            int kept = quiet_begin();
+            saving_close(&s);
+            char *text = quiet_end(kept);
+            if ((strstr(text, said) != NULL) == heals) fail_msg("variant %d, %d: %s", variant, heals, text);
+            free(text);
+            memcpy(last, before, format_bytes(t.format));
+            assert_int_equal(path_is_folder(in(s.config.out, "step-00000010")), !heals);
+        }
+        run_close(run);
+    }
 }
 
 static void limit_files(rlim_t bytes) {
@@ -287,9 +337,9 @@ static void test_exit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy), cmocka_unit_test(test_choices),      cmocka_unit_test(test_without_memory),
-        cmocka_unit_test(test_keep), cmocka_unit_test(test_failing_save), cmocka_unit_test(test_folder_gone),
-        cmocka_unit_test(test_exit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),           cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
+                                       cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
+                                       cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_exit)};
     return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
 }

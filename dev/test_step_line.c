@@ -156,10 +156,60 @@ static void terminals(void **state) {
     close(file);
 }
 
+static void last_line(void **state) {
+    (void)state;
+    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
+    assert_string_equal(end_line(text, sizeof text, &line),
+                        "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
+    line.step = 7;
+    line.skipped = 3;
+    line.validated = false;
+    line.val_loss = INFINITY;
+    assert_string_equal(end_line(text, sizeof text, &line),
+                        "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training");
+    line.loss = line.first_loss; // not above it
+    assert_string_equal(end_failure(text, sizeof text, &line), "");
+}
+
+static void a_run_that_failed_says_so(void **state) {
+    (void)state;
+    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
+    const char *above = "the loss is above 5.500000, that of step 1: try a smaller --lr";
+    const char *not_finite =
+        "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
+    EndLine line = well;
+    line.loss = 5.5000001;
+    assert_string_equal(end_failure(text, sizeof text, &line), above);
+    assert_string_equal(end_line(text, sizeof text, &line),
+                        "done: 400 of 400 steps, loss 5.500000, val loss 2.625000, 0:02:31 of training; the loss is "
+                        "above 5.500000, that of step 1: try a smaller --lr");
+    line.trained = false; // nothing was left to do
+    assert_string_equal(end_failure(text, sizeof text, &line), "");
+    line.val_loss = 6;
+    assert_string_equal(end_failure(text, sizeof text, &line), above);
+    line.first_loss = NAN;
+    assert_string_equal(end_failure(text, sizeof text, &line), "");
+    for (int i = 0; i < 3; i++) {
+        line = well;
+        *(i == 0 ? &line.loss : i == 1 ? &line.grad_norm : &line.val_loss) = i == 0 ? NAN : INFINITY;
+        assert_string_equal(end_failure(text, sizeof text, &line), not_finite);
+    }
+    snprintf(line.nonfinite, sizeof line.nonfinite, "transformer.wte.weight");
+    assert_string_equal(end_failure(text, sizeof text, &line),
+                        "the weights are not finite (transformer.wte.weight): resume from an earlier checkpoint with "
+                        "a smaller --lr");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_words),      cmocka_unit_test(shortened), cmocka_unit_test(never_wider_than_80),
-        cmocka_unit_test(small_formats), cmocka_unit_test(colours),   cmocka_unit_test(terminals),
+        cmocka_unit_test(last_line),
+        cmocka_unit_test(a_run_that_failed_says_so),
+        cmocka_unit_test(in_words),
+        cmocka_unit_test(shortened),
+        cmocka_unit_test(never_wider_than_80),
+        cmocka_unit_test(small_formats),
+        cmocka_unit_test(colours),
+        cmocka_unit_test(terminals),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }
