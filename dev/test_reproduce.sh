@@ -66,6 +66,10 @@ error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 
 has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
 [ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 3 ] && grep -q ">$planned<" "$folder/cpu/memory.svg"
 check "bars of both" $?
+awk -F'"' '/stroke-dasharray/ { split($2, at, /[M ]/); line = at[2] }
+    /^<text x=/ && /text-anchor="start"/ && $2 > 190 { figures++; if ($2 < line && $2 + 36 > line) exit crossed = 1 }
+    END { exit crossed || !line || figures < 10 }' "$folder/cpu/memory.svg"
+check "and the line of the limit crosses no figure" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
 check "all formats have a row" $? "$page"
 

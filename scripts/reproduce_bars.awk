@@ -2,12 +2,12 @@
 #
 #   awk -v limit=80 -f reproduce_bars.awk paper_figures.txt RESULTS      RESULTS as for reproduce_tables.awk
 
-# With a white rim, to be read on the line of the limit.
 function words(x, y, text, anchor, colour) {
-    printf "<text paint-order=\"stroke\" stroke=\"#ffffff\" stroke-width=\"4\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n", x, y, anchor, colour, text
+    printf "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n", x, y, anchor, colour, text
 }
-# A bar that ends at the picture's edge where it is longer.
-function bar(y, gb, label, colour, strong,    width, shown) {
+# A bar that ends at the picture's edge where it is longer. Its figure is behind its end or, where the line of the limit
+# would cross that, inside.
+function bar(y, gb, label, colour, strong,    width, shown, line) {
     words(left - 8, y + 11, label, "end", "#5b6672")
     if (gb == "OOM") {
         words(left + 6, y + 11, "out of memory", "start", "#b42318")
@@ -16,7 +16,11 @@ function bar(y, gb, label, colour, strong,    width, shown) {
     shown = gb > most ? most : gb
     width = shown * scale
     printf "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"%s\" fill-opacity=\"%s\"/>\n", left, y, width, colour, strong ? 1 : 0.45
-    words(left + width + 6, y + 11, sprintf("%.1f", gb), "start", gb > limit ? "#b42318" : "#1f2933")
+    line = limit * scale - width # from the bar's end
+    if (line > 0 && line < 44)
+        words(left + width - 6, y + 11, sprintf("%.1f", gb), "end", strong ? "#ffffff" : "#1f2933")
+    else
+        words(left + width + 6, y + 11, sprintf("%.1f", gb), "start", gb > limit ? "#b42318" : "#1f2933")
 }
 
 BEGIN { left = 190; most = 105; scale = 6.6 }
