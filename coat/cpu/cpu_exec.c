@@ -70,9 +70,15 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
+// With what Linux holds of files and would give back.
 int64_t cpu_memory_free(Exec *exec) {
     (void)exec;
-    return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+    long long kib = -1;
+    char line[128];
+    FILE *info = fopen("/proc/meminfo", "r");
+    while (info && kib < 0 && fgets(line, sizeof line, info)) sscanf(line, "MemAvailable: %lld kB", &kib);
+    if (info) fclose(info);
+    return kib >= 0 ? (int64_t)kib * 1024 : (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
 }
 
 void cpu_release(Exec *exec, void *memory) {
