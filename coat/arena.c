@@ -270,71 +270,6 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 
 // --- allocation ------------------------------------------------------------------------------------------------
 
-static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
-    Arena *trial = (Arena *)xmalloc(sizeof *trial);
-    Config c = *config;
-    int fits = 0, most = INT32_MAX / c.seq_len < MOST_MICRO_BATCH ? INT32_MAX / c.seq_len : MOST_MICRO_BATCH;
-    int fails = most + 1;
-    for (int size = 1; fits < size && size < fails;) {
-        c.micro_batch = size;
-        arena_plan(trial, &c, ranks, device);
-        if (trial->total_bytes <= limit)
-            fits = size;
-        else
-            fails = size;
-        size = fails > most && fits <= most / 2 ? fits * 2 : fits + (fails - fits) / 2;
-    }
-    free(trial);
-    return fits;
-}
-
-static bool run_takes(const Config *config, int ranks, int micro_batch, Error *why) {
-    Config c = *config;
-    c.memory_limit = 0; // a plan that searches accepts any
-    c.micro_batch = micro_batch;
-    c.micro_batch_recorded = false; // it would be named
-    return config_check(&c, ranks, why);
-}
-
-int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why) {
-    int largest = *fits = largest_that_fits(config, ranks, device, limit);
-    if (largest == 0 || run_takes(config, ranks, largest, why)) return largest;
-    Error ignored;
-    while (--largest > 0 && !run_takes(config, ranks, largest, &ignored)) {}
-    return largest;
-}
-
-// What a user can change about the largest category.
-static const char *category_advice(const Config *config, Category c) {
-    // nothing smaller can be kept, or nothing is
-    bool coat = (config->recipe.saved == SAVED_COAT && config->recipe.recompute > 0) || config_forward_only(config);
-    switch (c) {
-    case CATEGORY_SAVED:
-    case CATEGORY_SCRATCH:
-        if (coat) return "--micro-batch, --seq-len";
-        return "--micro-batch, --seq-len, --recompute, --saved coat";
-    case CATEGORY_LOGITS: return "--logits-chunk";
-    case CATEGORY_MOMENTS: return "--moments coat, --zero 1";
-    case CATEGORY_MASTER: return "--master split16, --zero 1";
-    case CATEGORY_GRADIENTS: return "--grads bf16, --zero 2";
-    default: return "a smaller --model, --zero 3";
-    }
-}
-
-// "; --micro-batch 12 would fit", as far as the device tells.
-static void say_what_fits(const Arena *arena, Exec *exec, char *text, size_t size) {
-    const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
-    text[0] = '\0';
-    if (left <= 0) return;
-    const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-    Error ignored;
-    int fits, largest = arena_largest_micro_batch(&arena->config, arena->ranks, device, (size_t)left, &fits, &ignored);
-    if (fits == 0)
-        snprintf(text, size, "; not even --micro-batch 1 would fit");
-    else if (largest > 0 && largest < arena->config.micro_batch)
-        snprintf(text, size, "; --micro-batch %d would fit", largest);
-}
-
 bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     Error why;
     arena->rank = exec->rank;
@@ -344,16 +279,9 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
         exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
         return true;
     }
-    int largest = 0;
-    for (int c = 0; c < CATEGORY_COUNT; c++)
-        if (arena->category_bytes[c] > arena->category_bytes[largest]) largest = c;
-    char fits[64];
-    say_what_fits(arena, exec, fits, sizeof fits);
-    return error_set(
-        err, EXIT_DEVICE,
-        "memory: the run needs %.2f GB (%s)%s; most of it is %s, %.2f GB, which these shrink: %s; see --plan",
-        (double)arena->total_bytes / 1e9, why.text, fits, category_name((Category)largest),
-        (double)arena->category_bytes[largest] / 1e9, category_advice(&arena->config, (Category)largest));
+    char needed[MEMORY_TEXT];
+    return error_set(err, EXIT_DEVICE, "memory: the run needs %s (%s)", memory_text(needed, arena->total_bytes),
+                     why.text);
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------
@@ -365,12 +293,22 @@ static size_t total_bytes(const TensorLayout *t) {
     return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers + t->amax_bytes;
 }
 
+const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
+    if (bytes < 1000000000)
+        snprintf(text, MEMORY_TEXT, "%.2f MB", (double)bytes / 1e6);
+    else
+        snprintf(text, MEMORY_TEXT, "%.2f GB", (double)bytes / 1e9);
+    return text;
+}
+
 static void print_share(FILE *out, const char *name, size_t bytes, size_t total) {
-    fprintf(out, "  %-16s %12.3f MB %6.1f %%\n", name, (double)bytes / 1e6, 100.0 * (double)bytes / (double)total);
+    char text[MEMORY_TEXT];
+    fprintf(out, "  %-16s %12s %6.1f %%\n", name, memory_text(text, bytes), 100.0 * (double)bytes / (double)total);
 }
 
 static void report(const Arena *arena, bool saved_tensors, FILE *out) {
-    fprintf(out, "memory per process (1 MB = 10^6 bytes)\n");
+    char text[MEMORY_TEXT];
+    fprintf(out, "memory per process (1 GB = 10^9 bytes)\n");
     for (int c = 0; c < CATEGORY_COUNT; c++) {
         if (!arena->category_bytes[c]) continue;
         print_share(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
@@ -378,8 +316,8 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
             const TensorLayout *t = &arena->layout[id][VALUE];
             if (owns_memory(t) && t->category == CATEGORY_SAVED)
-                fprintf(out, "    %-14s %12.3f MB  %s%s\n", tensor_row((TensorId)id)->name,
-                        (double)total_bytes(t) / 1e6, format_name(t->format),
+                fprintf(out, "    %-14s %12s  %s%s\n", tensor_row((TensorId)id)->name,
+                        memory_text(text, total_bytes(t)), format_name(t->format),
                         t->granularity == SCALE_GROUP ? " per group"
                         : t->granularity == SCALE_ROW ? " per token"
                                                       : "");

@@ -25,8 +25,8 @@ typedef struct {
 // Plans the memory of one of `ranks` processes on `device`. Plain arithmetic: no device, no allocation.
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device);
 
-// Allocates what was planned and points exec->workspace into it. When it does not fit, err names the largest
-// category, the flags that shrink it and a micro-batch that would fit.
+// Allocates what was planned and points exec->workspace into it. False with err (EXIT_DEVICE) when it does not fit;
+// plan_advise() of plan.h adds what helps.
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
 
 // The descriptor of a tensor; layer is ignored where a tensor is not per layer. data == NULL where the
@@ -55,10 +55,8 @@ Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 
-// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 products and --batch-tokens may
-// ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps the
-// run from taking that one, where it is another. For the memory limit and for the out-of-memory message.
-int arena_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
+#define MEMORY_TEXT 24
+const char *memory_text(char text[MEMORY_TEXT], size_t bytes); // "35.81 GB", below 1 GB "512.30 MB"; returns text
 
 // The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
 void arena_report(const Arena *arena, FILE *out);

@@ -1,48 +1,264 @@
 #include "plan.h"
 
-#include "arena.h"
+#include <inttypes.h>
+
+#define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
+#define FEWEST_LOGITS 512 // tokens whose logits advice lets exist at a time
+
+// --- the largest micro-batch -------------------------------------------------------------------------------------
+
+static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
+    Arena *trial = (Arena *)xmalloc(sizeof *trial);
+    Config c = *config;
+    int fits = 0, most = INT32_MAX / c.seq_len < MOST_MICRO_BATCH ? INT32_MAX / c.seq_len : MOST_MICRO_BATCH;
+    int fails = most + 1;
+    for (int size = 1; fits < size && size < fails;) {
+        c.micro_batch = size;
+        arena_plan(trial, &c, ranks, device);
+        if (trial->total_bytes <= limit)
+            fits = size;
+        else
+            fails = size;
+        size = fails > most && fits <= most / 2 ? fits * 2 : fits + (fails - fits) / 2;
+    }
+    free(trial);
+    return fits;
+}
+
+static bool run_takes(const Config *config, int ranks, int micro_batch, Error *why) {
+    Config c = *config;
+    c.memory_limit = 0; // a plan that searches accepts any
+    c.micro_batch = micro_batch;
+    c.micro_batch_recorded = false; // it would be named
+    return config_check(&c, ranks, why);
+}
+
+int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why) {
+    int largest = *fits = largest_that_fits(config, ranks, device, limit);
+    if (largest == 0 || run_takes(config, ranks, largest, why)) return largest;
+    Error ignored;
+    while (--largest > 0 && !run_takes(config, ranks, largest, &ignored)) {}
+    return largest;
+}
+
+// --- advice --------------------------------------------------------------------------------------------------------
+
+typedef enum {
+    CHANGE_MOMENTS,
+    CHANGE_MASTER,
+    CHANGE_GRADS,
+    CHANGE_SAVED,
+    CHANGE_RECOMPUTE,
+    CHANGE_TRANSPOSED,
+    CHANGE_LOGITS,
+    CHANGE_ZERO,
+    CHANGE_COUNT
+} Change;
+
+typedef struct {
+    Change what;
+    int level;     // 0: nothing to be made
+    char flag[40]; // as the user would give it
+    size_t saved;  // bytes
+} Advice;
+
+// Makes a change, of which level 1 is the mildest; false where it is made already, or there is no such level.
+static bool change(Config *c, int ranks, Change what, int level, char flag[40]) {
+    Recipe *r = &c->recipe;
+    const bool kept = r->precision != PRECISION_FP32 && !config_forward_only(c), mild = level == 1;
+    switch (what) {
+    case CHANGE_MOMENTS:
+        if (!mild || !kept || r->moments >= MOMENTS_FP8) return false;
+        r->moments = MOMENTS_COAT;
+        return snprintf(flag, 40, "--moments coat");
+    case CHANGE_MASTER:
+        if (!mild || !kept || r->master != MASTER_FP32) return false;
+        r->master = MASTER_SPLIT16;
+        return snprintf(flag, 40, "--master split16");
+    case CHANGE_GRADS:
+        if (!mild || !kept || r->grads != FMT_FP32) return false;
+        r->grads = FMT_BF16;
+        return snprintf(flag, 40, "--grads bf16");
+    case CHANGE_SAVED:
+        if (!mild || !kept || r->saved == SAVED_COAT) return false;
+        r->saved = SAVED_COAT;
+        return snprintf(flag, 40, "--saved coat");
+    case CHANGE_RECOMPUTE:
+        if (config_forward_only(c) || r->recompute + level > 2) return false;
+        r->recompute += level;
+        return snprintf(flag, 40, "--recompute %d", r->recompute);
+    case CHANGE_TRANSPOSED:
+        if (!mild || !r->cache_transposed) return false;
+        r->cache_transposed = false;
+        return snprintf(flag, 40, "--no-cache-transposed");
+    case CHANGE_LOGITS: {
+        Arena *arena = (Arena *)xmalloc(sizeof *arena);
+        arena_plan(arena, c, ranks, DEVICE_CPU);
+        const int64_t tokens = (arena->layout[LOGITS][VALUE].rows >> level) / 16 * 16;
+        free(arena);
+        if (tokens < FEWEST_LOGITS) return false;
+        c->logits_chunk = (int)tokens;
+        return snprintf(flag, 40, "--logits-chunk %d", c->logits_chunk);
+    }
+    case CHANGE_ZERO:
+        if (ranks == 1 || c->zero + level > 3) return false;
+        c->zero += level;
+        return snprintf(flag, 40, "--zero %d", c->zero);
+    case CHANGE_COUNT: break;
+    }
+    return false;
+}
+
+static size_t planned_bytes(const Config *c, int ranks, DeviceKind device) {
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, c, ranks, device);
+    const size_t bytes = arena->total_bytes;
+    free(arena);
+    return bytes;
+}
+
+// Whether a run would take the flags, whatever the micro-batch.
+static bool flags_go_together(const Config *config, int ranks, DeviceKind device) {
+    Config c = *config;
+    Error ignored;
+    c.plan = PLAN_TABLE;
+    c.memory_limit = 1;
+    c.device = device;
+    c.batch_recorded = c.micro_batch_recorded = false;
+    return config_check(&c, ranks, &ignored);
+}
+
+// The mildest level of a change that lets the run fit by itself, or the one from which on more brings nothing.
+static Advice best_level(const Config *config, int ranks, DeviceKind device, size_t limit, Change what) {
+    const size_t whole = planned_bytes(config, ranks, device), worth = (size_t)((double)whole * WORTH_NAMING);
+    Advice best = {what, 0, "", 0}, tried = best;
+    for (bool fits = false; !fits;) {
+        Config c = *config;
+        tried.level++;
+        if (!change(&c, ranks, what, tried.level, tried.flag)) break;
+        const size_t bytes = planned_bytes(&c, ranks, device);
+        tried.saved = bytes < whole ? whole - bytes : 0;
+        if (tried.saved < best.saved + worth || !flags_go_together(&c, ranks, device)) continue;
+        best = tried;
+        fits = bytes <= limit;
+    }
+    return best;
+}
+
+// All changes that are worth it, what saves most first; their number.
+static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, Advice list[CHANGE_COUNT]) {
+    int count = 0;
+    for (int what = 0; what < CHANGE_COUNT; what++) {
+        const Advice found = best_level(config, ranks, device, limit, (Change)what);
+        if (found.level == 0) continue;
+        int at = count++;
+        for (; at > 0 && list[at - 1].saved < found.saved; at--) list[at] = list[at - 1];
+        list[at] = found;
+    }
+    return count;
+}
+
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+// Where no micro-batch fits: what all the changes together do, and if that is too little, so many GPUs.
+static void add_last_resort(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list,
+                            int count, char *text, size_t size) {
+    Config c = *config;
+    Error ignored;
+    char flag[40];
+    for (int i = 0; i < count; i++) change(&c, ranks, list[i].what, list[i].level, flag);
+    int fits, largest = plan_largest_micro_batch(&c, ranks, device, limit, &fits, &ignored);
+    const char *all = count == 1 ? "with it" : "with all of these";
+    if (largest > 0) add(text, size, ": %s --micro-batch %d would fit", all, largest);
+    if (largest > 0 || device == DEVICE_CPU) return;
+    c.micro_batch = 1;
+    c.zero = 3;
+    int gpus = 2 * ranks;
+    while (gpus < 1024 && planned_bytes(&c, gpus, device) > limit) gpus *= 2;
+    if (planned_bytes(&c, gpus, device) <= limit)
+        add(text, size, "; %s%s%d GPUs with --zero 3 would do", count ? all : "", count ? " " : "", gpus);
+}
+
+void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size) {
+    Advice list[CHANGE_COUNT];
+    Error ignored;
+    char saved[MEMORY_TEXT];
+    int fits = 0, largest = 0;
+    text[0] = '\0';
+    if (limit > 0) largest = plan_largest_micro_batch(config, ranks, device, limit, &fits, &ignored);
+    if (limit > 0 && largest == 0 && config->micro_batch > 1)
+        add(text, size, "; not even --micro-batch 1 would fit");
+    else if (largest > 0 && largest < config->micro_batch)
+        add(text, size, "; --micro-batch %d would fit", largest);
+    const int count = find_changes(config, ranks, device, limit, list);
+    for (int i = 0; i < count; i++)
+        add(text, size, i == 0 ? "; %s saves %s" : ", %s %s", list[i].flag, memory_text(saved, list[i].saved));
+    if (limit > 0 && largest == 0) add_last_resort(config, ranks, device, limit, list, count, text, size);
+}
+
+bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
+    const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
+    const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    char failure[512], advice[512], bytes[MEMORY_TEXT];
+    int most = 0;
+    for (int c = 0; c < CATEGORY_COUNT; c++)
+        if (arena->category_bytes[c] > arena->category_bytes[most]) most = c;
+    snprintf(failure, sizeof failure, "%s", err->text);
+    plan_advice(&arena->config, arena->ranks, device, left > 0 ? (size_t)left : 0, advice, sizeof advice);
+    return error_set(err, err->code, "%s; most of it is %s, %s%s; see --plan", failure, category_name((Category)most),
+                     memory_text(bytes, arena->category_bytes[most]), advice);
+}
+
+// --- printing ------------------------------------------------------------------------------------------------------
+
+// Takes the largest micro-batch under --memory-limit into the configuration.
+static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
+    Error why;
+    char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[512];
+    int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
+    memory_text(limit, (size_t)c->memory_limit);
+    c->micro_batch = largest > 0 ? largest : 1;
+    if (largest > 0) return true;
+    if (fits > 0)
+        return error_set(err, EXIT_USER,
+                         "--memory-limit: %d sequences of %d tokens fit in %s, but neither so many nor fewer are a "
+                         "micro-batch that --recipe %s takes with these flags: %s",
+                         fits, c->seq_len, limit, recipe_name(c->recipe.kind), why.text);
+    plan_advice(c, ranks, device, (size_t)c->memory_limit, advice, sizeof advice);
+    return error_set(err, EXIT_USER,
+                     "--memory-limit: one sequence of %d tokens needs %s, the limit is %s%s; --plan "
+                     "without a limit says for what",
+                     c->seq_len, memory_text(needed, planned_bytes(c, ranks, device)), limit, advice);
+}
 
 bool plan_print(const Config *config, FILE *out, Error *err) {
-    DeviceKind device = config->device == DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
-    int ranks = config->gpus > 0 ? config->gpus : 1;
+    const DeviceKind device = config->device == DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
+    const int ranks = config->gpus > 0 ? config->gpus : 1;
+    const ModelShape *s = &config->shape;
+    Config c = *config;
+    char limit[MEMORY_TEXT];
+    if (c.memory_limit > 0 && !take_largest(&c, ranks, device, err)) return false;
     Arena *arena = (Arena *)xmalloc(sizeof *arena);
-    arena_plan(arena, config, ranks, device);
-    int largest = 0;
-    bool ok = true;
-    if (config->memory_limit > 0) {
-        const double limit = (double)config->memory_limit / 1e9;
-        Error why;
-        int fits;
-        largest = arena_largest_micro_batch(config, ranks, device, (size_t)config->memory_limit, &fits, &why);
-        if (largest == 0 && fits > 0) {
-            ok = error_set(
-                err, EXIT_USER,
-                "--memory-limit: %d sequences of %d tokens fit in %.4g GB, but neither so many nor fewer are a "
-                "micro-batch that --recipe %s takes with these flags: %s",
-                fits, config->seq_len, limit, recipe_name(config->recipe.kind), why.text);
-        } else if (largest == 0) {
-            Config one = *config;
-            one.micro_batch = 1;
-            arena_plan(arena, &one, ranks, device);
-            ok = error_set(err, EXIT_USER,
-                           "--memory-limit: one sequence of %d tokens needs %.2f GB, the limit is %.4g GB; --plan "
-                           "without a limit says for what",
-                           config->seq_len, (double)arena->total_bytes / 1e9, limit);
-        }
-    }
-    if (ok && config->plan == PLAN_JSON) {
-        arena_report_json(arena, largest, out);
-    } else if (ok) {
-        const ModelShape *s = &config->shape;
+    arena_plan(arena, &c, ranks, device);
+    if (c.plan == PLAN_JSON) {
+        arena_report_json(arena, c.memory_limit > 0 ? c.micro_batch : 0, out);
+    } else {
         fprintf(out, "model       %d layers, %d heads, %d channels: %.1f M parameters\n", s->layers, s->heads,
                 s->channels, (double)model_parameters(s) / 1e6);
         fprintf(out, "recipe      %s, micro-batch %d x %d tokens, %d process%s, ZeRO %d\n",
-                config->recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(config->recipe.kind),
-                config->micro_batch, config->seq_len, ranks, ranks > 1 ? "es" : "", config->zero);
+                c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
+                c.seq_len, ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
-        if (largest)
-            fprintf(out, "largest micro-batch under %.2f GB: %d\n", (double)config->memory_limit / 1e9, largest);
+        if (c.memory_limit > 0)
+            fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
+                    c.micro_batch);
     }
     free(arena);
-    return ok;
+    return true;
 }

@@ -1,17 +1,32 @@
-// --plan: what a run would need, without a device and without allocating it.
+// --plan: what a run would need, without a device and without allocating it; and what helps where that is too much.
 #pragma once
 #include <stdio.h>
 
-#include "config.h"
+#include "arena.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 // Prints the memory plan of one of config->gpus processes, as a table or as JSON, for the GPU's layout unless
-// --device cpu was given. With --memory-limit also the largest micro-batch that stays under it; false with err
-// (EXIT_USER) when not even one sequence does.
+// --device cpu was given. With --memory-limit that of the largest micro-batch which stays under it; false with err
+// (EXIT_USER) and advice when not even one sequence does.
 bool plan_print(const Config *config, FILE *out, Error *err);
+
+// The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 products and --batch-tokens may
+// ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps the
+// run from taking that one, where it is another.
+int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
+
+// What helps a run that needs more than `limit` bytes (0: not known): the micro-batch that would fit, the flags that
+// would shrink the plan, each with what it saves, the largest first, and where it takes all of them, or more GPUs, what
+// those would do. Made by planning again, so that nothing is named that is set already or saves less than 1 %. `text`
+// begins with "; " or is empty.
+void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
+
+// Adds to the err of arena_allocate() what most of the memory is and what helps, as far as the device tells how much
+// there is. Returns false, as the allocation did.
+bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
 #ifdef __cplusplus
 }

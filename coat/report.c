@@ -141,6 +141,7 @@ void report_start(const Report *report, FILE *out) {
     }
     arena_report_categories(report->arena, out);
     int64_t in_use = ops->memory_in_use(report->exec);
-    if (in_use > 0) fprintf(out, "  %-16s %12.3f MB\n", "driver reports", (double)in_use / 1e6);
+    char used[MEMORY_TEXT];
+    if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
     fflush(out);
 }

@@ -57,7 +57,7 @@ refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
-refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --seq-len 8192 --micro-batch 65535
+refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; .*see --plan" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -118,8 +118,8 @@ if [ -w /dev/full ]; then
 fi
 
 # what is said of memory that is not there is of use with the recipe
-refuses "memory in bf16" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len, --recompute, --saved coat;" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
-refuses "memory in coat" 3 "most of it is saved.*these shrink: --micro-batch, --seq-len;" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in bf16" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; --recompute 2 saves [0-9.]+ GB, --saved coat [0-9.]+ GB; see" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in coat" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; see" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
 
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
@@ -284,7 +284,10 @@ forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
 [[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ] &&
     ok "--plan --eval-only: a forward pass alone, and one layer of it" || bad "--plan --eval-only: a forward pass alone, and one layer of it" "$forward"
 [ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
-refuses "a memory limit that nothing fits" 1 "\-\-memory-limit" --plan --model d96 --memory-limit 1GB
+refuses "a memory limit that nothing fits" 1 "\-\-memory-limit: one sequence of 1024 tokens needs [0-9.]+ GB, the limit is 1\.00 GB; --no-cache-transposed saves [0-9.]+ GB; " --plan --model d96 --recipe coat --memory-limit 1GB
+refuses "and what helps there" 1 "the limit is 20\.00 GB; --moments coat saves 9\.21 GB, --master split16 .*: with all of these --micro-batch 5 would fit; " --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
+fits=$("$program" --plan --model gpt2-xl --recipe bf16 --moments coat --master split16 --recompute 2 --saved coat --memory-limit 20GB | tail -n 1)
+[ "$fits" = "largest micro-batch under 20.00 GB: 5" ] && ok "which does" || bad "which does" "$fits"
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
 # what memory alone would allow, 113 and 6, a run would refuse
 [ "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" = 112 ] && ok "the largest micro-batch suits FP8's products" ||
@@ -292,6 +295,13 @@ limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'
 [ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ] && ok "and divides the batch" ||
     bad "and divides the batch" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)"
 refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*that --recipe coat takes.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
+found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
+[ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
+    grep -qE '^  saved +22\.21 GB +56\.2 %$' <<<"$found" && grep -qE '^  scratch +389\.07 MB +1\.0 %$' <<<"$found" &&
+    ok "the table is that of the micro-batch that was found" || bad "the table is that of the micro-batch that was found" "$found"
+found=$("$program" --plan=json --model gpt2-xl --recipe coat --memory-limit 40GB)
+[ "${found%, \"largest*}}" = "$("$program" --plan=json --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
+    ok "as JSON too" || bad "as JSON too" "$found"
 bytes_of() { grep -o "\"$1\": [0-9]*" <<<"$plan" | grep -o '[0-9]*$'; } # d48 is gpt2-xl
 plan=$("$program" --plan=json --model gpt2-xl --recipe coat --master split16 --micro-batch 16)
 awk -v n="$(bytes_of parameters)" -v moments="$(bytes_of moments)" -v rest=$(($(bytes_of weights) + $(bytes_of master))) \

@@ -26,7 +26,7 @@ for word in "$@"; do
     last=$word
 done
 n=${PROCESSES:-1}
-echo "driver reports $((30000 + zero * 1000)).0 MB" >&2
+echo "driver reports $((30 + zero)).00 GB" >&2
 for step in $(seq "$steps"); do
     rate=$((n * 1000 - n * 10 * zero)); [ $((tokens / n)) -gt 16384 ] || rate=$((rate / 10))
     [ "$step" -gt 1 ] || rate=1
@@ -93,7 +93,7 @@ if [ -n "$out" ]; then
     exit
 fi
 for step in $(seq "${steps:-0}"); do echo "{\"step\":$step,\"tokens\":$((step * 1000)),\"ms\":10}"; done
-printf '  total 10000.0 MB\n  driver reports %d.0 MB\n' $((10000 + ${CONTEXT:-600})) >&2
+printf '  total 10.00 GB\n  driver reports %d.0 MB\n' $((10000 + ${CONTEXT:-600})) >&2
 SH
 printf '#!/bin/sh\necho "ok - kernels"\n' >"$folder/bin/bench_kernels_gpu"
 chmod +x "$folder"/{none,gpu,tools,bin}/*

@@ -58,11 +58,12 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
             continue
         fi
         awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) '
+            function gb(value, unit) { return unit == "GB" ? value : value / 1000 }
             FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
                         if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
-            $1 == "total" { plan = $2 } $1 == "driver" { driver = $3 }
+            $1 == "total" { plan = gb($2, $3) } $1 == "driver" { driver = gb($3, $4) }
             END { if (!(sum > 0)) exit 1
-                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan / 1000, driver / 1000 }
+                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan, driver }
         ' "$name.jsonl" "$name.log" || failure "error: no step was timed, see $name.log"
     done
 done

@@ -70,7 +70,7 @@ speed_of() { # LOG: tokens/s of the second half of its steps
     sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" |
         awk '{ x[NR] = $1 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
 }
-memory_of() { awk '$1 == "driver" { printf "%.1f", $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
+memory_of() { awk '$1 == "driver" { printf "%.1f", $4 == "GB" ? $3 : $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
 
 # alone LOG PASSES STEPS: on each GPU by itself, all at the same time
 alone() {

@@ -1,0 +1,236 @@
+// Tests of the advice that is given where memory does not suffice: every flag that it names is tried, and saves what it
+// says. What a run says when its device has too little is tested through a device that refuses.
+#include "coat/plan.h"
+#include "config_fixture.h"
+#include "fake_device.h"
+
+static char advice[512];
+
+static size_t bytes_of(const Config *c, int ranks) {
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, c, ranks, DEVICE_CUDA);
+    const size_t bytes = arena->total_bytes;
+    free(arena);
+    return bytes;
+}
+
+// The plan of a command line with more flags, as a user would try it.
+static size_t bytes_with(const char *line, const char *flags, int ranks) {
+    char longer[1024];
+    snprintf(longer, sizeof longer, "--plan %s %s", line, flags);
+    accept_run(longer, ranks);
+    return bytes_of(&config, ranks);
+}
+
+static size_t micro_batch_bytes(const char *line, const char *flags, int micro_batch, int ranks) {
+    char more[512];
+    snprintf(more, sizeof more, "%s --micro-batch %d", flags, micro_batch);
+    return bytes_with(line, more, ranks);
+}
+
+static const char *advise(const char *line, int ranks, size_t limit) {
+    bytes_with(line, "", ranks);
+    plan_advice(&config, ranks, DEVICE_CUDA, limit, advice, sizeof advice);
+    return advice;
+}
+
+// The advice's list "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB": each flag saves what it says, none more than the one
+// before it. All of them go to `flags`; returns their number.
+static int try_savings(const char *line, int ranks, char flags[512]) {
+    const size_t whole = bytes_with(line, "", ranks);
+    size_t most = whole;
+    char list[512];
+    int count = 0;
+    flags[0] = '\0';
+    const char *begin = strstr(advice, " saves ");
+    if (!begin) return 0;
+    while (*begin != ';') begin--;
+    snprintf(list, sizeof list, "%.*s", (int)strcspn(begin + 2, ";:"), begin + 2);
+    for (char *rest = list, *item; (item = strsep(&rest, ",")); count++) {
+        char text[MEMORY_TEXT], *saves = strstr(item, " saves ");
+        if (saves) memmove(saves, saves + 6, strlen(saves + 6) + 1);
+        char *unit = strrchr(item, ' '), *size = unit;
+        while (size[-1] != ' ') size--;
+        size[-1] = '\0'; // the flag before it
+        const size_t bytes = bytes_with(line, item, ranks), saved = whole - bytes;
+        assert_true(bytes < whole);
+        assert_true(saved <= most);
+        assert_string_equal(memory_text(text, saved), size);
+        most = saved;
+        snprintf(flags + strlen(flags), 512 - strlen(flags), " %s", item);
+    }
+    return count;
+}
+
+static void lacks(const char *part) {
+    if (strstr(advice, part)) fail_msg("%s is in: %s", part, advice);
+}
+
+static void has(const char *part) {
+    if (!strstr(advice, part)) fail_msg("%s is not in: %s", part, advice);
+}
+
+#define XL "--model gpt2-xl --recipe"
+
+static void what_is_named_saves_what_it_says(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int ranks, changes;
+    } cases[] = {
+        {XL " bf16", 1, 5},
+        {XL " bf16 --saved coat --recompute 0", 1, 4},
+        {XL " fp8-linear --micro-batch 32", 1, 5},
+        {XL " coat --grads fp32 --master fp32 --micro-batch 16", 1, 3},
+        {XL " coat --moments bf16", 1, 3},
+        {XL " bf16", 4, 6},
+        {XL " coat --zero 1", 8, 3},
+        {"--model gpt2 --micro-batch 64 --precision fp32", 1, 2},
+        {"--model gpt2 --micro-batch 64 --eval-only --recipe bf16", 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char flags[512];
+        const char *text = advise(cases[i].line, cases[i].ranks, 0);
+        const int count = try_savings(cases[i].line, cases[i].ranks, flags);
+        if (count != cases[i].changes) fail_msg("%s: %d changes: %s", cases[i].line, count, text);
+        lacks("fit"); // nobody knows how much there is
+    }
+}
+
+static void what_is_set_is_not_named(void **state) {
+    (void)state;
+    advise(XL " coat --micro-batch 8", 1, 0);
+    lacks("--moments");
+    lacks("--saved");
+    lacks("--recompute");
+    lacks("--zero"); // one process shares nothing
+    advise(XL " bf16 --zero 3", 4, 0);
+    lacks("--zero");
+    has("--moments coat");
+    advise(XL " bf16 --eval-only", 1, 0);
+    lacks("--moments");
+    lacks("--saved");
+    lacks("--recompute");
+    advise("--model gpt2 --recipe coat --micro-batch 64 --no-cache-transposed --logits-chunk 512", 1, 0);
+    assert_string_equal(advice, "");
+}
+
+// Moments are a fifth here, and what is saved for backward more.
+static void the_largest_comes_first(void **state) {
+    (void)state;
+    advise("--model gpt2-xl --recipe bf16 --recompute 0 --micro-batch 64", 1, 0);
+    has("; --recompute 2 saves ");
+    has("--moments coat");
+    assert_true(strstr(advice, "--saved coat") < strstr(advice, "--moments coat"));
+    advise("--model gpt2-xl --recipe bf16 --micro-batch 1", 1, 0);
+    has("; --moments coat saves ");
+}
+
+static void micro_batch_that_fits(void **state) {
+    (void)state;
+    const char *line = XL " bf16 --micro-batch 64";
+    const size_t limit = (size_t)80e9;
+    int fits;
+    advise(line, 1, limit);
+    assert_int_equal(sscanf(advice, "; --micro-batch %d would fit; ", &fits), 1);
+    assert_true(micro_batch_bytes(line, "", fits, 1) <= limit);
+    assert_true(micro_batch_bytes(line, "", fits + 1, 1) > limit);
+    // FP8 takes tokens in sixteens
+    advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
+    has("; --micro-batch 112 would fit");
+}
+
+static void where_it_takes_all(void **state) {
+    (void)state;
+    char flags[512];
+    int fits;
+    const char *line = XL " bf16 --micro-batch 16";
+    size_t limit = (size_t)16e9;
+    advise(line, 1, limit);
+    has("; not even --micro-batch 1 would fit; --");
+    const char *all = strstr(advice, ": with all of these --micro-batch ");
+    assert_non_null(all);
+    assert_int_equal(sscanf(all, ": with all of these --micro-batch %d would fit", &fits), 1);
+    assert_int_equal(try_savings(line, 1, flags), 4);
+    assert_true(micro_batch_bytes(line, flags, 1, 1) <= limit);
+    assert_true(micro_batch_bytes(line, flags, fits, 1) <= limit);
+    assert_true(micro_batch_bytes(line, flags, fits + 1, 1) > limit);
+}
+
+static void where_one_gpu_does_not_do(void **state) {
+    (void)state;
+    char flags[512];
+    int gpus;
+    const char *line = "--model d96 --recipe coat";
+    const size_t limit = (size_t)80e9;
+    advise(line, 4, limit);
+    try_savings(line, 4, flags);
+    const char *more = strstr(advice, "; with all of these ");
+    assert_non_null(more);
+    assert_int_equal(sscanf(more, "; with all of these %d GPUs with --zero 3 would do", &gpus), 1);
+    strcat(flags, " --zero 3");
+    assert_true(micro_batch_bytes(line, flags, 1, gpus) <= limit);
+    assert_true(micro_batch_bytes(line, flags, 1, gpus / 2) > limit);
+    advise(line, 4, 1000000); // nor any number of them
+    lacks("would do");
+}
+
+// --- a device that refuses
+
+static int64_t device_bytes;
+
+static void *no_memory(Exec *exec, size_t bytes, Error *err) {
+    (void)exec, (void)bytes;
+    error_set(err, EXIT_DEVICE, "the device refuses");
+    return NULL;
+}
+
+static int64_t memory_left(Exec *exec) {
+    (void)exec;
+    return device_bytes;
+}
+
+static void fail_to_allocate(const char *line, int64_t has_bytes) {
+    static Arena arena;
+    Exec exec;
+    Ops ops;
+    fake_open(&exec, &ops);
+    ops.allocate = no_memory;
+    ops.memory_free = memory_left;
+    device_bytes = has_bytes;
+    accept_run(line, 1);
+    arena_plan(&arena, &config, 1, DEVICE_CPU);
+    assert_false(arena_allocate(&arena, &exec, &error));
+    assert_false(plan_advise(&arena, &exec, &error));
+}
+
+static void a_failed_allocation(void **state) {
+    (void)state;
+    const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
+    fail_to_allocate(line, (int64_t)20e9);
+    assert_message(line, EXIT_DEVICE,
+                   "memory: the run needs &(the device refuses); most of it is saved, &; --micro-batch &would "
+                   "fit&saves&; see --plan");
+    assert_null(strstr(error.text, "--moments"));
+    assert_null(strstr(error.text, "--zero"));
+    fail_to_allocate(line, 0); // which does not say how much it has
+    assert_null(strstr(error.text, "would fit"));
+    line = "--train x --model gpt2-xl --recipe bf16 --micro-batch 1";
+    fail_to_allocate(line, (int64_t)25e9);
+    assert_message(line, EXIT_DEVICE,
+                   "most of it is moments, 12.46 GB; --moments coat saves 9.21 GB, --master split16 ");
+    assert_null(strstr(error.text, "--zero"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_named_saves_what_it_says),
+        cmocka_unit_test(what_is_set_is_not_named),
+        cmocka_unit_test(the_largest_comes_first),
+        cmocka_unit_test(micro_batch_that_fits),
+        cmocka_unit_test(where_it_takes_all),
+        cmocka_unit_test(where_one_gpu_does_not_do),
+        cmocka_unit_test(a_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
