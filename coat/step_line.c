@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,33 +109,56 @@ static int write_full(char *text, size_t size, const StepLine *line, Colours c) 
                     share, left, skips);
 }
 
-// 80 columns hold a million steps; `left` is spelled out where there is room. Of a skipped update, its speed gives way
-// to the fact. Returns the length.
-static int write_short(char *text, size_t size, const StepLine *line, Colours c, const char *unit) {
-    char total[32], loss[32], norm[32], rate[32], share[16] = "", left[32], middle[96];
-    int width = snprintf(total, sizeof total, "%" PRId64, line->total_steps);
-    short_number(norm, sizeof norm, line->grad_norm);
-    short_number(loss, sizeof loss, line->loss);
-    if (fabs(line->loss) < 9.99995) snprintf(loss, sizeof loss, "%.4f", line->loss);
-    short_count(rate, sizeof rate, line->tokens_per_s);
-    short_duration(left, sizeof left, line->seconds_left);
-    if (line->share_of_peak > 0.0) snprintf(share, sizeof share, " %2.0f%%", 100.0 * line->share_of_peak);
-    if (line->skipped_now)
-        snprintf(middle, sizeof middle, "%supdate skipped (%" PRId64 ")%s", c.skip, line->skipped, c.end);
-    else
-        snprintf(middle, sizeof middle, "%5.*f ms %5s tok/s%s", line->ms < 999.95 ? 1 : 0, line->ms, rate, share);
-    return snprintf(text, size, "%*" PRId64 "/%s loss %s%s%s norm %s lr %.1e %s %s%s", width, line->step, total, c.loss,
-                    loss, c.end, norm, line->lr, middle, left, unit);
+// The pieces of the shortened line, those that narrower terminals go without first.
+typedef enum { PIECE_UNIT, PIECE_SHARE, PIECE_LR, PIECE_MS, PIECE_NORM, PIECE_RATE, PIECE_LEFT, PIECE_LOSS } Piece;
+
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+// 80 columns hold a million steps and all pieces but the word `left`. Of a skipped update, its speed gives way to the
+// fact. `first`: the first piece that is kept. Returns the length.
+static int write_short(char *text, size_t size, const StepLine *line, Colours c, int first) {
+    char total[32], number[32];
+    const int width = snprintf(total, sizeof total, "%" PRId64, line->total_steps);
+    snprintf(text, size, "%*" PRId64 "/%s", width, line->step, total);
+    short_number(number, sizeof number, line->loss);
+    if (fabs(line->loss) < 9.99995) snprintf(number, sizeof number, "%.4f", line->loss);
+    if (first <= PIECE_LOSS) append(text, size, " loss %s%s%s", c.loss, number, c.end);
+    short_number(number, sizeof number, line->grad_norm);
+    if (first <= PIECE_NORM) append(text, size, " norm %s", number);
+    if (first <= PIECE_LR) append(text, size, " lr %.1e", line->lr);
+    if (line->skipped_now) {
+        append(text, size, " %supdate skipped (%" PRId64 ")%s", c.skip, line->skipped, c.end);
+    } else {
+        if (first <= PIECE_MS) append(text, size, " %5.*f ms", line->ms < 999.95 ? 1 : 0, line->ms);
+        short_count(number, sizeof number, line->tokens_per_s);
+        if (first <= PIECE_RATE) append(text, size, " %5s tok/s", number);
+        if (first <= PIECE_SHARE && line->share_of_peak > 0.0)
+            append(text, size, " %2.0f%%", 100.0 * line->share_of_peak);
+    }
+    short_duration(number, sizeof number, line->seconds_left);
+    if (first <= PIECE_LEFT) append(text, size, " %s", number);
+    if (first <= PIECE_UNIT) append(text, size, " left");
+    return (int)strlen(text);
 }
 
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour) {
-    const Colours none = colours_of(line, false); // for lengths: colours take no columns
-    int length = write_full(text, size, line, none);
-    if (columns > 0 && length > columns)
-        write_short(text, size, line, colours_of(line, colour),
-                    write_short(text, size, line, none, " left") <= columns ? " left" : "");
-    else if (colour)
-        write_full(text, size, line, colours_of(line, true));
+    const Colours none = colours_of(line, false), colours = colours_of(line, colour); // those take no columns
+    int first = PIECE_UNIT;
+    if (columns <= 0 || write_full(text, size, line, none) <= columns) {
+        write_full(text, size, line, colours);
+        return text;
+    }
+    while (first <= PIECE_LOSS && write_short(text, size, line, none, first) > columns) first++;
+    if (write_short(text, size, line, none, first) <= columns)
+        write_short(text, size, line, colours, first);
+    else if ((size_t)columns < size)
+        text[columns] = '\0'; // of its steps, what there is room for
     return text;
 }
 

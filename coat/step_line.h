@@ -18,8 +18,8 @@ typedef struct {
     bool skipped_now;
 } StepLine;
 
-// Writes the line without its newline, in words where they fit into `columns` and shortened to at most 80 columns
-// where not; columns 0: always in words. Returns text.
+// Writes the line without its newline, in words where they fit into `columns` and shortened where not: 80 columns hold
+// all figures, narrower ones the step, the loss and as many others as fit. columns 0: always in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
 typedef struct {

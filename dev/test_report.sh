@@ -52,17 +52,26 @@ says "and the page to standard error" '^device ' "$folder/errors"
 "${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
 is "--json --quiet is silent there" "$(cat "$folder/errors")" ""
 
-# in a terminal of 80 columns: colours, and no line that wraps
-terminal() { # COLUMNS COMMAND...: what the command shows there
+# in a terminal of 80 columns: colours, and no line that wraps; one that is made narrower on the way, with the signal
+# that goes with it, once the first step has been shown
+terminal() { # COLUMNS[,THEN] COMMAND...: what the command shows there
     python3 -c '
-import fcntl, os, pty, struct, sys, termios
+import fcntl, os, pty, signal, struct, sys, termios
+widths = sys.argv[1].split(",")
+def resize(fd):
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 50, int(widths.pop(0)), 0, 0))
 pid, fd = pty.fork()
 if pid == 0:
-    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, int(sys.argv[1]), 0, 0))
+    resize(1)
     os.execvp(sys.argv[2], sys.argv[2:])
+widths.pop(0)
 try:
     while True:
-        sys.stdout.buffer.write(os.read(fd, 65536))
+        text = os.read(fd, 65536)
+        sys.stdout.buffer.write(text)
+        if widths and b" loss " in text:
+            resize(fd)
+            os.kill(pid, signal.SIGWINCH)
 except OSError:
     pass
 os.waitpid(pid, 0)' "$@" | tr -d '\r'
@@ -73,6 +82,13 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "nothing wraps at 80 columns" "$(sed 's/\x1b\[[0-9]*m//g' "$folder/narrow" | awk 'length > 80')" ""
     TERM=xterm NO_COLOR=1 terminal 80 "${run[@]}" >"$folder/plain"
     is "none with NO_COLOR" "$(grep -c $'\033' "$folder/plain")" 0
+    TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
+    is "nor at 60" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')" ""
+    says "with as much as fits there" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s [0-9:]+( left)?$' "$folder/narrower"
+    TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
+    is "one that becomes narrower has all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
+    is "wide before" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1
+    is "narrow after" "$(grep -E '^ *(39.|400)/400' "$folder/resized" | awk 'length > 60 || length < 40')" ""
     TERM=xterm NO_COLOR=1 terminal 120 "${run[@]}" >"$folder/wide"
     says "words where there is room" '^step 3/4 \| loss .* left$' "$folder/wide"
     sample=("$program" --model "$folder"/json/step-00000004 --tokenizer bytes --prompt x --sample-tokens 200 --temperature 5 --quiet)

@@ -23,7 +23,7 @@ static void shortened(void **state) {
     (void)state;
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
-    assert_string_equal(step_line(text, sizeof text, &usual, 40, false), words);
+    assert_string_equal(step_line(text, sizeof text, &usual, 78, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, 100, false),
                         "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 41% 3:21:05 left");
     StepLine line = usual;
@@ -39,25 +39,54 @@ static void shortened(void **state) {
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// Whatever the figures, a terminal of 80 columns does not wrap.
-static void never_wider_than_80(void **state) {
+// What narrower terminals go without, one thing after the other.
+static void narrower(void **state) {
+    (void)state;
+    static const struct {
+        int columns;
+        const char *words;
+    } cases[] = {
+        {77, "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05"},
+        {74, "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms  655k tok/s 3:21:05"},
+        {73, "12345/20000 loss 3.2941 norm 0.301 800.2 ms  655k tok/s 3:21:05"},
+        {60, "12345/20000 loss 3.2941 norm 0.301  655k tok/s 3:21:05"},
+        {50, "12345/20000 loss 3.2941  655k tok/s 3:21:05"},
+        {40, "12345/20000 loss 3.2941 3:21:05"},
+        {30, "12345/20000 loss 3.2941"},
+        {20, "12345/20000"},
+        {8, "12345/20"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(step_line(text, sizeof text, &usual, cases[i].columns, false), cases[i].words);
+    StepLine line = usual;
+    line.skipped_now = true;
+    line.skipped = 3;
+    line.loss = NAN;
+    assert_string_equal(step_line(text, sizeof text, &line, 60, false),
+                        "12345/20000 loss nan norm 0.301 update skipped (3) 3:21:05");
+    assert_string_equal(step_line(text, sizeof text, &line, 40, false), "12345/20000 loss nan update skipped (3)");
+}
+
+// Whatever the figures, no terminal wraps, and none of 80 columns goes without any of them.
+static void never_too_wide(void **state) {
     (void)state;
     const double norms[] = {0, 0.5, 99.9996, 9999.97, 123456, 3e38, NAN, INFINITY, -INFINITY};
     const double times[] = {0, 0.04, 99.97, 999.96, 99999}, rates[] = {0, 999.6, 99951, 999501, 99.96e6, 999e6};
     const double lefts[] = {0, 3599.6, 35999.6, 86400, 3.6e6, 1e9, 1e20, NAN}, losses[] = {0, 11.0123, -INFINITY, NAN};
-    int widest = 0;
-    for (int n = 0; n < 9; n++)
-        for (int t = 0; t < 5; t++)
-            for (int r = 0; r < 6; r++)
-                for (int l = 0; l < 8; l++)
-                    for (int s = 0; s < 8; s++) {
-                        const StepLine line = {999999,   999999, losses[s / 2], norms[n], 1e-30,     times[t],
-                                               rates[r], 0.99,   lefts[l],      99999,    s % 2 == 1};
-                        int width = (int)strlen(step_line(text, sizeof text, &line, 80, false));
-                        if (width > 80) fail_msg("%d columns: %s", width, text);
-                        if (width > widest) widest = width;
-                    }
-    assert_true(widest > 70);
+    const int columns[] = {80, 60, 40, 20, 1};
+    int widest[5] = {0};
+    for (int i = 0; i < 9 * 5 * 6 * 8 * 8; i++) {
+        const int n = i % 9, t = i / 9 % 5, r = i / 45 % 6, l = i / 270 % 8, s = i / 2160;
+        const StepLine line = {999999,   999999, losses[s / 2], norms[n], 1e-30,     times[t],
+                               rates[r], 0.99,   lefts[l],      99999,    s % 2 == 1};
+        for (int c = 0; c < 5; c++) {
+            const int width = (int)strlen(step_line(text, sizeof text, &line, columns[c], false));
+            if (width > columns[c]) fail_msg("%d columns of %d: %s", width, columns[c], text);
+            if (width > widest[c]) widest[c] = width;
+            if (c == 0 && !strstr(text, line.skipped_now ? "update skipped (99999)" : "99%")) fail_msg("%s", text);
+        }
+    }
+    for (int c = 0; c < 5; c++) assert_true(widest[c] > columns[c] - 10);
 }
 
 static void small_formats(void **state) {
@@ -80,9 +109,9 @@ static void small_formats(void **state) {
 // Colours change nothing but colours.
 static void colours(void **state) {
     (void)state;
-    const int columns[] = {0, 80};
+    const int columns[] = {0, 80, 60, 40};
     for (int bad = 0; bad < 2; bad++) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 4; i++) {
             StepLine line = usual;
             line.loss = bad ? NAN : 3;
             line.skipped_now = bad;
@@ -202,13 +231,10 @@ static void a_run_that_failed_says_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_line),
-        cmocka_unit_test(a_run_that_failed_says_so),
-        cmocka_unit_test(in_words),
-        cmocka_unit_test(shortened),
-        cmocka_unit_test(never_wider_than_80),
-        cmocka_unit_test(small_formats),
-        cmocka_unit_test(colours),
+        cmocka_unit_test(last_line),     cmocka_unit_test(a_run_that_failed_says_so),
+        cmocka_unit_test(in_words),      cmocka_unit_test(shortened),
+        cmocka_unit_test(narrower),      cmocka_unit_test(never_too_wide),
+        cmocka_unit_test(small_formats), cmocka_unit_test(colours),
         cmocka_unit_test(terminals),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
