@@ -771,6 +771,7 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
     if (!finish_saving(run, err)) return false;
     if (run->place.rank > 0) return true;
+    log_show_step(run->log);
     fprintf(stderr, "ended by %s after step %lld of %lld: %s%s\n", reason, (long long)run->done.step,
             (long long)run->steps,
             saves        ? "saved; go on with --resume in "
@@ -821,6 +822,7 @@ static void log_health(Run *run) {
     shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
     char *json = health_json(&m->arena, &m->exec, said_of_step(run), warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
+    if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);
     free(json);
 }
@@ -832,6 +834,7 @@ static void log_products(Run *run) {
     if (m->exec.rank != 0) return;
     char *json = health_products_json(&m->arena, &m->exec, said_of_step(run), warning);
     log_object(run->log, run->done.step, "products", json);
+    if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);
     free(json);
 }
@@ -896,8 +899,10 @@ static bool train(Run *run, Error *err) {
         if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
         if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
-        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every)))
+        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
+            log_show_step(run->log);
             ok = together(run, show_samples(run, err), err);
+        }
         if (run->saver) saver_poll(run->saver);
         if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);

@@ -138,6 +138,7 @@ void config_defaults(Config *config) {
     config->resume_step = -1;
     config->gpus = 1;
     config->profile = -1;
+    config->log_every = 1;
     config->rank = -1;
 }
 

@@ -146,6 +146,7 @@ typedef struct {
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of products' algorithms; "" = none
     int64_t time_limit_ms;              // the run ends before it, counted from the program's start; 0 = none
+    int64_t log_every;                  // steps between lines on the terminal
     bool quiet, json;
     // processes; what is not given comes from the launcher's environment
     int world_size;       // 0 = from the environment

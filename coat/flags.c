@@ -178,6 +178,8 @@ static const Flag table[] = {
      "take product algorithms from such a table; what is resumed takes those of its checkpoint first"},
     {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), "TIME", 0, 0, "",
      "save and end before this time has passed since the start (3h50m, 1d12h, 90s)"},
+    {GROUP_RUN, "log-every", FLAG_INT64, AT(log_every), "STEPS", 1, BIG, NULL,
+     "steps between lines on the terminal; the first, the last and those with a validation, a sample or a warning are shown too, and log.jsonl has all"},
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors; so does --prompt without --train (--no-quiet: its page goes to standard error)"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL,
      "print the log, the plan, or the tokens of a sample by --prompt as JSON"},

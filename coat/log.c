@@ -29,6 +29,9 @@ struct Log {
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
     int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
     EndLine end;                         // so far; skipped: -1 where not known yet
+    int64_t every;                       // so many steps a line on the terminal
+    StepLine line;                       // of the latest step,
+    bool held;                           // not shown yet
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -154,6 +157,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->active = rank == 0;
     log->quiet = config->quiet;
     log->json = config->json;
+    log->every = config->log_every;
     log->colour = !config->json && terminal_colours(STDOUT_FILENO);
     appender_open(&log->file, -1, log->path);
     log->end.total_steps = total_steps;
@@ -236,13 +240,20 @@ static void say_expected(Log *log) {
     log_text(log, "expected    %s more, until %s; evaluations, samples and saves not counted", duration, end);
 }
 
-static void print_step(const Log *log, double loss, double grad_norm, double lr, double ms, bool skipped) {
+static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
     double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
-    const StepLine line = {log->end.step,     log->end.total_steps, loss,   grad_norm, lr, ms, tokens_per_s, share,
-                           seconds_left(log), log->end.skipped,     skipped};
+    const StepLine line = {log->end.step, log->end.total_steps, log->end.loss,    grad_norm, lr, ms, tokens_per_s,
+                           share,         seconds_left(log),    log->end.skipped, skipped};
+    log->line = line;
+    log->held = !log->quiet && !log->json;
+}
+
+void log_show_step(Log *log) {
     char text[512];
-    puts(step_line(text, sizeof text, &line, terminal_columns(STDOUT_FILENO), log->colour));
+    if (!log->held) return;
+    log->held = false;
+    puts(step_line(text, sizeof text, &log->line, terminal_columns(STDOUT_FILENO), log->colour));
     fflush(stdout);
 }
 
@@ -289,7 +300,10 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     const Scalar scalars[] = {{"loss", loss}, {"grad_norm", grad_norm},       {"lr", lr},
                               {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
     write_scalars(log, step, scalars, 6);
-    if (!log->quiet && !log->json) print_step(log, loss, grad_norm, lr, ms, skipped_now);
+    set_line(log, grad_norm, lr, ms, skipped_now);
+    if (log->every <= 1 || step % log->every == 0 || log->steps_here == 1 || step == log->end.total_steps ||
+        skipped_now)
+        log_show_step(log);
     say_expected(log);
 }
 
@@ -310,6 +324,7 @@ void log_val(Log *log, int64_t step, double val_loss) {
     if (!log_has_val(log, step)) write_result(log, step, "val_loss", val_loss);
     log->val_step = step;
     if (log->quiet || log->json) return;
+    log_show_step(log);
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
            val_loss, colour_end(log), step);
     fflush(stdout);
@@ -321,6 +336,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", share);
     log->hellaswag_step = step;
     if (log->quiet || log->json) return;
+    log_show_step(log);
     printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
            colour_end(log), right, examples, step);
     fflush(stdout);
@@ -389,6 +405,7 @@ void log_nonfinite(Log *log, const char *tensor) {
 
 void log_close(Log *log) {
     if (!log) return;
+    log_show_step(log);
     char text[512];
     if (log->active && (log->end.trained || log->end.validated)) {
         if (!log->json) puts(end_line(text, sizeof text, &log->end));

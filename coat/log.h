@@ -42,8 +42,13 @@ void log_resume(Log *log, int64_t skipped);
 
 // One training step. step: steps done, this one included; grad_norm: before clipping; ms: wall time of the step;
 // tokens_total, tokens_step: trained so far and in this step, over all ranks; skipped: updates skipped so far.
+// The terminal shows the first and last one, those of which --log-every is a divisor or whose update was skipped, and the
+// one before whatever is said next by the functions below, but log_text().
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped);
+
+// Shows the latest step where it has not been shown, because something follows that is about it.
+void log_show_step(Log *log);
 
 // A validation after `step` steps. One that the file has already, as a resumed run may find, is not written again.
 bool log_has_val(const Log *log, int64_t step);

@@ -1,5 +1,6 @@
 // Tests of the log: its JSON lines, what a resumed run keeps of them, and what the terminal shows.
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 
 #include "coat/log.h"
@@ -144,6 +145,55 @@ static void no_out_no_file(void **state) {
     assert_non_null(strstr(captured(), "step 4/4"));
     memcpy(config.out, out, sizeof out);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+// The numbers of the steps that are shown, and of validations in brackets.
+static const char *shown(const char *text) {
+    static char numbers[256];
+    numbers[0] = '\0';
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        int64_t step;
+        size_t used = strlen(numbers);
+        if (sscanf(line, "step %" SCNd64 "/", &step) == 1)
+            snprintf(numbers + used, sizeof numbers - used, "%" PRId64 " ", step);
+        else if (sscanf(line, "val loss %*f after %" SCNd64 " steps", &step) == 1)
+            snprintf(numbers + used, sizeof numbers - used, "(%" PRId64 ") ", step);
+    }
+    return numbers;
+}
+
+// --log-every thins out the terminal: not the file, nor what else is said, nor the steps that this is about.
+static void some_steps_are_shown(void **state) {
+    (void)state;
+    for (int json = 0; json < 2; json++) {
+        int lines = 0;
+        config.log_every = 10;
+        config.json = json;
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 40, 1, 0, 1000, &err);
+        for (int64_t s = 1; s <= 34; s++) {
+            log_step(log, s, s == 7 ? NAN : 2, 0.5, 0.25, 10, s * 1000, 1000, s >= 7);
+            if (s == 12 || s == 20) log_val(log, s, 1.5);
+            if (s == 25) log_show_step(log);
+            if (s == 26) log_text(log, "saved");
+        }
+        log_close(log);
+        const char *text = captured();
+        if (!json) {
+            assert_string_equal(shown(text), "1 7 10 12 (12) 20 (20) 25 30 34 ");
+            assert_non_null(strstr(text, "saved\n"));
+        }
+        if (json) assert_string_equal(text, contents(path)); // all of it
+        for (const char *at = contents(path); (at = strstr(at, "\"loss\"")); at++) lines++;
+        assert_int_equal(lines, 34);
+    }
+    capture(STDOUT_FILENO);
+    config.json = false;
+    config.log_every = 1000;
+    Log *log = log_open(&config, 0, 40, 38, 0, 1000, &err);
+    for (int64_t s = 38; s <= 40; s++) log_step(log, s, 2, 0.5, 0.25, 10, s * 1000, 1000, 1);
+    log_close(log);
+    assert_string_equal(shown(captured()), "38 40 "); // a run's first and last, wherever it begins
 }
 
 static void not_finite_is_null(void **state) {
@@ -451,6 +501,7 @@ int main(void) {
         TEST(lines_are_there_at_once),
         TEST(other_ranks_say_nothing),
         TEST(no_out_no_file),
+        TEST(some_steps_are_shown),
         TEST(not_finite_is_null),
         TEST(floats_survive),
         TEST(resumed_run_continues),

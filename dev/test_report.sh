@@ -44,6 +44,16 @@ is "no colours in a file" "$(grep -c $'\033' "$folder/page")" 0
 "${run[@]}" --out "$folder/run" --resume --steps 6 --recipe coat >"$folder/resumed" 2>/dev/null
 says "a resumed run says what is done" '^length      6 steps, 1,536 tokens, .* epochs; 4 steps are done$' "$folder/resumed"
 
+"${run[@]}" --out "$folder/seldom" --steps 9 --val-every 4 --log-every 100 >"$folder/thin" 2>/dev/null
+is "--log-every: the first, the last, and those that are validated" "$(grep -oE '^(step [0-9]|val loss)' "$folder/thin" | tr '\n' ' ')" "step 1 step 4 val loss step 8 val loss step 9 val loss "
+is "and the log has all" "$(grep -c '"loss"' "$folder/seldom/log.jsonl")" 9
+"${run[@]}" --val-every 0 --steps 9 --log-every 3 --sample-tokens 3 --sample-every 5 >"$folder/thin" 2>/dev/null
+is "every third, and those that are sampled" "$(grep -oE '^step [0-9]' "$folder/thin" | tr -dc '0-9')" 13569
+"${run[@]}" --val-every 0 --steps 60 --log-every 100 --lr 1000 --weight-decay 100 --max-skipped 100 >"$folder/thin" 2>/dev/null
+says "some updates are skipped then" ', [1-9][0-9]* updates skipped,' "$folder/thin"
+is "and are all shown" "$(grep -cE '^step +[0-9]+/60 .* update skipped' "$folder/thin")" "$(sed -n 's/.*, \([0-9]*\) updates skipped,.*/\1/p' "$folder/thin")"
+"${run[@]}" --log-every 0 >"$folder/thin" 2>&1
+is "not every 0: 1" "$? $(cat "$folder/thin")" "1 error: --log-every 0: must be between 1 and 9000000000000000"
 "${run[@]}" --quiet >"$folder/quiet" 2>&1
 is "--quiet leaves the last line" "$(grep -cE '^done: 4 of 4 steps' "$folder/quiet") of $(wc -l <"$folder/quiet")" "1 of 1"
 "${run[@]}" --json --out "$folder/json" >"$folder/lines" 2>"$folder/errors"
@@ -51,6 +61,18 @@ is "--json prints what the log holds" "$(cat "$folder/lines")" "$(cat "$folder/j
 says "and the page to standard error" '^device ' "$folder/errors"
 "${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
 is "--json --quiet is silent there" "$(cat "$folder/errors")" ""
+
+# `make run`, with what is built here, fits a screen
+mkdir -p "$folder/tree/scripts" "$folder/bin"
+cp scripts/run.sh scripts/gpu.sh "$folder/tree/scripts"
+printf '#!/bin/sh\n' | tee "$folder/tree/scripts/setup.sh" >"$folder/bin/make"
+chmod +x "$folder/tree/scripts/setup.sh" "$folder/bin/make"
+ln -s "$(realpath "$build")" "$folder/tree/build"
+ln -s "$program" "$folder/tree/train_gpt2_fp8_cpu"
+PATH=$folder/bin:$PATH STEPS=60 "$folder/tree/scripts/run.sh" >"$folder/demo" 2>&1
+is "make run ends well" "$? $(grep -c '^== files' "$folder/demo")" "0 1"
+is "and shows every third of 60 steps" "$(grep -oE '^step +[0-9]+' "$folder/demo" | tr -dc '0-9\n' | paste -sd ' ')" "1 $(seq -s ' ' 3 3 60)"
+is "though its log has all" "$(grep -c '"loss"' "$folder/tree/runs/demo/log.jsonl")" 60
 
 # in a terminal of 80 columns: colours, and no line that wraps; one that is made narrower on the way, with the signal
 # that goes with it, once the first step has been shown

@@ -15,9 +15,11 @@ data=data/tokens/headers
 cpu_model=(--layers 4 --heads 4 --channels 128 --seq-len 128 --positions 128 --micro-batch 8)
 # bf16, not the default: a CPU has no FP8 units, so that COAT takes twice as long, and in a model this narrow it ends at
 # a higher loss (after 2400 steps 1.88 against 1.80)
-cpu_training=(--recipe bf16 --steps "${STEPS:-1000}" --lr 4e-3 --warmup 100 --val-every 300 --val-batches 40)
+cpu_steps=1000
+cpu_training=(--recipe bf16 --lr 4e-3 --warmup 100 --val-every 300 --val-batches 40)
 gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)
-gpu_training=(--steps "${STEPS:-400}" --lr 1e-3 --warmup 40 --val-every 100 --val-batches 20)
+gpu_steps=400
+gpu_training=(--lr 1e-3 --warmup 40 --val-every 100 --val-batches 20)
 training=(--schedule cosine --lr-final 0.1 --beta2 0.95 --weight-decay 0.1 --seed 42)
 sample=(--prompt '#include <' --sample-every 0 --sample-tokens 400 --temperature 0.8)
 
@@ -31,9 +33,9 @@ scripts/setup.sh
 if has_fp8_gpu; then make -j"$(nproc)" GPU=native; else make -j"$(nproc)" CUDA=0; fi
 
 if has_fp8_gpu && [ -x train_gpt2_fp8 ]; then
-    program=./train_gpt2_fp8 model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
+    program=./train_gpt2_fp8 steps=${STEPS:-$gpu_steps} model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
 else
-    program=./train_gpt2_fp8_cpu model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")
+    program=./train_gpt2_fp8_cpu steps=${STEPS:-$cpu_steps} model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")
 fi
 
 say "gathering text: the headers of this machine's libraries"
@@ -46,8 +48,9 @@ bigram=$(awk '$1 == "bigram" { print $2 }' <<<"$baselines")
 echo "every byte equally likely: $uniform nats per byte; knowing the byte before: $bigram"
 
 say "training"
+every=$((steps > 20 ? steps / 20 : 1)) # steps, so that a screen shows the run
 $program --tokenizer bytes --train ${data}_train.bin --val ${data}_val.bin "${model[@]}" "${training[@]}" \
-    "${sample[@]}" --out "$out" --overwrite
+    --steps "$steps" --log-every "$every" "${sample[@]}" --out "$out" --overwrite
 
 build/plot_loss "$out/log.jsonl" "$out/loss.svg" --title "$out: a GPT on the bytes of header files" \
     --ref uniform="$uniform" --ref bigram="$bigram"
