@@ -328,15 +328,20 @@ static bool check_given(const Parse *p, Error *err) {
 
 static void print_text(const Arguments *args, const char *program, bool *printed) {
     const char *slash = strrchr(program, '/');
+    if (slash) program = slash + 1;
     for (int i = 0; i < args->count && !*printed; i++) {
         const char *text = args->text[i];
         *printed = true;
         if (strcmp(text, "--help") == 0)
-            flags_help(stdout, slash ? slash + 1 : program);
+            flags_help(stdout, program);
         else if (strcmp(text, "--help=markdown") == 0)
             flags_help_markdown(stdout);
+        else if (strcmp(text, "--help=man") == 0)
+            flags_help_man(stdout, program);
+        else if (strcmp(text, "--help=bash") == 0)
+            flags_help_bash(stdout, program);
         else if (strcmp(text, "--version") == 0)
-            printf("%s %s\n", slash ? slash + 1 : program, COAT_VERSION);
+            printf("%s %s\n", program, COAT_VERSION);
         else
             *printed = false;
     }

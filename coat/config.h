@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 #define COAT_VERSION "0.1.0"
+#define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
 #define MOST_SKIPPED 10        // updates in a row, by default
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension

@@ -183,7 +183,8 @@ static const Flag table[] = {
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors; so does --prompt without --train (--no-quiet: its page goes to standard error)"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL,
      "print the log, the plan, or the tokens of a sample by --prompt as JSON"},
-    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "markdown", 0, 0, "", "print this page, or a Markdown table, and end"},
+    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "markdown|man|bash", 0, 0, "",
+     "print this page, or a Markdown table, a man page, or what bash completes flags by, and end"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, "", 0, 0, "", "print the version and end"},
 
     {GROUP_PROCESSES, "zero", FLAG_INT, AT(zero), "0|1|2|3", 0, 3, NULL,
@@ -430,9 +431,8 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);
     case FLAG_HELP:
-        if (value && strcmp(value, "markdown") != 0)
-            return error_set(err, EXIT_USER, "--help=%s: must be --help or --help=markdown", value);
-        return true;
+        if (!value || alternative_index(flag->placeholder, value) >= 0) return true;
+        return error_set(err, EXIT_USER, "--help=%s: must be --help, --help=markdown, --help=man or --help=bash", value);
     case FLAG_VERSION: return true;
     }
     return true;

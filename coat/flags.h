@@ -23,7 +23,7 @@ typedef enum {
     FLAG_DURATION,  // int64_t milliseconds, with units
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
-    FLAG_HELP,      // optional markdown after '='
+    FLAG_HELP,      // optional markdown, man or bash after '='
     FLAG_VERSION
 } FlagKind;
 
@@ -88,6 +88,8 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 // Prints all flags (flags_help.c).
 void flags_help(FILE *out, const char *program);
 void flags_help_markdown(FILE *out);
+void flags_help_man(FILE *out, const char *program);  // a page of section 1
+void flags_help_bash(FILE *out, const char *program); // to be sourced by bash
 
 #ifdef __cplusplus
 }
