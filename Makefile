@@ -1,4 +1,4 @@
-# make · make run · make test · make bench · make help
+# make · make run · make test · make bench · make install · make help
 #
 # Without nvcc this builds train_gpt2_fp8_cpu, which contains no CUDA at all; with nvcc also train_gpt2_fp8, which
 # holds both backends. What was found, and what a missing piece costs, is printed first. Object files and small
@@ -13,6 +13,7 @@
 #   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   leave out what is there
 #   CUDA_HOME CUDNN_HOME NCCL_HOME   where they are, if not in the usual places
 #   CUDNN_FRONTEND                   the include folder of the cuDNN frontend
+#   PREFIX=/usr/local DESTDIR=       where make install puts things; DESTDIR goes before it, for packages
 #   V=1                              show the commands
 
 ifeq ($(origin CC),default)
@@ -29,7 +30,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help
+.PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
 # --- what scripts do -----------------------------------------------------------------------------------------------
 
@@ -41,6 +42,11 @@ test:
 
 test-long:
 	@scripts/test.sh --long
+
+# Installs what has been built and builds nothing: root may find less than who built it.
+PREFIX ?= /usr/local
+install uninstall:
+	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
 
 SOURCES = $(wildcard *.cu $(foreach d,coat coat/cpu coat/cuda dev dev/cuda dev/fuzz data,$(addprefix $(d)/*.,c h cu cuh cpp)))
 CLANG_FORMAT ?= clang-format
@@ -65,13 +71,17 @@ help:
 	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"
 	@echo "make format        clang-format on all sources"
 	@echo "make check-format  which sources would clang-format change?"
+	@echo "make install       what was built to PREFIX=/usr/local (below DESTDIR=): the trainers, the small programs as"
+	@echo "                   coat-prepare, coat-prepare-bytes, coat-plot-loss, coat-quant-error, coat-gradient-stats,"
+	@echo "                   their man pages and bash's completion"
+	@echo "make uninstall     remove what make install put there, and nothing else"
 	@echo "make clean         remove what was built"
 	@echo "Settings, explained in the Makefile: GPU=native|90a|all ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
 	@echo "MPI=0 NCCL=0 CUDA=0 CUDA_HOME= CUDNN_HOME= NCCL_HOME= CUDNN_FRONTEND= V=1"
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
-ifneq ($(filter-out run test test-long format check-format clean help,$(GOALS)),)
+ifneq ($(filter-out run test test-long format check-format clean help install uninstall,$(GOALS)),)
 include scripts/find.mk
 endif
 

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# `make install` and `make uninstall`: puts the programs that were built, data/prepare.py, man pages and bash's completion
+# below $DESTDIR$PREFIX, and takes away exactly that. PREFIX/lib/coat/installed lists what was put there, and which folders
+# were made for it: a second installation adds to the list, the end of it all is to follow it.
+#
+#   PREFIX=/usr/local DESTDIR= BUILD=build BIN=. scripts/install.sh install|uninstall
+set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+cd "$(dirname "$0")/.."
+
+build=${BUILD:-build} bin=${BIN:-.} prefix=${PREFIX:-/usr/local} root=${DESTDIR:-}
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+case $prefix in /*) ;; *) fail "PREFIX=$prefix: must begin with /" ;; esac
+prefix=${prefix%/} own=${prefix%/}/lib/coat
+list=$own/installed # below $root, as the paths in it
+
+listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
+# remember PATH: a file, or a folder as PATH/, on the list
+remember() { listed "$1" || echo "$1" >>"$root$list"; }
+
+# folder PATH: is made, and those above it; what was not there is remembered once there is a list
+made=()
+folder() {
+    [ -n "$1" ] && [ ! -d "$root$1" ] || return 0
+    folder "${1%/*}" && mkdir "$root$1" || return 1
+    made+=("$1/")
+}
+
+# put MODE FILE PATH; what somebody else has put there stays
+put() {
+    local name
+    folder "${3%/*}"
+    for name in "${made[@]}"; do remember "$name"; done
+    made=()
+    [ ! -e "$root$3" ] || listed "$3" || fail "$root$3 is there, and make install has not put it there: remove it, or give another PREFIX"
+    remember "$3"
+    install -m "$1" "$2" "$root$3"
+    echo "  $root$3"
+}
+
+install_all() {
+    local name program manual
+    [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
+    if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
+        fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
+    fi
+    manual=$(mktemp)
+    trap 'rm -f "$manual"' RETURN
+    for name in train_gpt2_fp8_cpu train_gpt2_fp8; do
+        program=$bin/$name
+        [ -x "$program" ] || continue
+        put 755 "$program" "$prefix/bin/$name"
+        "$program" --help=man >"$manual"
+        put 644 "$manual" "$prefix/share/man/man1/$name.1"
+        "$program" --help=bash >"$manual"
+        put 644 "$manual" "$prefix/share/bash-completion/completions/$name"
+    done
+    for name in prepare_bytes plot_loss quant_error gradient_stats gradient_stats_gpu; do
+        [ ! -x "$build/$name" ] || put 755 "$build/$name" "$prefix/bin/coat-${name//_/-}"
+    done
+    for name in data/prepare*.py; do put 644 "$name" "$own/${name##*/}"; done
+    printf '#!/bin/sh\nexec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
+    put 755 "$manual" "$prefix/bin/coat-prepare"
+}
+
+uninstall_all() {
+    local path paths
+    [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and DESTDIR that it was installed with"
+    mapfile -t paths < <(sort -r "$root$list") # what is in a folder before it
+    for path in "${paths[@]}"; do
+        case $path in
+        "$prefix"/*[!/])
+            rm -f "$root$path" || fail "$root$path cannot be removed: try sudo make uninstall"
+            echo "  $root$path"
+            ;;
+        esac
+    done
+    rm "$root$list"
+    for path in "${paths[@]}"; do
+        case $path in
+        /*/) rmdir "$root$path" 2>/dev/null || true ;; # others may have put something there since
+        esac
+    done
+}
+
+case ${1:-} in
+install) install_all ;;
+uninstall) uninstall_all ;;
+*) fail "scripts/install.sh: install or uninstall, not '${1:-}'" ;;
+esac
