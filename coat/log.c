@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "appender.h"
@@ -209,10 +208,6 @@ static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-static const char *colour_end(const Log *log) {
-    return colour(log, COLOUR_END);
-}
-
 // Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
 // second. Both averages have the same weights, whose sum corrects the bias towards the start.
 static void update_rates(Log *log, double ms, int64_t tokens) {
@@ -232,12 +227,9 @@ static double seconds_left(const Log *log) {
 static void say_expected(Log *log) {
     double left = seconds_left(log);
     if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
-    char duration[32], end[48];
-    time_t then = time(NULL) + (time_t)left;
-    struct tm local;
-    format_duration(duration, sizeof duration, left);
-    strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
-    log_text(log, "expected    %s more, until %s; evaluations, samples and saves not counted", duration, end);
+    char text[96];
+    format_expected(text, sizeof text, left);
+    log_text(log, "expected    %s; evaluations, samples and saves not counted", text);
 }
 
 static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
@@ -250,11 +242,8 @@ static void set_line(Log *log, double grad_norm, double lr, double ms, bool skip
 }
 
 void log_show_step(Log *log) {
-    char text[512];
-    if (!log->held) return;
+    if (log->held) step_line_print(&log->line, log->colour);
     log->held = false;
-    puts(step_line(text, sizeof text, &log->line, terminal_columns(STDOUT_FILENO), log->colour));
-    fflush(stdout);
 }
 
 void log_resume(Log *log, int64_t skipped) {
@@ -326,7 +315,7 @@ void log_val(Log *log, int64_t step, double val_loss) {
     if (log->quiet || log->json) return;
     log_show_step(log);
     printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
-           val_loss, colour_end(log), step);
+           val_loss, colour(log, COLOUR_END), step);
     fflush(stdout);
 }
 
@@ -338,7 +327,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     if (log->quiet || log->json) return;
     log_show_step(log);
     printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
-           colour_end(log), right, examples, step);
+           colour(log, COLOUR_END), right, examples, step);
     fflush(stdout);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "comm.h"
@@ -32,6 +33,15 @@ bool terminal_colours(int fd) {
 void format_duration(char *text, size_t size, double seconds) {
     int64_t s = seconds > 0.0 && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
     snprintf(text, size, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+}
+
+void format_expected(char *text, size_t size, double seconds) {
+    char duration[32], end[48];
+    time_t then = time(NULL) + (time_t)seconds;
+    struct tm local;
+    format_duration(duration, sizeof duration, seconds);
+    strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
+    snprintf(text, size, "%s more, until %s", duration, end);
 }
 
 void format_count(char *text, size_t size, double value) {
@@ -191,4 +201,10 @@ const char *end_line(char *text, size_t size, const EndLine *line) {
              line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips,
              time, failure[0] ? "; " : "", failure);
     return text;
+}
+
+void step_line_print(const StepLine *line, bool colour) {
+    char text[512];
+    puts(step_line(text, sizeof text, line, terminal_columns(STDOUT_FILENO), colour));
+    fflush(stdout);
 }

@@ -39,6 +39,9 @@ const char *end_line(char *text, size_t size, const EndLine *line);
 // a loss above the first. "" of any other.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
+// Prints it on standard output, as wide as that is now.
+void step_line_print(const StepLine *line, bool colour);
+
 // Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
 // a terminal of its own making, whatever the stream behind it leads to.
 int terminal_columns(int fd);
@@ -52,6 +55,7 @@ bool terminal_colours(int fd);
 #define COLOUR_END "\033[0m"
 
 void format_duration(char *text, size_t size, double seconds); // 3725 -> "1:02:05"
+void format_expected(char *text, size_t size, double seconds); // "1:02:05 more, until 2026-11-23 09:30 UTC"
 void format_count(char *text, size_t size, double value);      // 1234567 -> "1,234,567"
 
 #ifdef __cplusplus
