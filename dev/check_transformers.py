@@ -16,7 +16,7 @@
 
 Computes in FP32 (--double: FP64) on the CPU. Prints the differences and PASS or FAIL; the exit status says the
 same. The tolerances depend on the type of the weights: a program that computes in BF16 cannot agree to FP32.
-Needs torch, transformers and safetensors.
+Needs torch, safetensors and transformers 4.56 or later.
 """
 import argparse
 import glob
@@ -26,15 +26,29 @@ import re
 import subprocess
 import sys
 
+
+def needs(what):
+    """Ends the program, which cannot do more than print its help."""
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit(0)
+    print("error: check_transformers.py needs torch, safetensors and transformers 4.56 or later: pip install torch "
+          f"safetensors 'transformers>=4.56' ({what})", file=sys.stderr)
+    sys.exit(2)
+
+
 try:
+    import transformers
+
+    if tuple(map(int, re.findall(r"\d+", transformers.__version__)[:2])) < (4, 56):  # from_pretrained(dtype=...)
+        needs(f"this is transformers {transformers.__version__}")
     import numpy as np
     import torch
     import torch.nn.functional as F
-    import transformers
     from safetensors.torch import load_file, save_file
     from transformers import GPT2Config, GPT2LMHeadModel
 except ImportError as e:
-    sys.exit(f"check_transformers.py needs torch, transformers and safetensors ({e})")
+    needs(e)
 
 # (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a token
 # that was taken for the likeliest may lie below the largest, as a share of the largest magnitude of the logits there: in

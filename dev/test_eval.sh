@@ -126,7 +126,18 @@ said=$(python3 data/prepare.py --bytes --hellaswag --out "$folder/wrong" "$folde
 [ $? -eq 2 ] && [[ $said == *"wrong.jsonl, line 3"* ]] && [ ! -e "$folder/wrong.bin" ] && ok "prepare.py names the line that is wrong" || bad "prepare.py names the line that is wrong" "$said"
 
 # --- another program's opinion
-if python3 -c 'import torch, transformers, safetensors' 2>/dev/null; then
+told() { # NAME PATTERN WHERE: what check_transformers.py says with no modules but those in this folder
+    said=$(PYTHONPATH=$3 python3 -S dev/check_transformers.py "$checkpoint" 2>&1)
+    [ $? -eq 2 ] && [[ $said == "error: check_transformers.py needs torch, safetensors and transformers 4.56 or later: pip install torch safetensors 'transformers>=4.56' ("$2")" ]] && ok "$1" || bad "$1" "$said"
+}
+mkdir -p "$folder/old/transformers" "$folder/new/transformers"
+echo '__version__ = "4.55.4"' >"$folder/old/transformers/__init__.py"
+echo '__version__ = "5.0.0.dev0"' >"$folder/new/transformers/__init__.py"
+told "transformers that is missing is named, with its version" "No module named 'transformers'" "$folder"
+told "and one that is too old" "this is transformers 4.55.4" "$folder/old"
+told "and what else is missing" "No module named 'numpy'" "$folder/new"
+said=$(PYTHONPATH=$folder/old python3 -S dev/check_transformers.py --help 2>&1) && [[ $said == "Checks that an exported folder"*"transformers 4.56"* ]] && ok "the help needs none of them" || bad "the help needs none of them" "$said"
+if python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
     check "transformers chooses the same endings" python3 dev/check_transformers.py "$checkpoint" --hellaswag "$folder/turned-0.bin" \
         --program "$program" --micro-batch 6 --seq-len 96 --tolerance bfloat16 -- --tokenizer bytes --precision fp32
     prompts() { # FOLDER [FLAGS OF THE CHECK...]
@@ -156,7 +167,7 @@ PYTHON
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)
     [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ] && ok "and other weights are found out" || bad "and other weights are found out" "$said"
 else
-    for name in "chooses the same endings" "goes on with the same tokens"; do echo "skip - transformers $name: Python has no torch or transformers"; done
+    for name in "chooses the same endings" "goes on with the same tokens"; do echo "skip - transformers $name: Python has no torch, or no transformers from 4.56 on"; done
 fi
 cd "$root" || exit 1
 exit $failures
