@@ -4,18 +4,29 @@ determinism and the skipping of bad updates, on the CPU's operations; and, given
 wrote, against PyTorch. Where there is a GPU, the two backends are compared: every operation in every format
 (dev/compare_ops.h, dev/compare_fp8.h, dev/check_*.cu), and whole models (dev/compare_models.h).
 
-Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed.
-    test_gpt2                          all tests
-    test_gpt2 --small                  the GPU's on few small shapes, for compute-sanitizer
-    test_gpt2 [--small] PART...        only these: twin operations fp8 products kernels fp8-kernels optimizer models
-    test_gpt2 --reference FOLDER       compare loss, gradients and ten updates with PyTorch's
-    test_gpt2 --logits FOLDER OUT      write the logits of a model folder for dev/check_transformers.py
+Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed. --help lists the flags.
 */
 #define TESTING
 #include "train_gpt2_fp8.cu"
 
 #include "coat/rng.h"
 #include "coat/safetensors.h"
+
+#ifdef COAT_DOUBLE
+static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
+                            "\n"
+                            "Tests the model's gradients in FP64 against finite differences; with a folder that "
+                            "dev/reference.py wrote, against\n"
+                            "PyTorch's.\n";
+#else
+static const char usage[] =
+    "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT\n"
+    "\n"
+    "  PART                  only these tests: twin operations fp8 products kernels fp8-kernels optimizer models\n"
+    "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
+    "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/reference.py wrote\n"
+    "  --logits FOLDER OUT   write the logits of a model folder for dev/check_transformers.py\n";
+#endif
 
 static const CommPlace one_process = {0, 1, 0, 1, "", false};
 static int failures;
@@ -449,6 +460,7 @@ static bool wanted(int argc, char **argv, const char *part) {
 }
 
 int main(int argc, char **argv) {
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     if (argc == 3 && strcmp(argv[1], "--reference") == 0) {
         compare_with_reference(argv[2]);
         return failures > 0;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,6 +49,15 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
 static inline bool error_result(void) {
     return false;
 }
+
+// Whether the command line asks for help, by --help or -h; it has been printed then. What a wrong command line is told is
+// the first line of the same text, by error_set(err, EXIT_USER, USAGE_LINE(usage)).
+static inline bool usage_asked(int argc, char **argv, const char *usage) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return fputs(usage, stdout) >= 0;
+    return false;
+}
+#define USAGE_LINE(usage) "%.*s", (int)strcspn(usage, "\n"), usage
 
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;

@@ -354,11 +354,7 @@ int main(int argc, char **argv) {
     Error err;
     memset(&options, 0, sizeof options);
     memset(&documents, 0, sizeof documents);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
-        fputs(usage, stdout);
-        return EXIT_DONE;
-    }
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     char folder[PATH_BYTES];
     int count;
     int64_t train_tokens = 0, val_tokens = 0, val_files = 0;

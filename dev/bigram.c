@@ -1,10 +1,15 @@
 // The loss that a table of byte pairs reaches: what a language model must beat to have learnt more than which byte
 // follows which.
-//   bigram TRAIN.bin VAL.bin      files of byte-level tokens (patterns allowed)
 // Prints two lines for scripts, in nats per token on the validation file: "uniform 5.549", "bigram 2.9".
 #include <math.h>
 
 #include "coat/data.h"
+
+static const char usage[] =
+    "usage: bigram TRAIN.bin VAL.bin\n"
+    "\n"
+    "Prints the loss that a table of byte pairs of TRAIN reaches on VAL, in nats per token, and that of none.\n"
+    "Both are files of byte-level tokens (prepare_bytes), or patterns of some.\n";
 
 enum { VOCAB = 257, LENGTH = 256 }; // tokens read at a time; up to LENGTH at the end of a file are not used
 
@@ -72,7 +77,8 @@ static bool run(const char *train_files, const char *val_files, Error *err) {
 
 int main(int argc, char **argv) {
     Error err;
-    bool good = argc == 3 ? run(argv[1], argv[2], &err) : error_set(&err, EXIT_USER, "usage: bigram TRAIN.bin VAL.bin");
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
+    bool good = argc == 3 ? run(argv[1], argv[2], &err) : error_set(&err, EXIT_USER, USAGE_LINE(usage));
     if (!good) fprintf(stderr, "error: %s\n", err.text);
     return good ? EXIT_DONE : (int)err.code;
 }

@@ -11,6 +11,12 @@
 #include "coat/comm.h"
 #include "coat/rng.h"
 
+static const char usage[] =
+    "usage: mpirun -np N comm_ranks [die | stop | hang | fail | slow]\n"
+    "\n"
+    "Tests the collectives among N processes; with a word, what they do when the last of them ends by a signal, is\n"
+    "stopped, hangs, fails, or is only slow.\n";
+
 static int wrong, checks;
 static Comm *comm;
 static int rank, ranks;
@@ -206,11 +212,20 @@ static void be_slow(void) {
     comm_close(comm);
 }
 
+static bool is_word(const char *text) {
+    static const char *const words[] = {"die", "stop", "hang", "fail", "slow"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     Config config;
     Error err;
     CommPlace place;
     Exec exec;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
+    if (argc > 2 || (argc == 2 && !is_word(argv[1]))) fatal(EXIT_USER, USAGE_LINE(usage));
     memset(&exec, 0, sizeof exec);
     config_defaults(&config);
     if (!comm_discover(&config, &place, &err)) fatal(err.code, "%s", err.text);

@@ -22,7 +22,7 @@ static const char usage[] =
     "  --batch N       which micro-batch of the training data, in the order of --seed\n"
     "  --json FILE     the figures as JSON lines, too\n"
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
-    "  --fast-accumulation-data --fast-accumulation-weights   as in training";
+    "  --fast-accumulation-data --fast-accumulation-weights   as in training\n";
 
 // --- the command line ---------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ int main(int argc, char **argv) {
     static Watch watch;
     Error err = {EXIT_DONE, ""};
     FILE *json = NULL;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) return puts(usage) < 0;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     bool good = read_options(&options, argc, argv, &err);
     if (good && options.json) {
         json = fopen(options.json, "w");

@@ -17,6 +17,12 @@
 #include "coat/safetensors.h"
 #include "coat/tensors.h"
 
+static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
+                            "\n"
+                            "Writes a folder OUT, for the trainer's --model, with the weights w + ALPHA d of "
+                            "CHECKPOINT: d is a random direction\n"
+                            "by SEED, and each of its filters has the norm of the weights' own.\n";
+
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
 // Which parameter a tensor of the file is; false where it is none.
@@ -120,7 +126,7 @@ static bool copy_config(const char *checkpoint, const char *out, Error *err) {
 
 static bool run(int argc, char **argv, Error *err) {
     char from[PATH_ROOM], to[PATH_ROOM], *seed_end = NULL, *alpha_end = NULL;
-    if (argc != 5) return error_set(err, EXIT_USER, "usage: perturb_weights CHECKPOINT OUT SEED ALPHA");
+    if (argc != 5) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     uint64_t seed = strtoull(argv[3], &seed_end, 10);
     double alpha = strtod(argv[4], &alpha_end);
     if (seed_end == argv[3] || *seed_end) return error_set(err, EXIT_USER, "SEED: not a number: %s", argv[3]);
@@ -133,6 +139,7 @@ static bool run(int argc, char **argv, Error *err) {
 
 int main(int argc, char **argv) {
     Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     if (run(argc, argv, &err)) return EXIT_DONE;
     fprintf(stderr, "error: %s\n", err.text);
     return (int)err.code;

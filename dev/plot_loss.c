@@ -1,8 +1,15 @@
-// Draws the loss curve of a run: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...
+// Draws the loss curve of a run.
 #include <math.h>
 #include <string.h>
 
 #include "coat/plot.h"
+
+static const char usage[] = "usage: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...\n"
+                            "\n"
+                            "Draws the loss curve of a run, from the log.jsonl in its folder.\n"
+                            "\n"
+                            "  --title TEXT        above the picture\n"
+                            "  --ref NAME=NATS     a line at a loss to compare with, as bigram=2.91; up to 8\n";
 
 enum { MAX_REFERENCES = 8 };
 
@@ -36,13 +43,13 @@ static bool run(int argc, char **argv, Error *err) {
             files[file_count++] = argv[i];
         }
     }
-    if (file_count < 2)
-        return error_set(err, EXIT_USER, "usage: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...");
+    if (file_count < 2) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     return plot_loss_svg(files[0], files[1], title, references, reference_count, err);
 }
 
 int main(int argc, char **argv) {
     Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     if (run(argc, argv, &err)) return EXIT_DONE;
     fprintf(stderr, "error: %s\n", err.text);
     return (int)err.code;

@@ -14,6 +14,12 @@
 #include "codebook.h"
 #include "histogram_svg.h"
 
+static const char usage[] =
+    "usage: quant_error CHECKPOINT [PICTURE.svg]\n"
+    "\n"
+    "Prints the quantisation error of the optimizer's update in each pair of formats, from a checkpoint whose moments\n"
+    "are in FP32 (--moments fp32); PICTURE has the ranges and exponents of their groups.\n";
+
 // The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
@@ -237,8 +243,7 @@ static void print_table(const Table *table) {
 }
 
 static bool run(int argc, char **argv, Error *err) {
-    if (argc < 2 || argc > 3 || argv[1][0] == '-')
-        return error_set(err, EXIT_USER, "usage: quant_error CHECKPOINT [PICTURE.svg]");
+    if (argc < 2 || argc > 3 || argv[1][0] == '-') return error_set(err, EXIT_USER, USAGE_LINE(usage));
     Table *table = (Table *)xmalloc(sizeof *table);
     prepare(table);
     bool good = read_state(table, argv[1], err) && read_moments(table, argv[1], err);
@@ -254,6 +259,7 @@ static bool run(int argc, char **argv, Error *err) {
 
 int main(int argc, char **argv) {
     Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
     if (run(argc, argv, &err)) return EXIT_DONE;
     fprintf(stderr, "error: %s\n", err.text);
     return (int)err.code;

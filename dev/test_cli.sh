@@ -311,6 +311,22 @@ for recipe in bf16 fp8-linear coat; do
     "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
 done
 
+# --- the small programs say how they are used, and what is no use of them
+programs=("$build/gradient_check" "$(dirname "$program")/test_gpt2_cpu")
+for source in dev/*.c dev/*.cu data/*.c; do
+    name=$(basename "${source%.*}")
+    case $source in dev/test_* | dev/bench_* | dev/check_* | dev/fuzz_*) ;; data/*) programs+=("$build/prepare_$name") ;; *) programs+=("$build/$name") ;; esac
+done
+for tool in "${programs[@]}"; do
+    name=$(basename "$tool")
+    for flag in --help -h; do
+        "$tool" $flag >"$folder/out" 2>"$folder/said" </dev/null
+        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b${name%_cpu}\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
+    done
+    "$tool" --nonsense >"$folder/out" 2>"$folder/said" </dev/null
+    [ $? -eq 1 ] && [ "$(grep -c . "$folder/said")" -eq 1 ] && [ ! -s "$folder/out" ] && ok "$name --nonsense" || bad "$name --nonsense" "$(cat "$folder/out" "$folder/said")"
+done
+
 # --- the list of flags
 difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown)) && ok "docs/flags.md has every flag as it is" ||
     bad "docs/flags.md has every flag as it is: make it again as its head says" "$difference"
