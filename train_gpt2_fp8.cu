@@ -966,6 +966,24 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+static void note_bytes(const char *name, DataLoader *loader) {
+    if (loader && data_begins_with_bytes(loader))
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n", name);
+}
+
+// What looks like a mistake in the choice of files.
+static void note_data(Run *run) {
+    const Config *c = &run->model.config;
+    const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
+        if (run->train) note_bytes(data_set(run->train, 0, 0).name, run->train);
+        note_bytes(c->val, run->val);
+    }
+    if (shared)
+        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
+                shared);
+}
+
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
@@ -1018,10 +1036,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (run->train && !folder[0] && c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES &&
-        !c->quiet && m->exec.rank == 0 && data_begins_with_bytes(run->train))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
-                data_set(run->train, 0, 0).name);
+    if (!c->quiet && m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);
