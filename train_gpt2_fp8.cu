@@ -966,9 +966,10 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-static void note_bytes(const char *name, DataLoader *loader) {
+static void note_bytes(DataLoader *loader) {
     if (loader && data_begins_with_bytes(loader))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n", name);
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
+                data_set(loader, 0, 0).name);
 }
 
 // What looks like a mistake in the choice of files.
@@ -976,8 +977,8 @@ static void note_data(Run *run) {
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
-        if (run->train) note_bytes(data_set(run->train, 0, 0).name, run->train);
-        note_bytes(c->val, run->val);
+        note_bytes(run->train);
+        note_bytes(run->val);
     }
     if (shared)
         fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
