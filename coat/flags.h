@@ -20,6 +20,8 @@ typedef enum {
     FLAG_FORMAT,    // a Format, one of the names in the placeholder
     FLAG_BYTES,     // int64_t bytes, with units
     FLAG_TOKENIZER, // bytes, gpt2 or a file
+    FLAG_TRAIN,     // one more set of training data
+    FLAG_WEIGHT,    // of the set before it
     FLAG_DURATION,  // int64_t milliseconds, with units
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
@@ -64,8 +66,8 @@ const Flag *flag_nearest(const char *name, size_t length);
 
 bool flag_needs_value(const Flag *flag);
 
-// Stores a value (NULL where none was given) into config. Fails with EXIT_USER on malformed values, EXIT_DATA on
-// a tokenizer file that does not exist.
+// Stores a value (NULL where none was given) into config; a --train is added to those that are there. Fails with
+// EXIT_USER on malformed values, EXIT_DATA on a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
 // llm.c's short flags (flags_short.c).

@@ -82,7 +82,8 @@ void flags_help(FILE *out, const char *program) {
             "Trains GPT models; --recipe chooses the number formats.\n"
             "Usage: %s --train GLOB [--val GLOB] [--model NAME] [--out DIR] [flags]\n"
             "       %s --plan [--model NAME] [--recipe NAME] [--memory-limit 80GB]\n"
-            "A flag takes its value as --flag value or --flag=value; the last repetition wins.\n"
+            "A flag takes its value as --flag value or --flag=value; the last repetition wins, but\n"
+            "of --train all count.\n"
             "In parentheses: the default, and the short flag that llm.c has for the same.\n",
             program, program);
     for (int i = 0; i < count; i++) {

@@ -30,6 +30,8 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     case FLAG_BYTES: return "2GB";
     case FLAG_DURATION: return "3h50m";
     case FLAG_TOKENIZER: return "bytes";
+    case FLAG_TRAIN: return "x.bin";
+    case FLAG_WEIGHT: return "0.25";
     default: return NULL;
     }
     return text;
@@ -124,6 +126,36 @@ static void test_values(void **state) {
     assert_int_equal(config.schedule, SCHEDULE_WSD);
 }
 
+// --train adds up, however often the command line is read; weights are of the one before them.
+static void test_sets(void **state) {
+    (void)state;
+    accept("--train a --steps 3 --train=b/*.bin -i c");
+    assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");
+    assert_int_equal(config.train_sets, 3);
+    assert_null(config_weights(&config));
+    accept("--train a --train-weight 0.7 --recipe bf16 --train b --train-weight=3e-1");
+    assert_string_equal(config.train, "a\n\nb");
+    assert_true(config_weights(&config)[0] == 0.7 && config_weights(&config)[1] == 0.3);
+    accept("--train a --train-weight 1");
+    assert_string_equal(config.train, "a");
+    refuse("--train a --train-weight 0", EXIT_USER, "--train-weight 0: must be above 0; leave a --train away");
+    refuse("--train a --train-weight -2", EXIT_USER, "--train-weight -2: must be above 0");
+    refuse("--train a --train-weight 1e10", EXIT_USER, "--train-weight 1e10: must be between 1e-09 and");
+    refuse("--train a --train-weight 70%", EXIT_USER, "--train-weight 70%: not a number");
+    refuse("--train a --train-weight nan", EXIT_USER, "--train-weight nan: not a number");
+    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train stands before it");
+    refuse("--train a --train b --train-weight 0.5 --train c --train-weight 0.5", EXIT_USER,
+           "--train a: has no --train-weight, but others have");
+    refuse("--train a --train-weight 0.5 --train b --train c --train-weight 0.5", EXIT_USER,
+           "--train b: has no --train-weight, but others have");
+    char many[4000] = "", *end = many;
+    for (int k = 0; k <= MOST_SETS; k++) end += sprintf(end, "--train=s%d ", k);
+    accept(many);
+    assert_int_equal(config.train_sets, MOST_SETS + 1);
+    sprintf(end, "--train-weight 1");
+    refuse(many, EXIT_USER, "--train-weight: at most 64 --train can have one");
+}
+
 static void test_malformed(void **state) {
     (void)state;
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
@@ -192,7 +224,8 @@ static void test_too_long(void **state) {
     (void)state;
     char line[4000] = "--train ";
     memset(line + 8, 'a', 2000);
-    refuse(line, EXIT_USER, "--train: the value has 2000 characters, the limit is 1023");
+    memcpy(line, "--val   ", 8);
+    refuse(line, EXIT_USER, "--val: the value has 2000 characters, the limit is 1023");
 }
 
 // The command lines of llm.c's launch scripts, with their shell variables filled in.
@@ -354,6 +387,7 @@ int main(void) {
         cmocka_unit_test(test_every_flag_parses),
         cmocka_unit_test(test_names_are_unique),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_sets),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_short_flags),
