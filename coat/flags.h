@@ -63,8 +63,9 @@ const Flag *flag_find(const char *name, size_t length, bool *negated);
 const Flag *flag_nearest(const char *name, size_t length);
 
 bool flag_needs_value(const Flag *flag);
+bool flag_has_negation(const Flag *flag); // --no-NAME
 
-// Stores a value (NULL where none was given) into config. Fails with EXIT_USER on malformed values, EXIT_DATA on
+// Stores a value (NULL where none was given) into config (flags_values.c). Fails with EXIT_USER on malformed values, EXIT_DATA on
 // a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
