@@ -81,6 +81,7 @@ void flags_help(FILE *out, const char *program) {
             "Usage: %s --train GLOB [--val GLOB] [--model NAME] [--out DIR] [flags]\n"
             "       %s --plan [--model NAME] [--recipe NAME] [--memory-limit 80GB]\n"
             "A flag takes its value as --flag value or --flag=value; the last repetition wins.\n"
+            "A count may be 1e6. Of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million.\n"
             "In parentheses: the default, and the short flag that llm.c has for the same.\n",
             program, program);
     for (int i = 0; i < count; i++) {

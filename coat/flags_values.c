@@ -16,12 +16,48 @@ static int alternative_index(const char *alternatives, const char *value) {
     }
 }
 
-static bool parse_whole(const char *text, long long *value, bool *overflow) {
-    char *end;
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    *overflow = errno == ERANGE;
-    return end != text && !*end && !isspace((unsigned char)text[0]);
+typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
+
+// "-1", "20k", "0.5M", "1e6": digits with a fraction, then an exponent, or a unit of `kilo` or its square (0: none is
+// taken). Exact: what is no whole number is malformed.
+static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
+    const bool negative = *text == '-';
+    const char *at = text + (negative || *text == '+');
+    int64_t sum = 0;
+    int digits = 0, power = 0, thousands = 0;
+    bool point = false, overflow = false;
+    for (; isdigit((unsigned char)*at) || (*at == '.' && !point); at++) {
+        if (*at == '.') {
+            point = true;
+            continue;
+        }
+        overflow = overflow || __builtin_mul_overflow(sum, 10, &sum) || __builtin_add_overflow(sum, *at - '0', &sum);
+        digits++;
+        power -= point;
+    }
+    if (!digits) return COUNT_MALFORMED;
+    if (*at == 'e' || *at == 'E') {
+        char *end;
+        const char *first = at + 1 + (at[1] == '-' || at[1] == '+');
+        long exponent = strtol(at + 1, &end, 10);
+        if (!isdigit((unsigned char)*first)) return COUNT_MALFORMED;
+        power += (int)(exponent > 99 ? 99 : exponent < -99 ? -99 : exponent);
+        at = end;
+    } else if (*at) {
+        thousands = *at == 'k' || *at == 'K' ? 1 : *at == 'M' || *at == 'm' ? 2 : 0;
+        at += thousands > 0;
+    }
+    if (*at) return COUNT_MALFORMED;
+    if (thousands && !kilo) return COUNT_UNIT;
+    for (; thousands > 0; thousands--) overflow = overflow || __builtin_mul_overflow(sum, kilo, &sum);
+    for (; power > 0 && sum; power--) overflow = overflow || __builtin_mul_overflow(sum, 10, &sum);
+    if (overflow) return COUNT_OVERFLOW;
+    for (; power < 0 && sum; power++) {
+        if (sum % 10) return COUNT_MALFORMED;
+        sum /= 10;
+    }
+    *value = negative ? -sum : sum;
+    return COUNT_GOOD;
 }
 
 static bool out_of_range(const Flag *flag, const char *value, Error *err) {
@@ -29,16 +65,38 @@ static bool out_of_range(const Flag *flag, const char *value, Error *err) {
                      flag->max);
 }
 
+// What k means behind a flag's number: of tokens, which come in powers of two, 1024; of steps 1000; else nothing.
+static int64_t kilo_of(const Flag *flag) {
+    if (strcmp(flag->placeholder, "TOKENS") == 0) return 1024;
+    return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
+}
+
+// Whether `text`, which k = 1024 makes `number`, rather was a power of two rounded to thousands: "524k".
+static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
+    int64_t decimal;
+    if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;
+    if (decimal == number) return false; // there is no k
+    for (*power = 1024; *power < decimal - decimal / 100;) *power *= 2;
+    return *power <= decimal + decimal / 100;
+}
+
 static bool set_whole(const Flag *flag, void *field, const char *value, Error *err) {
-    long long number;
-    bool overflow;
-    if (!parse_whole(value, &number, &overflow))
-        return error_set(err, EXIT_USER, "--%s %s: not a whole number", flag->name, value);
-    if (overflow || (double)number < flag->min || (double)number > flag->max) return out_of_range(flag, value, err);
+    int64_t number = 0, power;
+    const int64_t kilo = kilo_of(flag);
+    CountResult result = parse_count(value, kilo, &number);
+    if (result == COUNT_UNIT)
+        return error_set(err, EXIT_USER, "--%s %s: k and M are for TOKENS and STEPS alone; write the number out",
+                         flag->name, value);
+    if (result == COUNT_MALFORMED) return error_set(err, EXIT_USER, "--%s %s: not a whole number", flag->name, value);
+    if (result == COUNT_OVERFLOW || (double)number < flag->min || (double)number > flag->max)
+        return out_of_range(flag, value, err);
+    if (kilo == 1024 && is_rounded_power(value, number, &power))
+        return error_set(err, EXIT_USER, "--%s %s: of tokens k is 1024, M 1024 k; write %lldk for %lld, or %lld",
+                         flag->name, value, (long long)(power / 1024), (long long)power, (long long)number);
     if (flag->kind == FLAG_INT)
         *(int *)field = (int)number;
     else
-        *(int64_t *)field = (int64_t)number;
+        *(int64_t *)field = number;
     return true;
 }
 
@@ -64,18 +122,23 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
 }
 
 static bool set_bytes(const Flag *flag, void *field, const char *value, Error *err) {
-    static const char *const units[] = {"", "b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib"};
-    static const double factors[] = {1, 1, 1e3, 1e6, 1e9, 1e12, 1024.0, 1048576.0, 1073741824.0, 1099511627776.0};
+    static const char *const units[] = {"b", "k", "kb", "m", "mb", "g", "gb", "t", "tb", "kib", "mib", "gib", "tib"};
+    static const double factors[] = {
+        1, 1e3, 1e3, 1e6, 1e6, 1e9, 1e9, 1e12, 1e12, 1024.0, 1048576.0, 1073741824.0, 1099511627776.0};
     size_t digits = strspn(value, ".0123456789");
     char *end, unit[4] = "?";
     double number = strtod(value, &end), bytes = -1;
+    if (digits && end == value + digits && !*end)
+        return error_set(err, EXIT_USER, "--%s %s: a size needs its unit; %s%s?", flag->name, value, value,
+                         number < 1e6 ? "GB" : "B");
     if (strlen(value + digits) < sizeof unit)
         for (size_t i = 0; i <= strlen(value + digits); i++) unit[i] = (char)tolower((unsigned char)value[digits + i]);
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (digits && end == value + digits && strcmp(unit, units[i]) == 0) bytes = number * factors[i];
     if (bytes < 1 || bytes > 9e18)
-        return error_set(err, EXIT_USER, "--%s %s: must be a size such as 80GB (10^9 bytes) or 75GiB (2^30 bytes)",
-                         flag->name, value);
+        return error_set(err, EXIT_USER,
+                         "--%s %s: must be a size such as 80GB or 80G (10^9 bytes) or 75GiB (2^30 bytes)", flag->name,
+                         value);
     *(int64_t *)field = (int64_t)bytes;
     return true;
 }

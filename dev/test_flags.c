@@ -124,6 +124,89 @@ static void test_values(void **state) {
     assert_int_equal(config.schedule, SCHEDULE_WSD);
 }
 
+// Counts as people write them: of tokens k is 1024, of steps 1000, elsewhere it is refused.
+static void test_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *flag;
+        int64_t value;
+    } tokens[] = {{"512k", 524288}, {"512K", 524288},  {"0.5M", 524288},   {"1M", 1048576},
+                  {"1e6", 1000000}, {"1E+6", 1000000}, {"2.5e3", 2500},    {"524288", 524288},
+                  {"500k", 512000}, {"1.5k", 1536},    {"32k", 32768},     {"5242.880e2", 524288},
+                  {"0", 0},         {"0.0k", 0},       {"65536.0", 65536}, {"0e-99", 0}},
+      steps[] = {{"20k", 20000},
+                 {"1.5k", 1500},
+                 {"1.1k", 1100},
+                 {"2M", 2000000},
+                 {"1m", 1000000},
+                 {"1e6", 1000000},
+                 {"524k", 524000},
+                 {"-1", -1},
+                 {"2e4", 20000},
+                 {"0.001k", 1},
+                 {"9e15", 9000000000000000}};
+    char line[128];
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        snprintf(line, sizeof line, "--train x --batch-tokens %s", tokens[i].flag);
+        accept(line);
+        assert_int_equal(config.batch_tokens, tokens[i].value);
+    }
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        snprintf(line, sizeof line, "--train x --steps %s", steps[i].flag);
+        accept(line);
+        assert_int_equal(config.steps, steps[i].value);
+    }
+    accept("--train x --seq-len 2k --positions 4k --logits-chunk 1k --sample-tokens 1k --warmup 1k --layers 1e1");
+    assert_int_equal(config.seq_len, 2048);
+    assert_int_equal(config.shape.positions, 4096);
+    assert_int_equal(config.logits_chunk, 1024);
+    assert_int_equal(config.sample_tokens, 1024);
+    assert_int_equal(config.warmup, 1000);
+    assert_int_equal(config.shape.layers, 10);
+    accept("--train x --out o --save-every 5k --resume=20k");
+    assert_int_equal(config.save_every, 5000);
+    assert_int_equal(config.resume_step, 20000);
+    // a power of two rounded to thousands is not a number of 1024s
+    refuse("--train x --batch-tokens 524k", EXIT_USER,
+           "--batch-tokens 524k: of tokens k is 1024, M 1024 k; write 512k for 524288, or 536576");
+    refuse("--train x --batch-tokens 262k", EXIT_USER, "write 256k for 262144, or 268288");
+    refuse("--train x --batch-tokens 65.5k", EXIT_USER, "write 64k for 65536, or 67072");
+    refuse("--train x --batch-tokens 2.1M", EXIT_USER, "not a whole number");
+    refuse("--train x --batch-tokens 1049k", EXIT_USER, "write 1024k for 1048576, or 1074176");
+    refuse("--train x --channels 4k", EXIT_USER,
+           "--channels 4k: k and M are for TOKENS and STEPS alone; write the number out");
+    refuse("--train x --vocab 32k", EXIT_USER, "--vocab 32k: k and M are for TOKENS and STEPS alone");
+    static const char *const bad[] = {"1.3k", "10kk", "1e",   "1e+",   "1e3k", "k",
+                                      ".",    "1e-3", "0x10", "1.2.3", "5g",   "''"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(line, sizeof line, "--train x --batch-tokens=%s", strcmp(bad[i], "''") ? bad[i] : "");
+        refuse(line, EXIT_USER, "--batch-tokens&: not a whole number");
+    }
+    refuse("--train x --steps 1e16", EXIT_USER, "--steps 1e16: must be between -1 and");
+    refuse("--train x --steps 1e9999999999999999999", EXIT_USER, "must be between");
+    refuse("--train x --steps 9999999999999M", EXIT_USER, "must be between");
+    refuse("--train x --seq-len 20M", EXIT_USER, "--seq-len 20M: must be between 1 and 16777216");
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"80G", 80000000000}, {"80g", 80000000000}, {"80GB", 80000000000},  {"1.5T", 1500000000000},
+                 {"512M", 512000000},  {"512k", 512000},     {"75GiB", 80530636800}, {"123456789B", 123456789}};
+    char line[128];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(line, sizeof line, "--plan --memory-limit %s", sizes[i].text);
+        accept(line);
+        assert_true(config.memory_limit == sizes[i].bytes);
+    }
+    refuse("--plan --memory-limit 80", EXIT_USER, "--memory-limit 80: a size needs its unit; 80GB?");
+    refuse("--plan --memory-limit 79.5", EXIT_USER, "79.5GB?");
+    refuse("--plan --memory-limit 80000000000", EXIT_USER, "needs its unit; 80000000000B?");
+    refuse("--plan --memory-limit 80Gi", EXIT_USER, "--memory-limit 80Gi: must be a size such as 80GB or 80G (10^9");
+}
+
 static void test_malformed(void **state) {
     (void)state;
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
@@ -150,7 +233,6 @@ static void test_malformed(void **state) {
     refuse("--train x --lr 1e999", EXIT_USER, "must be between");
     refuse("--train x --lr -5", EXIT_USER, "--lr -5: must be between 0 and");
     refuse("--train x --steps 1.5", EXIT_USER, "--steps 1.5: not a whole number");
-    refuse("--train x --steps 10k", EXIT_USER, "not a whole number");
     refuse("--train x --steps -2", EXIT_USER, "--steps -2: must be between -1 and");
     refuse("--train x --steps 99999999999999999999", EXIT_USER, "must be between");
     refuse("--train x --micro-batch 0", EXIT_USER, "--micro-batch 0: must be between 1 and");
@@ -354,6 +436,8 @@ int main(void) {
         cmocka_unit_test(test_every_flag_parses),
         cmocka_unit_test(test_names_are_unique),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_short_flags),
