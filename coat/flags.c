@@ -223,32 +223,3 @@ const Flag *flag_find(const char *name, size_t length, bool *negated) {
     }
     return NULL;
 }
-
-// Insertions, deletions and replacements that turn one name into the other (Levenshtein's distance).
-static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
-    int row[FLAG_TEXT_LENGTH];
-    for (size_t j = 0; j <= b_length; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= a_length; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= b_length; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[b_length];
-}
-
-const Flag *flag_nearest(const char *name, size_t length) {
-    if (length > 3 && memcmp(name, "no-", 3) == 0) name += 3, length -= 3;
-    int best = (int)length / 3 + 1;
-    const Flag *nearest = NULL;
-    for (int i = 0; i < TABLE_COUNT; i++) {
-        int distance = edit_distance(name, length, table[i].name, strlen(table[i].name));
-        if (distance <= best && (!nearest || distance < best)) best = distance, nearest = &table[i];
-    }
-    return nearest;
-}

@@ -59,8 +59,17 @@ const char *flag_group_name(FlagGroup group);
 // The row of `name` (length characters, no dashes), or NULL. *negated tells that it was named as no-NAME.
 const Flag *flag_find(const char *name, size_t length, bool *negated);
 
-// The known flag spelled most like `name`, or NULL if none is close.
-const Flag *flag_nearest(const char *name, size_t length);
+// Names that other trainers have for a flag (flags_unknown.c).
+typedef struct {
+    const char *names;  // separated by blanks, with hyphens where others have underscores
+    const char *ours;   // the flag here; NULL: none
+    const char *remark; // where the meaning differs, or NULL; without a flag what to do instead
+} Foreign;
+const Foreign *flag_foreign(int *count);
+
+// Says of a flag that is not in the table what its name is here, as far as that can be told. Always false, with
+// EXIT_USER.
+bool flag_unknown(const char *text, Error *err);
 
 bool flag_needs_value(const Flag *flag);
 bool flag_has_negation(const Flag *flag); // --no-NAME

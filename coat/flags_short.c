@@ -147,21 +147,13 @@ static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || short_find(text);
 }
 
-static bool unknown_flag(const char *text, Error *err) {
-    const char *name = text + strspn(text, "-");
-    const Flag *nearest = flag_nearest(name, strcspn(name, "="));
-    int length = (int)strcspn(text, "=");
-    if (!nearest) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
-    return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s?", length, text, nearest->name);
-}
-
 static bool rewrite_long(Arguments *args, const char *text, const char *next, bool *took_next, Error *err) {
     const char *name = text + 2;
     size_t length = strcspn(name, "=");
     bool negated;
     const Flag *flag = flag_find(name, length, &negated);
     *took_next = false;
-    if (!flag) return unknown_flag(text, err);
+    if (!flag) return flag_unknown(text, err);
     if (name[length] || !flag_needs_value(flag)) {
         append(args, name, strlen(name), NULL);
         return true;
@@ -198,7 +190,7 @@ bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size
             }
             if (!rewrite_short(args, s, next, notes, notes_size, err)) return false;
         } else if (text[0] == '-') {
-            return unknown_flag(text, err);
+            return flag_unknown(text, err);
         } else {
             return stray_value(text, i > 1 ? argv[i - 1] : "", err);
         }

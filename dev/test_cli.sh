@@ -59,6 +59,7 @@ refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train REA
 # --- flags
 refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
+refuses "another trainer's flag" 1 "^error: \-\-max_steps: here it is \-\-steps$" "${run[@]}" --max_steps 3
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
 refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite

@@ -212,7 +212,7 @@ static void test_malformed(void **state) {
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle&--shuffle");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
-    refuse("-train x", EXIT_USER, "-train: unknown flag&--train");
+    refuse("-train x", EXIT_USER, "-train: here it is --train");
     refuse("-- --train x", EXIT_USER, "--");
     refuse("x.bin", EXIT_USER, "x.bin: not a flag");
     refuse("--plan json", EXIT_USER, "--plan=json");
@@ -268,6 +268,93 @@ static void test_malformed(void **state) {
     refuse("--model gpt5", EXIT_USER, "--model gpt5&gpt2-xl");
     refuse("--model no/such/folder", EXIT_DATA, "--model no/such/folder: no such file");
     refuse("-e nosuch.bin", EXIT_DATA, "nosuch.bin: no such file");
+}
+
+// What other trainers call a flag is answered with its name here; other words get a suggestion only where it is near.
+static void test_unknown(void **state) {
+    (void)state;
+    static const char *const names[][2] = {{"--learning-rate", "lr"},
+                                           {"--lr-rate", "lr"},
+                                           {"--max-steps", "steps"},
+                                           {"--max-iters", "steps"},
+                                           {"--train-iters", "steps"},
+                                           {"--num_iterations", "steps"},
+                                           {"--block-size", "seq-len"},
+                                           {"--warmup-steps", "warmup"},
+                                           {"--warmup_iters", "warmup"},
+                                           {"--lr-warmup-iters", "warmup"},
+                                           {"--output-dir", "out"},
+                                           {"--out_dir", "out"},
+                                           {"--save-interval", "save-every"},
+                                           {"--eval_interval", "val-every"},
+                                           {"--wd", "weight-decay"},
+                                           {"--hidden-size", "channels"},
+                                           {"--n_layer", "layers"},
+                                           {"--n-head", "heads"},
+                                           {"--n-embd", "channels"},
+                                           {"--max-grad-norm", "grad-clip"},
+                                           {"--adam-beta2", "beta2"},
+                                           {"--vocab-size", "vocab"},
+                                           {"--total_batch_size", "batch-tokens"},
+                                           {"--save-total-limit", "keep"},
+                                           {"--input_bin", "train"},
+                                           {"--optimizer.lr", "lr"},
+                                           {"--training.seq_len", "seq-len"},
+                                           {"--lr_scheduler.warmup_steps", "warmup"},
+                                           {"--checkpoint.interval", "save-every"},
+                                           {"--batch_tokens", "batch-tokens"},
+                                           {"--no_shuffle", "no-shuffle"},
+                                           {"--disable-bias-linear", "no-biases"},
+                                           {"-learning-rate", "lr"}};
+    char line[128], said[128];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int joined = 0; joined < 2; joined++) {
+            snprintf(line, sizeof line, "--train x %s%c5", names[i][0], joined ? '=' : ' ');
+            snprintf(said, sizeof said, "%s: here it is --%s", names[i][0], names[i][1]);
+            refuse(line, EXIT_USER, said);
+        }
+    refuse("--max-steps 5", EXIT_USER, "--max-steps: here it is --steps");
+    assert_string_equal(error.text, "--max-steps: here it is --steps");
+    refuse("--batch-size 5", EXIT_USER, "--batch-size: here it is --micro-batch; sequences per GPU&--batch-tokens");
+    refuse("--per-device-train-batch-size 5", EXIT_USER, "here it is --micro-batch");
+    refuse("--global-batch-size 5", EXIT_USER, "here it is --batch-tokens; in tokens: the sequences times --seq-len");
+    refuse("--gradient-accumulation-steps 5", EXIT_USER, "here it is --batch-tokens; that many passes");
+    refuse("--min-lr 6e-5", EXIT_USER, "--min-lr: here it is --lr-final; a share of --lr");
+    refuse("--warmup-ratio 0.1", EXIT_USER, "here it is --warmup; in steps: the share x --steps");
+    refuse("--dtype bfloat16", EXIT_USER, "--dtype: here it is --recipe; bf16, fp8-linear or coat");
+    refuse("--epochs 3", EXIT_USER, "--epochs: unknown flag; --steps counts steps: -1 is one epoch");
+    refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: unknown flag; --steps counts steps");
+    refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
+    refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
+    // slips, also of a foreign name, and beginnings
+    refuse("--stpes 5", EXIT_USER, "--stpes: unknown flag; did you mean --steps?");
+    refuse("--learing-rate 5", EXIT_USER, "--learing-rate: unknown flag; did you mean --lr?");
+    refuse("--micro-bacth 5", EXIT_USER, "did you mean --micro-batch?");
+    refuse("--overfit", EXIT_USER, "did you mean --overfit-one-batch?");
+    refuse("--lrr 5", EXIT_USER, "did you mean --lr?");
+    static const char *const far[] = {"--maximum", "--mask",     "--colour", "--stop",
+                                      "--zz",      "--gradient", "--fast",   "---"};
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        refuse(far[i], EXIT_USER, "unknown flag; --help lists them all");
+        assert_null(strstr(error.text, "did you mean"));
+    }
+    char longest[200] = "--";
+    memset(longest + 2, 'x', sizeof longest - 3);
+    refuse(longest, EXIT_USER, "unknown flag; --help lists them all");
+}
+
+// A foreign name that is also one of ours would never be answered; what it is answered with must exist.
+static void test_unknown_names_flags(void **state) {
+    (void)state;
+    int count, rows = 0;
+    bool negated;
+    for (const Foreign *row = flag_foreign(&count); rows < count; rows++, row++) {
+        if (row->ours && !flag_find(row->ours, strlen(row->ours), &negated)) fail_msg("--%s is no flag", row->ours);
+        if (!row->ours) assert_non_null(row->remark);
+        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
+            if (flag_find(name, strcspn(name, " "), &negated)) fail_msg("%s is a flag of ours", name);
+    }
+    assert_true(rows > 50);
 }
 
 static void test_too_long(void **state) {
@@ -439,6 +526,8 @@ int main(void) {
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_unknown_names_flags),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_short_flags),
         cmocka_unit_test(test_llmc_scripts),
