@@ -13,6 +13,7 @@ extern "C" {
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
+#define FILES_LENGTH 16384     // of a list of files: 100 and more, as a shell makes them of a pattern
 #define MOST_SKIPPED 10        // updates in a row, by default
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
@@ -79,7 +80,7 @@ typedef struct {
 
 typedef struct {
     // data
-    char train[PATH_MAX_LENGTH], val[PATH_MAX_LENGTH]; // glob patterns of token files; "" = none
+    char train[FILES_LENGTH], val[FILES_LENGTH]; // names and patterns of token files, one per line; "" = none
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
     bool shuffle;

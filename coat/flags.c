@@ -7,8 +7,9 @@
 
 // clang-format off
 static const Flag table[] = {
-    {GROUP_DATA, "train", FLAG_STRING, AT(train), "GLOB", 0, 0, "", "token files to train on"},
-    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "", "token files held out for validation"},
+    {GROUP_DATA, "train", FLAG_FILES, AT(train), "GLOB", 0, 0, "",
+     "token files to train on: a quoted pattern, or several names and patterns"},
+    {GROUP_DATA, "val", FLAG_FILES, AT(val), "GLOB", 0, 0, "", "token files held out for validation, in the same way"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
      "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2)"},
     {GROUP_DATA, "shuffle", FLAG_BOOL, AT(shuffle), "", 0, 0, NULL, "visit the training windows in random order"},

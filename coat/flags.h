@@ -15,6 +15,7 @@ typedef enum {
     FLAG_SEED,      // uint64_t
     FLAG_FLOAT,     // float
     FLAG_STRING,    // char[]
+    FLAG_FILES,     // char[]: names and patterns of files, one per line; takes all words up to the next flag
     FLAG_BOOL,      // bool: --x, --no-x, no value
     FLAG_CHOICE,    // an enum whose values 0, 1, ... have the names in the placeholder "a|b|c"
     FLAG_FORMAT,    // a Format, one of the names in the placeholder
@@ -85,7 +86,7 @@ typedef struct {
 } Arguments;
 
 // Rewrites the command line (argv[1] ...) so that llm.c's short flags become long ones and every value is
-// joined to its flag. Remarks about flags without effect are added to notes. Fails with EXIT_USER on unknown flags and
+// joined to its flag; several of one FLAG_FILES are joined, a line each. Remarks about flags without effect are added to notes. Fails with EXIT_USER on unknown flags and
 // missing values. Release with arguments_free(), after a failure too.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 void arguments_free(Arguments *args);

@@ -88,12 +88,32 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
+// Whether text is a later "--train=more" to "--train=some": names of files become one list, a name per line.
+static bool joins(char **before, const char *text) {
+    bool negated;
+    const size_t length = strcspn(text, "="), used = strlen(*before);
+    const Flag *flag = flag_find(text + 2, length - 2, &negated);
+    if (flag->kind != FLAG_FILES || !text[length] || strncmp(*before, text, length + 1) != 0) return false;
+    const size_t more = strlen(text + length + 1);
+    char *joined = (char *)memcpy(xmalloc(used + more + 2), *before, used);
+    joined[used] = '\n';
+    memcpy(joined + used + 1, text + length + 1, more + 1);
+    free(*before);
+    *before = joined;
+    return true;
+}
+
 // Appends "--name=value", or "--name" where value is NULL; name is given by its length.
 static void append(Arguments *args, const char *name, size_t length, const char *value) {
     size_t size = length + (value ? strlen(value) : 0) + 4;
     char *text = (char *)xmalloc(size);
+    bool joined = false;
     snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
-    args->text[args->count++] = text;
+    for (int i = 0; i < args->count && !joined; i++) joined = joins(&args->text[i], text);
+    if (joined)
+        free(text);
+    else
+        args->text[args->count++] = text;
 }
 
 static void append_all(Arguments *args, const char *flags) {
@@ -147,19 +167,20 @@ static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || short_find(text);
 }
 
-static bool rewrite_long(Arguments *args, const char *text, const char *next, bool *took_next, Error *err) {
+static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
+                         Error *err) {
     const char *name = text + 2;
     size_t length = strcspn(name, "=");
     bool negated;
-    const Flag *flag = flag_find(name, length, &negated);
+    const Flag *found = *flag = flag_find(name, length, &negated);
     *took_next = false;
-    if (!flag) return flag_unknown(text, err);
-    if (name[length] || !flag_needs_value(flag)) {
+    if (!found) return flag_unknown(text, err);
+    if (name[length] || !flag_needs_value(found)) {
         append(args, name, strlen(name), NULL);
         return true;
     }
     if (is_flag(next))
-        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", flag->name, flag->name, flag->placeholder);
+        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", found->name, found->name, found->placeholder);
     append(args, name, length, next);
     *took_next = true;
     return true;
@@ -177,20 +198,25 @@ static bool stray_value(const char *text, const char *before, Error *err) {
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
     args->count = 0;
     args->text = (char **)xcalloc((size_t)argc * 2 + 1, sizeof *args->text); // a switch becomes two flags at most
+    const Flag *flag = NULL;                                                 // the last one
     for (int i = 1; i < argc; i++) {
         const char *text = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
         const Short *s = short_find(text);
-        bool took_next = true;
+        bool took_next = true, negated;
         if (strncmp(text, "--", 2) == 0 && text[2]) {
-            if (!rewrite_long(args, text, next, &took_next, err)) return false;
+            if (!rewrite_long(args, text, next, &flag, &took_next, err)) return false;
         } else if (s) {
             if (is_flag(next)) {
                 const char *hint = strcmp(text, "-h") == 0 ? " (for the list of flags write --help)" : "";
                 return error_set(err, EXIT_USER, "%s needs a value%s", text, hint);
             }
             if (!rewrite_short(args, s, next, notes, notes_size, err)) return false;
+            flag = flag_find(s->target, strlen(s->target), &negated);
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
+        } else if (flag && flag->kind == FLAG_FILES) { // another file, as the shell makes of a pattern without quotes
+            append(args, flag->name, strlen(flag->name), text);
+            took_next = false;
         } else {
             return stray_value(text, i > 1 ? argv[i - 1] : "", err);
         }

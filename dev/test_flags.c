@@ -15,6 +15,7 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     case FLAG_INT64: return "49152";
     case FLAG_SEED: return "18446744073709551615";
     case FLAG_FLOAT: return "0.0625";
+    case FLAG_FILES: return "x.bin";
     case FLAG_STRING:
         return strcmp(flag->name, "model") == 0 ? "d6" : strcmp(flag->name, "moments-fp32") == 0 ? "wte,fc*" : "x.bin";
     case FLAG_CHOICE:
@@ -359,9 +360,45 @@ static void test_unknown_names_flags(void **state) {
 
 static void test_too_long(void **state) {
     (void)state;
-    char line[4000] = "--train ";
-    memset(line + 8, 'a', 2000);
-    refuse(line, EXIT_USER, "--train: the value has 2000 characters, the limit is 1023");
+    char line[4000] = "--train x --out ";
+    memset(line + 16, 'a', 2000);
+    refuse(line, EXIT_USER, "--out: the value has 2000 characters, the limit is 1023");
+}
+
+// What a shell makes of a pattern without quotes, and a flag that is given more than once: one list, a name per line.
+static void test_files(void **state) {
+    (void)state;
+    accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
+    assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
+    assert_string_equal(config.val, "v.bin\nw.bin");
+    assert_int_equal(config.steps, 3);
+    accept("--train=a.bin b.bin --val v.bin --train c.bin d.bin --val=w.bin");
+    assert_string_equal(config.train, "a.bin\nb.bin\nc.bin\nd.bin");
+    assert_string_equal(config.val, "v.bin\nw.bin");
+    accept("-i a.bin b.bin -j v.bin -b 8 --train c.bin");
+    assert_string_equal(config.train, "a.bin\nb.bin\nc.bin");
+    assert_string_equal(config.val, "v.bin");
+    assert_int_equal(config.micro_batch, 8);
+    accept("--train only.bin");
+    assert_string_equal(config.train, "only.bin");
+    refuse("--train a.bin --steps 5 b.bin", EXIT_USER, "b.bin: not a flag");
+    refuse("--train a.bin --shuffle b.bin", EXIT_USER, "b.bin: not a flag");
+    refuse("--train a.bin -stepz 4", EXIT_USER, "-stepz: unknown flag");
+    refuse("--train a.bin '' b.bin", EXIT_USER, "--train: the value is empty");
+    refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
+    refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
+    // 120 names of 40 characters are taken, 600 are not
+    static char names[600][48];
+    char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
+    for (int i = 0; i < 600; i++) {
+        snprintf(names[i], sizeof names[i], "data/tokens/fineweb/fineweb_train_%06d.bin", i);
+        argv[i + 2] = names[i];
+    }
+    assert_true(config_parse(&config, 122, argv, &printed, &error));
+    assert_int_equal(strlen(config.train), 120 * 45 - 1);
+    assert_false(config_parse(&config, 602, argv, &printed, &error));
+    assert_message("--train with 600 names", EXIT_USER,
+                   "--train: the names of 600 files have 26999 characters, the limit is 16383; quote the pattern");
 }
 
 // The command lines of llm.c's launch scripts, with their shell variables filled in.
@@ -529,6 +566,7 @@ int main(void) {
         cmocka_unit_test(test_unknown),
         cmocka_unit_test(test_unknown_names_flags),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_files),
         cmocka_unit_test(test_short_flags),
         cmocka_unit_test(test_llmc_scripts),
         cmocka_unit_test(test_help),
