@@ -163,7 +163,8 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
         size_t length = strcspn(name, "=");
         bool negated;
         const Flag *flag = flag_find(name, length, &negated);
-        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err)) return false;
+        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err))
+            return arguments_blame(args->from[i], err);
     }
     return true;
 }

@@ -142,6 +142,8 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "overfit-one-batch", FLAG_BOOL, AT(overfit_one_batch), "", 0, 0, NULL,
      "train on the first batch again and again, as a check"},
 
+    {GROUP_FILES, "config", FLAG_CONFIG, NOWHERE, "FILE", 0, 0, "",
+     "take flags from FILE, one per line as here (--lr 3e-4), # for comments; those on the command line win"},
     {GROUP_FILES, "out", FLAG_STRING, AT(out), "DIR", 0, 0, "",
      "where logs and checkpoints go; none are written without it"},
     {GROUP_FILES, "save-every", FLAG_INT64, AT(save_every), "STEPS", 0, BIG, NULL,

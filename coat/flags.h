@@ -22,6 +22,7 @@ typedef enum {
     FLAG_BYTES,     // int64_t bytes, with units
     FLAG_TOKENIZER, // bytes, gpt2 or a file
     FLAG_DURATION,  // int64_t milliseconds, with units
+    FLAG_CONFIG,    // a file of flags, read before they are set
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
     FLAG_HELP,      // optional markdown after '='
@@ -79,16 +80,31 @@ bool flag_has_negation(const Flag *flag); // --no-NAME
 // a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// llm.c's short flags (flags_short.c).
+// The flags that were given, with names of the table alone: llm.c's short ones are rewritten (flags_short.c).
 typedef struct {
-    int count;
-    char **text; // each "--name" or "--name=value" with a name of the table
+    int count, capacity;
+    char **text;        // each "--name" or "--name=value"
+    char **from;        // where each is from: "FILE:LINE: ", "" for the command line
+    int first;          // the first of the file, or of the command line, that is being read
+    const char *source; // of what is being read
+    char *notes;        // takes remarks about flags without effect
+    size_t notes_size;
 } Arguments;
 
-// Rewrites the command line (argv[1] ...) so that llm.c's short flags become long ones and every value is
-// joined to its flag; several of one FLAG_FILES are joined, a line each. Remarks about flags without effect are added to notes. Fails with EXIT_USER on unknown flags and
-// missing values. Release with arguments_free(), after a failure too.
+// Fills args from the command line (argv[1] ...): first the files that --config names, in their order, then the flags
+// themselves, so that these win. Every value is joined to its flag; several of one FLAG_FILES are joined, a line each.
+// Fails with EXIT_USER on unknown flags and missing values, EXIT_DATA on a file that cannot be read. Release with
+// arguments_free(), after a failure too.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
+
+// Appends the flags that these words are; the words may go when it returns.
+bool arguments_add(Arguments *args, int count, char **words, Error *err);
+
+// Appends those of a file (flags_file.c), which errors name with the line.
+bool arguments_read(Arguments *args, const char *path, Error *err);
+
+// Puts where a flag is from in front of an error; always false.
+bool arguments_blame(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
 // The short flag that stands for long flag `name`, or NULL.

@@ -108,12 +108,21 @@ static void append(Arguments *args, const char *name, size_t length, const char 
     size_t size = length + (value ? strlen(value) : 0) + 4;
     char *text = (char *)xmalloc(size);
     bool joined = false;
+    if (args->count == args->capacity) {
+        args->capacity = 2 * args->capacity + 64;
+        args->text = (char **)realloc(args->text, (size_t)args->capacity * sizeof *args->text);
+        args->from = (char **)realloc(args->from, (size_t)args->capacity * sizeof *args->from);
+        if (!args->text || !args->from) fatal(EXIT_DEVICE, "host memory: could not allocate room for the flags");
+    }
     snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
-    for (int i = 0; i < args->count && !joined; i++) joined = joins(&args->text[i], text);
-    if (joined)
+    for (int i = args->first; i < args->count && !joined; i++) joined = joins(&args->text[i], text);
+    if (joined) {
         free(text);
-    else
-        args->text[args->count++] = text;
+        return;
+    }
+    const size_t from_size = strlen(args->source) + 1;
+    args->from[args->count] = (char *)memcpy(xmalloc(from_size), args->source, from_size);
+    args->text[args->count++] = text;
 }
 
 static void append_all(Arguments *args, const char *flags) {
@@ -124,13 +133,13 @@ static void append_all(Arguments *args, const char *flags) {
     }
 }
 
-static void add_note(char *notes, size_t size, const Short *s, const char *value) {
-    size_t used = strlen(notes);
+static void add_note(Arguments *args, const Short *s, const char *value) {
+    size_t used = strlen(args->notes);
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
-    snprintf(notes + used, size - used, "note: %s %s: %s\n", s->name, value, s->note);
+    snprintf(args->notes + used, args->notes_size - used, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
-static bool rewrite_short(Arguments *args, const Short *s, const char *value, char *notes, size_t size, Error *err) {
+static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
     bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
     switch (s->kind) {
@@ -150,12 +159,12 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, ch
         if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
         if (zero) return true;
         if (access(s->off, F_OK) != 0) {
-            add_note(notes, size, s, value);
+            add_note(args, s, value);
             return true;
         }
         value = s->off;
         break;
-    case SHORT_IGNORED: add_note(notes, size, s, value); return true;
+    case SHORT_IGNORED: add_note(args, s, value); return true;
     case SHORT_VALUE: break;
     }
     append(args, s->target, strlen(s->target), value);
@@ -195,12 +204,10 @@ static bool stray_value(const char *text, const char *before, Error *err) {
     return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
 }
 
-bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
-    args->count = 0;
-    args->text = (char **)xcalloc((size_t)argc * 2 + 1, sizeof *args->text); // a switch becomes two flags at most
-    const Flag *flag = NULL;                                                 // the last one
-    for (int i = 1; i < argc; i++) {
-        const char *text = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+bool arguments_add(Arguments *args, int count, char **words, Error *err) {
+    const Flag *flag = NULL; // the last one
+    for (int i = 0; i < count; i++) {
+        const char *text = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
         const Short *s = short_find(text);
         bool took_next = true, negated;
         if (strncmp(text, "--", 2) == 0 && text[2]) {
@@ -210,7 +217,7 @@ bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size
                 const char *hint = strcmp(text, "-h") == 0 ? " (for the list of flags write --help)" : "";
                 return error_set(err, EXIT_USER, "%s needs a value%s", text, hint);
             }
-            if (!rewrite_short(args, s, next, notes, notes_size, err)) return false;
+            if (!rewrite_short(args, s, next, err)) return false;
             flag = flag_find(s->target, strlen(s->target), &negated);
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
@@ -218,16 +225,34 @@ bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size
             append(args, flag->name, strlen(flag->name), text);
             took_next = false;
         } else {
-            return stray_value(text, i > 1 ? argv[i - 1] : "", err);
+            return stray_value(text, i > 0 ? words[i - 1] : "", err);
         }
         i += took_next;
     }
     return true;
 }
 
+bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
+    memset(args, 0, sizeof *args);
+    args->source = "";
+    args->notes = notes;
+    args->notes_size = notes_size;
+    for (int i = 1; i < argc; i++) {
+        const char *file = strncmp(argv[i], "--config=", 9) == 0              ? argv[i] + 9
+                           : strcmp(argv[i], "--config") == 0 && i + 1 < argc ? argv[i + 1]
+                                                                              : "";
+        if (*file && !is_flag(file) && !arguments_read(args, file, err)) return false;
+    }
+    args->first = args->count;
+    return argc < 2 || arguments_add(args, argc - 1, argv + 1, err);
+}
+
 void arguments_free(Arguments *args) {
-    for (int i = 0; i < args->count; i++) free(args->text[i]);
+    for (int i = 0; i < args->count; i++) {
+        free(args->text[i]);
+        free(args->from[i]);
+    }
     free(args->text);
-    args->text = NULL;
-    args->count = 0;
+    free(args->from);
+    memset(args, 0, sizeof *args);
 }

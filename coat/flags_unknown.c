@@ -73,6 +73,7 @@ static const Foreign table[] = {
     {"max-new-tokens", "sample-tokens", NULL},
     {"overfit-single-batch", "overfit-one-batch", NULL},
 
+    {"config-file config-path", "config", "one flag per line, as on the command line"},
     {"output-dir out-dir save-dir save checkpoint-dir dump-folder checkpoint.folder log-dir logging-dir tensorboard-dir",
      "out", NULL},
     {"save-interval save-steps checkpoint-every checkpoint-interval checkpoint.interval", "save-every", NULL},

@@ -247,6 +247,7 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_BYTES: return set_bytes(flag, field, value, err);
     case FLAG_DURATION: return set_duration(flag, field, value, err);
     case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
+    case FLAG_CONFIG: return *value || error_set(err, EXIT_USER, "--config: the value is empty; name a file of flags");
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);
     case FLAG_HELP:

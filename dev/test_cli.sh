@@ -60,6 +60,16 @@ refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train REA
 refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; --micro-batch [0-9]+ would fit; most of it is saved" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
 refuses "another trainer's flag" 1 "^error: \-\-max_steps: here it is \-\-steps$" "${run[@]}" --max_steps 3
+printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
+printf '%s\n' '--steps 2' 'lr = 1e-3' >"$folder/other-form"
+refuses "a line of a file of flags in another form" 1 "^error: $folder/other-form:2: lr: write the line as on the command line: \-\-lr 1e-3$" "${run[@]}" --config "$folder/other-form"
+refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/none" "${run[@]}" --config "$folder/none"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" >/dev/null &&
+    "$program" "${run[@]}" --lr 1e-3 --no-shuffle --out "$folder/by-flags" >/dev/null &&
+    diff -r "$folder/by-file/step-00000002" "$folder/by-flags/step-00000002" >/dev/null &&
+    ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
+    grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
 refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
