@@ -7,9 +7,9 @@
 
 // clang-format off
 static const Flag table[] = {
-    {GROUP_DATA, "train", FLAG_FILES, AT(train), "GLOB", 0, 0, "",
+    {GROUP_DATA, "train", FLAG_STRING, AT(train), "GLOB", 0, 0, "",
      "token files to train on: a quoted pattern, or several names and patterns"},
-    {GROUP_DATA, "val", FLAG_FILES, AT(val), "GLOB", 0, 0, "", "token files held out for validation, in the same way"},
+    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "", "token files held out for validation, in the same way"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
      "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2)"},
     {GROUP_DATA, "shuffle", FLAG_BOOL, AT(shuffle), "", 0, 0, NULL, "visit the training windows in random order"},
@@ -208,6 +208,10 @@ bool flag_has_negation(const Flag *flag) {
 
 bool flag_needs_value(const Flag *flag) {
     return flag->kind < FLAG_RESUME && flag->kind != FLAG_BOOL;
+}
+
+bool flag_takes_list(const Flag *flag) {
+    return strcmp(flag->placeholder, "GLOB") == 0;
 }
 
 static bool name_is(const char *name, size_t length, const char *other) {

@@ -15,7 +15,6 @@ typedef enum {
     FLAG_SEED,      // uint64_t
     FLAG_FLOAT,     // float
     FLAG_STRING,    // char[]
-    FLAG_FILES,     // char[]: names and patterns of files, one per line; takes all words up to the next flag
     FLAG_BOOL,      // bool: --x, --no-x, no value
     FLAG_CHOICE,    // an enum whose values 0, 1, ... have the names in the placeholder "a|b|c"
     FLAG_FORMAT,    // a Format, one of the names in the placeholder
@@ -74,6 +73,7 @@ const Foreign *flag_foreign(int *count);
 bool flag_unknown(const char *text, Error *err);
 
 bool flag_needs_value(const Flag *flag);
+bool flag_takes_list(const Flag *flag);   // all words up to the next flag, joined to lines: names and patterns of files
 bool flag_has_negation(const Flag *flag); // --no-NAME
 
 // Stores a value (NULL where none was given) into config (flags_values.c). Fails with EXIT_USER on malformed values, EXIT_DATA on
@@ -85,14 +85,14 @@ typedef struct {
     int count, capacity;
     char **text;        // each "--name" or "--name=value"
     char **from;        // where each is from: "FILE:LINE: ", "" for the command line
-    int first;          // the first of the file, or of the command line, that is being read
+    int first;          // the first of the file, or of the command line, that is being read: lists replace those before
     const char *source; // of what is being read
     char *notes;        // takes remarks about flags without effect
     size_t notes_size;
 } Arguments;
 
 // Fills args from the command line (argv[1] ...): first the files that --config names, in their order, then the flags
-// themselves, so that these win. Every value is joined to its flag; several of one FLAG_FILES are joined, a line each.
+// themselves, so that these win. Every value is joined to its flag, those of a list as lines.
 // Fails with EXIT_USER on unknown flags and missing values, EXIT_DATA on a file that cannot be read. Release with
 // arguments_free(), after a failure too.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);

@@ -88,26 +88,40 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// Whether text is a later "--train=more" to "--train=some": names of files become one list, a name per line.
-static bool joins(char **before, const char *text) {
-    bool negated;
-    const size_t length = strcspn(text, "="), used = strlen(*before);
-    const Flag *flag = flag_find(text + 2, length - 2, &negated);
-    if (flag->kind != FLAG_FILES || !text[length] || strncmp(*before, text, length + 1) != 0) return false;
-    const size_t more = strlen(text + length + 1);
-    char *joined = (char *)memcpy(xmalloc(used + more + 2), *before, used);
-    joined[used] = '\n';
-    memcpy(joined + used + 1, text + length + 1, more + 1);
-    free(*before);
-    *before = joined;
-    return true;
+// A list replaces those of the files of flags that were read before it.
+static void drop_before(Arguments *args, const char *name, size_t length) {
+    int kept = 0;
+    for (int i = 0; i < args->count; i++) {
+        const char *text = args->text[i] + 2;
+        if (i < args->first && strncmp(text, name, length) == 0 && text[length] == '=') {
+            free(args->text[i]);
+            free(args->from[i]);
+            continue;
+        }
+        args->text[kept] = args->text[i];
+        args->from[kept++] = args->from[i];
+    }
+    args->first -= args->count - kept;
+    args->count = kept;
+}
+
+// Another word of the list that was appended last.
+static void extend(Arguments *args, const char *word) {
+    char **last = &args->text[args->count - 1];
+    const size_t size = strlen(*last) + strlen(word) + 2;
+    char *joined = (char *)xmalloc(size);
+    snprintf(joined, size, "%s\n%s", *last, word);
+    free(*last);
+    *last = joined;
 }
 
 // Appends "--name=value", or "--name" where value is NULL; name is given by its length.
 static void append(Arguments *args, const char *name, size_t length, const char *value) {
     size_t size = length + (value ? strlen(value) : 0) + 4;
     char *text = (char *)xmalloc(size);
-    bool joined = false;
+    bool negated;
+    const Flag *flag = flag_find(name, strcspn(name, "="), &negated);
+    if (flag && flag_takes_list(flag)) drop_before(args, flag->name, strlen(flag->name));
     if (args->count == args->capacity) {
         args->capacity = 2 * args->capacity + 64;
         args->text = (char **)realloc(args->text, (size_t)args->capacity * sizeof *args->text);
@@ -115,11 +129,6 @@ static void append(Arguments *args, const char *name, size_t length, const char 
         if (!args->text || !args->from) fatal(EXIT_DEVICE, "host memory: could not allocate room for the flags");
     }
     snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
-    for (int i = args->first; i < args->count && !joined; i++) joined = joins(&args->text[i], text);
-    if (joined) {
-        free(text);
-        return;
-    }
     const size_t from_size = strlen(args->source) + 1;
     args->from[args->count] = (char *)memcpy(xmalloc(from_size), args->source, from_size);
     args->text[args->count++] = text;
@@ -221,8 +230,8 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
             flag = flag_find(s->target, strlen(s->target), &negated);
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
-        } else if (flag && flag->kind == FLAG_FILES) { // another file, as the shell makes of a pattern without quotes
-            append(args, flag->name, strlen(flag->name), text);
+        } else if (flag && flag_takes_list(flag) && text[0]) { // as the shell makes of a pattern without quotes
+            extend(args, text);
             took_next = false;
         } else {
             return stray_value(text, i > 0 ? words[i - 1] : "", err);

@@ -172,25 +172,16 @@ static bool set_string(const Flag *flag, char *field, const char *value, size_t 
     if (length == 0 && strcmp(flag->name, "prompt") != 0)
         return error_set(err, EXIT_USER, "--%s: the value is empty; leave the flag away or give a %s", flag->name,
                          flag->placeholder);
+    if (length >= size && flag_takes_list(flag))
+        return error_set(err, EXIT_USER,
+                         "--%s: its files' names have %zu characters, the limit is %zu; quote the pattern, so that the "
+                         "shell leaves it as it is: --%s 'FOLDER/*.bin'",
+                         flag->name, length, size - 1, flag->name);
     if (length >= size)
         return error_set(err, EXIT_USER, "--%s: the value has %zu characters, the limit is %zu", flag->name, length,
                          size - 1);
     memcpy(field, value, length + 1);
     return true;
-}
-
-static bool set_files(const Flag *flag, char *field, const char *value, size_t size, Error *err) {
-    const size_t length = strlen(value);
-    int files = 1;
-    for (const char *at = value; (at = strchr(at, '\n')); at++) files++;
-    if (length >= size)
-        return error_set(
-            err, EXIT_USER,
-            "--%s: the names of %d files have %zu characters, the limit is %zu; quote the pattern, so that "
-            "the shell leaves it: --%s 'FOLDER/*.bin'",
-            flag->name, files, length, size - 1, flag->name);
-    const bool empty = files > 1 && (value[0] == '\n' || value[length - 1] == '\n' || strstr(value, "\n\n"));
-    return set_string(flag, field, empty ? "" : value, size, err);
 }
 
 static bool set_choice(const Flag *flag, void *field, const char *value, Error *err) {
@@ -240,7 +231,6 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_SEED: return set_seed(flag, field, value, err);
     case FLAG_FLOAT: return set_float(flag, field, value, err);
     case FLAG_STRING: return set_string(flag, (char *)field, value, flag->size, err);
-    case FLAG_FILES: return set_files(flag, (char *)field, value, flag->size, err);
     case FLAG_BOOL: *(bool *)field = !negated; return true;
     case FLAG_CHOICE:
     case FLAG_FORMAT: return set_choice(flag, field, value, err);

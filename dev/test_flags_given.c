@@ -177,17 +177,17 @@ static void test_unknown_names_flags(void **state) {
     assert_true(rows > 50);
 }
 
-// What a shell makes of a pattern without quotes, and a flag that is given more than once: one list, a name per line.
+// What a shell makes of a pattern without quotes: one list, a name per line.
 static void test_files(void **state) {
     (void)state;
     accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
     assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
     assert_string_equal(config.val, "v.bin\nw.bin");
     assert_int_equal(config.steps, 3);
-    accept("--train=a.bin b.bin --val v.bin --train c.bin d.bin --val=w.bin");
-    assert_string_equal(config.train, "a.bin\nb.bin\nc.bin\nd.bin");
-    assert_string_equal(config.val, "v.bin\nw.bin");
-    accept("-i a.bin b.bin -j v.bin -b 8 --train c.bin");
+    accept("--val v.bin w.bin --train=a.bin b.bin --val=x.bin");
+    assert_string_equal(config.train, "a.bin\nb.bin");
+    assert_string_equal(config.val, "x.bin");
+    accept("-i a.bin b.bin c.bin -j v.bin -b 8");
     assert_string_equal(config.train, "a.bin\nb.bin\nc.bin");
     assert_string_equal(config.val, "v.bin");
     assert_int_equal(config.micro_batch, 8);
@@ -196,7 +196,7 @@ static void test_files(void **state) {
     refuse("--train a.bin --steps 5 b.bin", EXIT_USER, "b.bin: not a flag");
     refuse("--train a.bin --shuffle b.bin", EXIT_USER, "b.bin: not a flag");
     refuse("--train a.bin -stepz 4", EXIT_USER, "-stepz: unknown flag");
-    refuse("--train a.bin '' b.bin", EXIT_USER, "--train: the value is empty");
+    refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
     refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
     refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
     // 120 names of 40 characters are taken, 600 are not
@@ -210,7 +210,7 @@ static void test_files(void **state) {
     assert_int_equal(strlen(config.train), 120 * 45 - 1);
     assert_false(config_parse(&config, 602, argv, &printed, &error));
     assert_message("--train with 600 names", EXIT_USER,
-                   "--train: the names of 600 files have 26999 characters, the limit is 16383; quote the pattern");
+                   "--train: its files' names have 26999 characters, the limit is 16383; quote the pattern");
 }
 
 static const char *config_file(const char *name, const char *text) {
@@ -233,14 +233,13 @@ static void test_config_file(void **state) {
     (void)state;
     char line[4096];
     const char *path = config_file("run", "# a run\n"
-                                          "--train 'data/my tokens.bin' b*.bin  # two\n"
+                                          "--train 'data/my tokens.bin' b*.bin c#.bin  # three\n"
                                           "\n"
                                           "\t--lr 6e-4\r\n"
                                           "--steps=20k\n"
                                           "-b 16\n"
                                           "--no-shuffle\n"
-                                          "--prompt \"a # b\"\n"
-                                          "--train c#.bin");
+                                          "--prompt \"a # b\"");
     snprintf(line, sizeof line, "--config %s", path);
     accept(line);
     assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
@@ -268,6 +267,18 @@ static void test_config_file(void **state) {
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
+    // a list takes the place of the file's
+    Arguments args;
+    char notes[8] = "", *argv[] = {(char *)"x", (char *)"--config", first, (char *)"--train", (char *)"f", (char *)"g"};
+    int lists = 0;
+    assert_true(arguments_rewrite(&args, 6, argv, notes, sizeof notes, &error));
+    for (int i = 0; i < args.count; i++) {
+        if (strncmp(args.text[i], "--train=", 8) != 0) continue;
+        assert_string_equal(args.text[i], "--train=f\ng");
+        lists++;
+    }
+    assert_int_equal(lists, 1);
+    arguments_free(&args);
 }
 
 static void test_config_file_errors(void **state) {
