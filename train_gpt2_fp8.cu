@@ -1075,6 +1075,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                 (long long)run->steps);
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
+    if (run->train && c->schedule != SCHEDULE_CONSTANT && c->lr_final == 1.0f && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall\n",
+                schedule_name(c->schedule));
     report(run);
     if (c->eval_only && run->val) {
         double loss;

@@ -41,6 +41,11 @@ const char *recipe_name(RecipeKind kind) {
     return names[kind];
 }
 
+const char *schedule_name(ScheduleKind kind) {
+    static const char *const names[] = {"cosine", "linear", "wsd", "constant"};
+    return names[kind];
+}
+
 void model_shape_vocab(ModelShape *shape, int vocab) {
     shape->vocab = vocab;
     shape->vocab_padded = (vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;

@@ -191,6 +191,7 @@ bool model_shape_named(const char *name, ModelShape *shape);
 void model_shape_vocab(ModelShape *shape, int vocab);
 
 const char *recipe_name(RecipeKind kind);
+const char *schedule_name(ScheduleKind kind);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Config *config);

@@ -14,7 +14,6 @@ static const char *const activation_input_names[] = {"saved", "product"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
 static const char *const master_names[] = {"fp32", "split16", "none"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
-static const char *const schedule_names[] = {"cosine", "linear", "wsd", "constant"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
 // effect changes no byte.
@@ -64,7 +63,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
-    json_text_string(t, "schedule", schedule_names[c->schedule]);
+    json_text_string(t, "schedule", schedule_name(c->schedule));
     if (c->schedule != SCHEDULE_CONSTANT && c->lr_final != 1.0f) { // else the length changes no rate
         json_text_int(t, "steps", c->steps);
         json_text_float(t, "lr-final", c->lr_final);

@@ -48,7 +48,7 @@ refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train
 refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
 said=$("$program" --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin" 2>&1 >/dev/null)
 [[ $said == "error: "*few.bin* ]] && ok "and nothing is noted of a vocabulary before it" || bad "and nothing is noted of a vocabulary before it" "$said"
-plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1)
+plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --schedule constant)
 said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
 [[ $said == "note: $data: the tokens look like bytes; "*"--tokenizer bytes" ]] && ok "bytes for another tokenizer are noted" || bad "bytes for another tokenizer are noted" "$said"
 said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)

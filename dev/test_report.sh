@@ -52,6 +52,19 @@ says "and the page to standard error" '^device ' "$folder/errors"
 "${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
 is "--json --quiet is silent there" "$(cat "$folder/errors")" ""
 
+# a schedule that does not let the rate fall
+for schedule in cosine linear wsd; do
+    "${run[@]}" --lr 6e-4 --schedule $schedule >/dev/null 2>"$folder/errors"
+    is "$schedule with --lr-final 1 is noted" "$(cat "$folder/errors")" "note: --schedule $schedule: --lr-final 1 keeps the rate constant; 0 lets it fall"
+done
+"${run[@]}" --warmup 0 >/dev/null 2>"$folder/errors"
+is "so it is without flags, once" "$(grep -c '^note: --schedule cosine: --lr-final 1 keeps' "$folder/errors") of $(wc -l <"$folder/errors")" "1 of 1"
+for flag in "--schedule constant" "--lr-final 0.5" "--quiet"; do
+    # shellcheck disable=SC2086
+    "${run[@]}" $flag >/dev/null 2>"$folder/errors"
+    is "with $flag it is not" "$(cat "$folder/errors")" ""
+done
+
 # in a terminal of 80 columns: colours, and no line that wraps
 terminal() { # COLUMNS COMMAND...: what the command shows there
     python3 -c '
