@@ -332,9 +332,12 @@ static void print_text(const Arguments *args, const char *program, bool *printed
     const char *slash = strrchr(program, '/');
     for (int i = 0; i < args->count && !*printed; i++) {
         const char *text = args->text[i];
+        FlagGroup group;
         *printed = true;
         if (strcmp(text, "--help") == 0)
-            flags_help(stdout, slash ? slash + 1 : program);
+            flags_help(stdout, slash ? slash + 1 : program, -1);
+        else if (strncmp(text, "--help=", 7) == 0 && flag_group_find(text + 7, &group))
+            flags_help(stdout, slash ? slash + 1 : program, (int)group);
         else if (strcmp(text, "--help=markdown") == 0)
             flags_help_markdown(stdout);
         else if (strcmp(text, "--version") == 0)

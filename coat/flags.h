@@ -24,7 +24,7 @@ typedef enum {
     FLAG_CONFIG,    // a file of flags, read before they are set
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
-    FLAG_HELP,      // optional markdown after '='
+    FLAG_HELP,      // optional markdown or a group, also without '='
     FLAG_VERSION
 } FlagKind;
 
@@ -48,7 +48,7 @@ typedef struct {
     size_t offset, size; // of the field in Config
     const char *placeholder;
     double min, max;           // inclusive, for numbers
-    const char *default_shown; // NULL: read from the default Config; "": none
+    const char *default_shown; // NULL: read from the default Config, which "%s" in front stands for; "": none
     const char *help;
 } Flag;
 
@@ -112,8 +112,13 @@ const char *flag_short_name(const char *name);
 // The short flags that are accepted without effect, separated by spaces.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Prints all flags (flags_help.c).
-void flags_help(FILE *out, const char *program);
+// Whether `name` is a group of --help: the first word of its title, in any case (flags_help.c).
+bool flag_group_find(const char *name, FlagGroup *group);
+// "data, model, recipe ..." into text.
+void flag_group_list(char text[FLAG_TEXT_LENGTH]);
+
+// Prints all flags under a page of what to begin with, or those of one group (-1: all) alone.
+void flags_help(FILE *out, const char *program, int group);
 void flags_help_markdown(FILE *out);
 
 #ifdef __cplusplus

@@ -1,7 +1,9 @@
-// --help and --help=markdown, both made from the table of flags.
+// --help, --help GROUP and --help=markdown, all made from the table of flags.
 #include "flags.h"
 
-enum { LINE_WIDTH = 100, TEXT_COLUMN = 36, DESCRIPTION_LENGTH = 512 };
+#include <strings.h>
+
+enum { LINE_WIDTH = 80, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
 
 static void alternative_name(const char *alternatives, int index, char text[FLAG_TEXT_LENGTH]) {
     const char *p = alternatives;
@@ -20,15 +22,11 @@ static void synopsis_of(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
         snprintf(text, FLAG_TEXT_LENGTH, "--%s%s%s", flag->name, *flag->placeholder ? " " : "", flag->placeholder);
 }
 
-// The default as text; "" where there is none.
-static void default_of(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
+// The value in the default Config as text; "" for kinds whose default is always shown as a word.
+static void value_of(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
     const void *field = (const char *)defaults + flag->offset;
     int number = 0;
     text[0] = '\0';
-    if (flag->default_shown) {
-        snprintf(text, FLAG_TEXT_LENGTH, "%s", flag->default_shown);
-        return;
-    }
     switch (flag->kind) {
     case FLAG_INT: snprintf(text, FLAG_TEXT_LENGTH, "%d", *(const int *)field); break;
     case FLAG_INT64: snprintf(text, FLAG_TEXT_LENGTH, "%lld", (long long)*(const int64_t *)field); break;
@@ -39,8 +37,22 @@ static void default_of(const Flag *flag, const Config *defaults, char text[FLAG_
         memcpy(&number, field, sizeof number);
         alternative_name(flag->placeholder, number, text);
         break;
+    case FLAG_FORMAT:
+        memcpy(&number, field, sizeof number);
+        snprintf(text, FLAG_TEXT_LENGTH, "%s", format_name((Format)number));
+        break;
     default: break;
     }
+}
+
+// The default as text; "" where there is none.
+static void default_of(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
+    const char *shown = flag->default_shown;
+    const bool has_value = !shown || strncmp(shown, "%s", 2) == 0;
+    text[0] = '\0';
+    if (has_value) value_of(flag, defaults, text);
+    size_t used = strlen(text);
+    if (shown) snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s", has_value ? shown + 2 : shown);
 }
 
 // The help text with the default and llm.c's short flag in parentheses.
@@ -70,38 +82,93 @@ static void print_wrapped(FILE *out, const char *text, int column, int at) {
     }
 }
 
-void flags_help(FILE *out, const char *program) {
-    Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
+static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     char synopsis[FLAG_TEXT_LENGTH], description[DESCRIPTION_LENGTH];
-    int count, group = -1;
+    synopsis_of(flag, synopsis);
+    describe(flag, defaults, description);
+    int at = fprintf(out, "  %s", synopsis);
+    if (at >= TEXT_COLUMN - 1) {
+        fputc('\n', out);
+        at = 0;
+    }
+    print_wrapped(out, description, TEXT_COLUMN, at);
+}
+
+static size_t first_word(FlagGroup group) {
+    return strcspn(flag_group_name(group), " ");
+}
+
+bool flag_group_find(const char *name, FlagGroup *group) {
+    for (int i = 0; i < GROUP_COUNT; i++) {
+        *group = (FlagGroup)i;
+        if (strlen(name) == first_word(*group) && strncasecmp(name, flag_group_name(*group), strlen(name)) == 0)
+            return true;
+    }
+    return false;
+}
+
+void flag_group_list(char text[FLAG_TEXT_LENGTH]) {
+    size_t used = 0;
+    for (int i = 0; i < GROUP_COUNT; i++) {
+        const char *name = flag_group_name((FlagGroup)i);
+        used += (size_t)snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s%c%.*s", i ? ", " : "", name[0] | 32,
+                                 (int)first_word((FlagGroup)i) - 1, name + 1);
+    }
+}
+
+// What is read first: commands that work as they are, and how flags are written.
+static void print_top(FILE *out, const char *program) {
+    char groups[FLAG_TEXT_LENGTH];
+    flag_group_list(groups);
+    fprintf(out,
+            "Trains GPT models from token files. With those that are made by\n"
+            "build/prepare_bytes --out data/tokens/mine coat\n"
+            "this trains a small one, lets it write, and plans a large one (80 GB of GPU):\n\n"
+            "  ./%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
+            "      --train data/tokens/mine_train.bin --lr 3e-3 --lr-final 0 --out runs/mine\n"
+            "  ./%s --out runs/mine --resume --prompt 'static '\n"
+            "  ./%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
+            program, program, program);
+    print_wrapped(out,
+                  "A flag takes its value as --flag value or --flag=value; the last repetition wins. Counts: 20000, "
+                  "1e6; of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million. In parentheses: the "
+                  "default, and llm.c's short flag for the same.",
+                  0, 0);
+    fprintf(out, "One group alone: --help GROUP, of\n");
+    print_wrapped(out, groups, 2, 0);
+}
+
+static void print_recipes(FILE *out) {
+    fputs("  bf16: products, what is saved for backward, and gradients in BF16; moments and\n"
+          "      master weights in FP32\n"
+          "  fp8-linear: as bf16, but the blocks' matrix products take FP8 codes, which are\n"
+          "      faster; what is saved stays BF16\n"
+          "  coat: FP8 products, FP8 for what is saved for backward, FP8 moments with\n"
+          "      dynamic range expansion, master weights as the 16 bits that BF16 lacks\n",
+          out);
+}
+
+void flags_help(FILE *out, const char *program, int group) {
+    Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
+    int count, now = -1;
     const Flag *table = flag_table(&count);
     config_defaults(defaults);
-    fprintf(out,
-            "Trains GPT models; --recipe chooses the number formats.\n"
-            "Usage: %s --train GLOB [--val GLOB] [--model NAME] [--out DIR] [flags]\n"
-            "       %s --plan [--model NAME] [--recipe NAME] [--memory-limit 80GB]\n"
-            "A flag takes its value as --flag value or --flag=value; the last repetition wins.\n"
-            "A count may be 1e6. Of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million.\n"
-            "In parentheses: the default, and the short flag that llm.c has for the same.\n",
-            program, program);
+    if (group < 0) print_top(out, program);
     for (int i = 0; i < count; i++) {
-        if ((int)table[i].group != group) fprintf(out, "\n%s\n", flag_group_name(table[i].group));
-        group = (int)table[i].group;
-        synopsis_of(&table[i], synopsis);
-        describe(&table[i], defaults, description);
-        int at = fprintf(out, "  %s", synopsis);
-        if (at >= TEXT_COLUMN - 1) {
-            fputc('\n', out);
-            at = 0;
-        }
-        print_wrapped(out, description, TEXT_COLUMN, at);
+        if (group >= 0 && (int)table[i].group != group) continue;
+        if ((int)table[i].group != now) fprintf(out, "%s%s\n", group < 0 ? "\n" : "", flag_group_name(table[i].group));
+        if ((int)table[i].group != now && table[i].group == GROUP_RECIPE) print_recipes(out);
+        now = (int)table[i].group;
+        print_flag(out, &table[i], defaults);
     }
-    flag_short_ignored(synopsis);
-    fprintf(out, "\nllm.c's flags that are accepted without effect: %s\n", synopsis);
-    fprintf(out,
-            "Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device, 4 training diverged,\n"
-            "5 lost a process, 128 + the number of a signal that was repeated\n");
     free(defaults);
+    if (group >= 0) return;
+    char ignored[FLAG_TEXT_LENGTH];
+    flag_short_ignored(ignored);
+    fprintf(out, "\nllm.c's flags that are accepted without effect: %s\n", ignored);
+    fputs("Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device,\n"
+          "4 training diverged, 5 lost a process, 128 + the number of a repeated signal\n",
+          out);
 }
 
 // A table cell: '|' would end it.

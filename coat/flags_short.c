@@ -193,7 +193,8 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     const Flag *found = *flag = flag_find(name, length, &negated);
     *took_next = false;
     if (!found) return flag_unknown(text, err);
-    if (name[length] || !flag_needs_value(found)) {
+    const bool optional = found->kind == FLAG_HELP && next && next[0] != '-';
+    if (name[length] || (!flag_needs_value(found) && !optional)) {
         append(args, name, strlen(name), NULL);
         return true;
     }

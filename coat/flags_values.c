@@ -218,6 +218,15 @@ static bool set_plan(Config *config, const char *value, Error *err) {
     return error_set(err, EXIT_USER, "--plan=%s: must be --plan or --plan=json", value);
 }
 
+static bool check_help(const char *value, Error *err) {
+    FlagGroup group;
+    char groups[FLAG_TEXT_LENGTH];
+    if (!value || strcmp(value, "markdown") == 0 || flag_group_find(value, &group)) return true;
+    flag_group_list(groups);
+    return error_set(err, EXIT_USER, "--help %s: no group has this name; there are %s, and --help=markdown", value,
+                     groups);
+}
+
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err) {
     void *field = (char *)config + flag->offset;
     if (value && (negated || flag->kind == FLAG_BOOL || flag->kind == FLAG_VERSION)) {
@@ -240,10 +249,7 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_CONFIG: return *value || error_set(err, EXIT_USER, "--config: the value is empty; name a file of flags");
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);
-    case FLAG_HELP:
-        if (value && strcmp(value, "markdown") != 0)
-            return error_set(err, EXIT_USER, "--help=%s: must be --help or --help=markdown", value);
-        return true;
+    case FLAG_HELP: return check_help(value, err);
     case FLAG_VERSION: return true;
     }
     return true;

