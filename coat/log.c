@@ -343,7 +343,7 @@ static void write_largest(Log *log, int64_t step, const char *key, const char *j
             scalars[count].tag = tag[count];
             scalars[count++].value = largest_of(layers);
         }
-        write_scalars(log, step, scalars, count);
+        if (count) write_scalars(log, step, scalars, count);
     }
     json_decref(object);
 }

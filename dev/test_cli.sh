@@ -70,6 +70,12 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
     ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
     grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
+    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" {"step":2,"settings" "lr":0.004,"warmup" ' ] &&
+    ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
 refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
@@ -198,13 +204,13 @@ refuses "a checkpoint of another shape" 2 "its model has channels 32 and this ru
 
 # --- the FP8 tensors in the log
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
-fp8=$(grep '"fp8"' "$folder/health/log.jsonl")
+fp8=$(grep '"fp8":' "$folder/health/log.jsonl")
 [ "$(grep -o '^{"step":[0-9]*' <<<"$fp8" | tr '\n' ' ')" = '{"step":8 {"step":16 ' ] &&
     grep -qE '"x_in":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":' <<<"$fp8" &&
     grep -qE '"qkvw.m":.*"clamped":\[' <<<"$fp8" && grep -qE '"dh_q":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":\[[0-9.e-]+,[0-9.e-]+\],"subnormal":' <<<"$fp8" && grep -q '"wte.codes"' <<<"$fp8" &&
     ok "--health-every" || bad "--health-every" "$fp8"
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 0 --steps 20 --out "$folder/unhealthy" >/dev/null
-! grep -q '"fp8"' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
+! grep -q '"fp8":' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
 
 # --- using a model
 loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }

@@ -55,9 +55,10 @@ status=$?
 [ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
 check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
 
-# --- a pipe that nobody reads, already full: what the run says of its first step is held up
+# --- a pipe that nobody reads, full but for a page: what the run says of its first steps is held up
 mkfifo "$folder/pipe" && exec 7<>"$folder/pipe"
 dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+dd of=/dev/null bs=4096 count=1 <&7 2>/dev/null
 timeout 20 "$program" "${run[@]}" --json --steps 100000000 --lr-final 1 --out "$folder/held" >&7 2>"$folder/said" 7>&- &
 pid=$!
 until_file "$folder/held/log.jsonl" $pid
