@@ -21,6 +21,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/health.h"
 #include "coat/hellaswag.h"
 #include "coat/hf.h"
+#include "coat/json.h"
 #include "coat/log.h"
 #include "coat/ops.h"
 #include "coat/outdir.h"
@@ -825,6 +826,31 @@ static void log_products(Run *run) {
     free(json);
 }
 
+// How much of each of several sets of data has been read, in the log or as lines for people.
+static void log_sets(Run *run, bool as_text) {
+    const int sets = data_sets(run->train);
+    if (sets == 1 || run->model.config.overfit_one_batch) return;
+    const int T = run->model.config.seq_len;
+    JsonText t;
+    memset(&t, 0, sizeof t);
+    json_text_open(&t, NULL, '[');
+    for (int k = 0; k < sets; k++) {
+        const DataSet set = data_set(run->train, k, run->done.sequences);
+        if (as_text)
+            log_text(run->log, "%s: %lld sequences, %lld tokens, %.3g epochs", set.name, (long long)set.seen,
+                     (long long)(set.seen * T), set.epochs);
+        json_text_open(&t, NULL, '{');
+        json_text_string(&t, "set", set.name);
+        json_text_int(&t, "sequences", set.seen);
+        json_text_int(&t, "tokens", set.seen * T);
+        json_text_double(&t, "epochs", set.epochs);
+        json_text_close(&t, '}');
+    }
+    json_text_close(&t, ']');
+    if (!as_text) log_object(run->log, run->done.step, "train", t.text);
+    json_text_free(&t);
+}
+
 static int64_t hellaswag_every(const Config *c) {
     return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
 }
@@ -881,6 +907,7 @@ static bool train(Run *run, Error *err) {
                  run->done.tokens - before, m->host.skipped);
         if (due(step, c->health_every)) log_health(run);
         if (due(step, c->health_products)) log_products(run);
+        if (last || due(step, c->val_every)) log_sets(run, false);
         ok = check_skips(run, err);
         if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
         if (ok && (last || due(step, c->val_every))) ok = validate(run, err);
@@ -896,6 +923,7 @@ static bool train(Run *run, Error *err) {
         rescue(run, begun, err);
         return false;
     }
+    log_sets(run, true);
     if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
     if (reason) return stop(run, reason, begun, err);
     return finish_saving(run, err);
@@ -918,12 +946,15 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
+
 static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
     if (config_trains(c)) {
-        run->train = data_open(c->train, B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
-        if (!run->train) return false;
+        run->train =
+            data_open_sets(c->train, config_weights(c), B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
+        if (!run->train || (vocab >= LEAST_WITHOUT_BYTES && !data_one_vocabulary(run->train, err))) return false;
     }
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
@@ -936,19 +967,38 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+static void note_bytes(const char *name, DataLoader *loader) {
+    if (loader && data_begins_with_bytes(loader))
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n", name);
+}
+
+// What looks like a mistake in the choice of files.
+static void note_data(Run *run) {
+    const Config *c = &run->model.config;
+    const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
+        if (run->train) note_bytes(data_set(run->train, 0, 0).name, run->train);
+        note_bytes(c->val, run->val);
+    }
+    if (shared)
+        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
+                shared);
+}
+
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
 static bool same_data(Run *run, const char *folder, Error *err) {
-    char now[96];
+    char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
     if (run->done.data_fingerprint == fingerprint) return true;
     data_describe(run->train, now, sizeof now);
     if (!run->model.config.allow_other_data)
-        return error_set(err, EXIT_DATA,
-                         "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
-                         "fingerprint %016llx): name the same files in the same order, or go on with these by "
-                         "--allow-other-data",
-                         folder, run->done.data[0] ? run->done.data : "not described",
-                         (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
+        return error_set(
+            err, EXIT_DATA,
+            "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
+            "fingerprint %016llx): name the same files in the same order and with the same weights, or go on with "
+            "these by --allow-other-data",
+            folder, run->done.data[0] ? run->done.data : "not described",
+            (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
     return true;
 }
@@ -987,10 +1037,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (run->train && !folder[0] && c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= 1024 && !c->quiet &&
-        m->exec.rank == 0 && data_begins_with_bytes(run->train))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
-                c->train);
+    if (!c->quiet && m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);

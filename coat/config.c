@@ -163,6 +163,9 @@ static bool given(const Parse *p, const char *name) {
 }
 
 static bool set_all(const Arguments *args, Config *config, Error *err) {
+    config->train[0] = '\0'; // flags that add up begin anew
+    config->train_sets = 0;
+    memset(config->train_weights, 0, sizeof config->train_weights);
     for (int i = 0; i < args->count; i++) {
         const char *name = args->text[i] + 2;
         size_t length = strcspn(name, "=");
@@ -280,8 +283,24 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     return true;
 }
 
+// Whether all --train have a weight, or none.
+static bool check_weights(const Config *c, Error *err) {
+    const char *at = c->train, *without = NULL;
+    int weights = 0;
+    for (int k = 0; k < c->train_sets; k++) {
+        const bool has = k < MOST_SETS && c->train_weights[k] > 0;
+        if (!has && !without) without = at;
+        weights += has;
+        at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : at;
+    }
+    if (weights == 0 || !without) return true;
+    return error_set(err, EXIT_USER, "--train %.*s: has no --train-weight, but others have; give all of them one",
+                     (int)strcspn(without, "\n"), without);
+}
+
 static bool check_given(const Parse *p, Error *err) {
     const Config *c = p->config;
+    if (!check_weights(c, err)) return false;
     const bool tunes = c->autotune && c->plan == PLAN_NONE; // and writes what it finds
     const char *needs_out = c->resume           ? "resume"
                             : c->save_every > 0 ? "save-every"

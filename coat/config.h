@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "formats.h"
+#include "mixture.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -80,7 +81,10 @@ typedef struct {
 
 typedef struct {
     // data
-    char train[FILES_LENGTH], val[FILES_LENGTH]; // names and patterns of token files, one per line; "" = none
+    // glob patterns of token files, one a line; "" = none. Between those of one --train and of the next is an empty line
+    char train[FILES_LENGTH], val[FILES_LENGTH];
+    int train_sets;                  // how many --train there are
+    double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
     bool shuffle;
@@ -176,6 +180,11 @@ static inline bool config_trains(const Config *config) {
 // Whether it runs forward alone: an evaluation, a sample, or the plan of one. It has no memory for gradients and states.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || (config->prompt[0] && !config->train[0]);
+}
+
+// What data_open_sets() is to draw from the sets of --train by; NULL: they are one.
+static inline const double *config_weights(const Config *config) {
+    return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }
 
 // The second half of the checks, once the shape is final (after a checkpoint's config.json was read):

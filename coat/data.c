@@ -2,31 +2,32 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
+#include "data_files.h"
 #include "files.h"
+#include "mixture.h"
 
 // Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
 // may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
 #define OPEN_FILES 256
-#define EDGE_BYTES 4096 // of each end of a file, hashed into the fingerprint
 
+// The files whose sequences are shuffled together.
 typedef struct {
-    char *path;
-    int64_t bytes;          // of the whole file
-    int64_t tokens;         // after the header
-    int64_t first_sequence; // number of this file's first sequence
-    int token_bytes;        // 2 or 4
-} Shard;
+    char *name;    // its patterns, for people
+    double weight; // as given
+    int first_shard;
+    int64_t first_sequence, sequences, tokens;
+} Set;
 
 struct DataLoader {
     Shard *shards;
     int count;
+    Set sets[MOST_SETS];
+    int set_count;
+    Mixture mixture;             // of several sets
     int descriptors[OPEN_FILES]; // -1 = closed
     int open_shard[OPEN_FILES];  // whose descriptor it is
     int B, T, rank, ranks, vocab;
@@ -60,85 +61,6 @@ int64_t data_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
     return (int64_t)x;
 }
 
-static bool looks_like_text(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (bytes[i] < 9 || (bytes[i] > 13 && bytes[i] < 32) || bytes[i] == 127) return false;
-    return count > 0;
-}
-
-// What a file with a foreign first word is, as far as it can be told.
-static const char *foreign_kind(const unsigned char *bytes, size_t count) {
-    uint32_t magic = 0;
-    if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
-    uint32_t swapped = __builtin_bswap32(magic);
-    if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32)
-        return "its bytes are in big-endian order; make it again on a little-endian machine";
-    if (magic == 20240326) return "it is an llm.c model; give it as --model";
-    if (magic == 20240328) return "it is an llm.c tokenizer; give it as --tokenizer";
-    if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which holds no token stream";
-    if (count >= 4 && !memcmp(bytes, "PAR1", 4))
-        return "it is a Parquet file; turn it into tokens with data/prepare.py";
-    if (looks_like_text(bytes, count))
-        return "it looks like text; turn it into tokens with data/prepare.py or prepare_bytes";
-    return "make token files with data/prepare.py or prepare_bytes";
-}
-
-// Checks the header of an open file against its size and fills the shard.
-static bool check_header(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
-    const char *path = shard->path;
-    struct stat info;
-    if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode))
-        return error_set(err, EXIT_DATA, "%s is a folder: give a pattern of its token files, such as %s/*_train*.bin",
-                         path, path);
-    if (!S_ISREG(info.st_mode)) return error_set(err, EXIT_DATA, "%s is not a regular file", path);
-    shard->bytes = (int64_t)info.st_size;
-    if (shard->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with data/prepare.py", path);
-
-    int32_t header[DATA_HEADER_BYTES / 4];
-    memset(header, 0, sizeof header);
-    size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
-    if (!file_read_at(fd, path, 0, header, have, err)) return false;
-    bool wide = header[0] == DATA_MAGIC_U32;
-    if (header[0] != DATA_MAGIC_U16 && !wide)
-        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
-                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
-                         foreign_kind((const unsigned char *)header, have));
-    if (have < sizeof header)
-        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " bytes, less than its header of %d", path,
-                         shard->bytes, DATA_HEADER_BYTES);
-    int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
-    if (header[1] != version)
-        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
-                         path, (int)header[1], (int)header[0], version);
-    shard->token_bytes = wide ? 4 : 2;
-    shard->tokens = header[2];
-    int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
-    if (shard->tokens <= 0)
-        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
-                         shard->tokens);
-    if (shard->tokens > room)
-        return error_set(err, EXIT_DATA,
-                         "%s is truncated: its header says %" PRId64 " tokens, the file holds %" PRId64
-                         ": copy or make it again",
-                         path, shard->tokens, room);
-    if (shard->bytes != DATA_HEADER_BYTES + shard->tokens * shard->token_bytes)
-        return error_set(err, EXIT_DATA,
-                         "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
-                         " tokens of %d bytes: copy or make it again",
-                         path, shard->bytes, shard->tokens, shard->token_bytes);
-
-    char edge[EDGE_BYTES];
-    size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;
-    XXH64_update(hash, &shard->bytes, sizeof shard->bytes);
-    for (int end = 0; end < 2; end++) {
-        uint64_t at = end ? (uint64_t)shard->bytes - edge_bytes : 0;
-        if (!file_read_at(fd, path, at, edge, edge_bytes, err)) return false;
-        XXH64_update(hash, edge, edge_bytes);
-    }
-    return true;
-}
-
 // The descriptor of a shard, opened when it is not. -1 with err.
 static int shard_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
@@ -152,49 +74,77 @@ static int shard_descriptor(DataLoader *loader, int index, Error *err) {
     return loader->descriptors[slot];
 }
 
-static int compare_paths(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+// The patterns as one line: "a/*.bin", "a/1.bin and 7 more".
+static char *name_of(const char *patterns, size_t length) {
+    const size_t first = strcspn(patterns, "\n") < length ? strcspn(patterns, "\n") : length, size = first + 32;
+    int more = 0;
+    for (size_t i = first; i + 1 < length; i++) more += patterns[i] == '\n' && patterns[i + 1] != '\n';
+    char *name = (char *)xcalloc(size, 1);
+    int used = snprintf(name, size, "%.*s", (int)first, patterns);
+    if (more) snprintf(name + used, size - (size_t)used, " and %d more", more);
+    return name;
 }
 
-// Fills loader->shards with the paths that match.
-static bool find_shards(DataLoader *loader, const char *pattern, Error *err) {
-    glob_t found;
-    memset(&found, 0, sizeof found);
-    // glob sorts by the locale's rules; the order of the data must not depend on those
-    int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // a name that itself has [ or * in it
-        status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
-    if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > INT32_MAX) {
-        globfree(&found);
-        return error_set(err, EXIT_DATA,
-                         "no file matches %s: make token files with data/prepare.py or prepare_bytes, or correct the "
-                         "pattern",
-                         pattern);
+// Adds a set: the files that match the lines of `patterns`.
+static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
+    Set *set = &loader->sets[loader->set_count++];
+    set->name = name_of(patterns, length);
+    set->weight = weight;
+    set->first_shard = loader->count;
+    return shards_find(patterns, length, &loader->shards, &loader->count, err);
+}
+
+// The sets are one of all patterns, or, with weights, one per paragraph of them.
+static bool find_sets(DataLoader *loader, const char *patterns, const double *weights, Error *err) {
+    if (!weights || !strstr(patterns, "\n\n")) return add_set(loader, patterns, strlen(patterns), 1.0, err);
+    for (const char *at = patterns; *at;) {
+        const char *end = strstr(at, "\n\n");
+        const size_t length = end ? (size_t)(end - at) : strlen(at);
+        if (loader->set_count == MOST_SETS)
+            return error_set(err, EXIT_USER, "--train-weight: at most %d sets can have one", MOST_SETS);
+        if (!add_set(loader, at, length, weights[loader->set_count], err)) return false;
+        at += end ? length + 2 : length;
     }
-    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
-    loader->count = (int)found.gl_pathc;
-    loader->shards = (Shard *)xcalloc(found.gl_pathc, sizeof *loader->shards);
-    for (int i = 0; i < loader->count; i++) {
-        size_t length = strlen(found.gl_pathv[i]) + 1;
-        loader->shards[i].path = (char *)memcpy(xmalloc(length), found.gl_pathv[i], length);
-    }
-    globfree(&found);
     return true;
 }
 
-static bool check_shards(DataLoader *loader, const char *pattern, Error *err) {
+// Checks the files of a set, and counts what they hold.
+static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
+    Set *set = &loader->sets[number];
+    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_shard : loader->count;
+    set->first_sequence = loader->sequences;
+    for (int i = set->first_shard; i < end; i++) {
+        Shard *shard = &loader->shards[i];
+        int fd = shard_descriptor(loader, i, err);
+        if (fd < 0 || !shard_check(shard, fd, hash, err)) return false;
+        shard->first_sequence = loader->sequences;
+        loader->sequences += (shard->tokens - 1) / loader->T;
+        set->tokens += shard->tokens;
+    }
+    set->sequences = loader->sequences - set->first_sequence;
+    loader->tokens += set->tokens;
+    if (loader->set_count > 1 && set->sequences == 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: %" PRId64 " tokens make no sequence of %d + 1 tokens: use a smaller --seq-len, or leave "
+                         "this set away",
+                         set->name, set->tokens, loader->T);
+    if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
+        const int files = end - set->first_shard;
+        XXH64_update(hash, &files, sizeof files);
+        XXH64_update(hash, &loader->mixture.units[number], sizeof loader->mixture.units[number]);
+    }
+    return true;
+}
+
+static bool check_sets(DataLoader *loader, Error *err) {
     XXH64_state_t *hash = XXH64_createState();
     if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
     XXH64_reset(hash, 0);
     bool ok = true;
-    for (int i = 0; ok && i < loader->count; i++) {
-        Shard *shard = &loader->shards[i];
-        int fd = shard_descriptor(loader, i, err);
-        ok = fd >= 0 && check_header(shard, fd, hash, err);
-        shard->first_sequence = loader->sequences;
-        loader->tokens += shard->tokens;
-        loader->sequences += ok ? (shard->tokens - 1) / loader->T : 0;
-    }
+    double weights[MOST_SETS];
+    for (int k = 0; k < loader->set_count; k++) weights[k] = loader->sets[k].weight;
+    mixture_open(&loader->mixture, weights, loader->set_count, loader->seed, loader->shuffle);
+    for (int k = 0; ok && k < loader->set_count; k++) ok = check_set(loader, k, hash, err);
     loader->fingerprint = XXH64_digest(hash);
     XXH64_freeState(hash);
     if (!ok) return false;
@@ -204,69 +154,9 @@ static bool check_shards(DataLoader *loader, const char *pattern, Error *err) {
                          "%s: %" PRId64 " tokens make %" PRId64
                          " sequences of %d + 1 tokens, but one micro-batch needs "
                          "%" PRId64 " (%d rows on %d %s): use a smaller --micro-batch or --seq-len, or more data",
-                         pattern, loader->tokens, loader->sequences, loader->T, needed, loader->B, loader->ranks,
-                         loader->ranks == 1 ? "process" : "processes");
+                         loader->sets[0].name, loader->tokens, loader->sequences, loader->T, needed, loader->B,
+                         loader->ranks, loader->ranks == 1 ? "process" : "processes");
     return true;
-}
-
-DataLoader *data_open(const char *glob_pattern, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle,
-                      int vocab, Error *err) {
-    if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
-        error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
-                  T, rank, ranks, vocab);
-        return NULL;
-    }
-    DataLoader *loader = (DataLoader *)xcalloc(1, sizeof *loader);
-    for (int i = 0; i < OPEN_FILES; i++) loader->descriptors[i] = -1;
-    loader->B = B;
-    loader->T = T;
-    loader->rank = rank;
-    loader->ranks = ranks;
-    loader->seed = seed;
-    loader->shuffle = shuffle;
-    loader->vocab = vocab;
-    if (!find_shards(loader, glob_pattern, err) || !check_shards(loader, glob_pattern, err)) {
-        data_close(loader);
-        return NULL;
-    }
-    loader->buffer = xmalloc(((size_t)T + 1) * 4);
-    return loader;
-}
-
-void data_close(DataLoader *loader) {
-    if (!loader) return;
-    for (int i = 0; i < OPEN_FILES; i++)
-        if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
-    for (int i = 0; i < loader->count; i++) free(loader->shards[i].path);
-    free(loader->shards);
-    free(loader->buffer);
-    free(loader);
-}
-
-int64_t data_tokens(const DataLoader *loader) {
-    return loader->tokens;
-}
-
-int64_t data_sequences(const DataLoader *loader) {
-    return loader->sequences;
-}
-
-uint64_t data_fingerprint(const DataLoader *loader) {
-    return loader->fingerprint;
-}
-
-bool data_begins_with_bytes(DataLoader *loader) {
-    const Shard *shard = &loader->shards[0];
-    const size_t count = shard->tokens < 65536 ? (size_t)shard->tokens : 65536, width = (size_t)shard->token_bytes;
-    Error ignored;
-    if (count < 1024) return false;
-    void *tokens = xmalloc(count * width);
-    const int fd = shard_descriptor(loader, 0, &ignored);
-    bool bytes = fd >= 0 && file_read_at(fd, shard->path, DATA_HEADER_BYTES, tokens, count * width, &ignored);
-    for (size_t i = 0; i < count && bytes; i++)
-        bytes = (width == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i]) <= 256;
-    free(tokens);
-    return bytes;
 }
 
 // The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard
@@ -313,6 +203,113 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     return true;
 }
 
+// Whether the first sequence of every file is of the vocabulary: what was made for another is found before it is needed.
+static bool check_beginnings(DataLoader *loader, Error *err) {
+    const size_t T = (size_t)loader->T;
+    int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
+    bool good = true;
+    for (int i = 0; good && i < loader->count; i++) {
+        const Shard *shard = &loader->shards[i];
+        if (shard->tokens > loader->T) good = read_sequence(loader, shard->first_sequence, tokens, tokens + T, err);
+    }
+    free(tokens);
+    return good;
+}
+
+DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
+                      Error *err) {
+    return data_open_sets(patterns, NULL, B, T, rank, ranks, seed, shuffle, vocab, err);
+}
+
+DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
+                           uint64_t seed, bool shuffle, int vocab, Error *err) {
+    if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
+        error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
+                  T, rank, ranks, vocab);
+        return NULL;
+    }
+    DataLoader *loader = (DataLoader *)xcalloc(1, sizeof *loader);
+    for (int i = 0; i < OPEN_FILES; i++) loader->descriptors[i] = -1;
+    loader->B = B;
+    loader->T = T;
+    loader->rank = rank;
+    loader->ranks = ranks;
+    loader->seed = seed;
+    loader->shuffle = shuffle;
+    loader->vocab = vocab;
+    loader->buffer = xmalloc(((size_t)T + 1) * 4);
+    if (!find_sets(loader, patterns, weights, err) || !check_sets(loader, err) || !check_beginnings(loader, err)) {
+        data_close(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+void data_close(DataLoader *loader) {
+    if (!loader) return;
+    for (int i = 0; i < OPEN_FILES; i++)
+        if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
+    shards_free(loader->shards, loader->count);
+    for (int k = 0; k < loader->set_count; k++) free(loader->sets[k].name);
+    free(loader->buffer);
+    free(loader);
+}
+
+int64_t data_tokens(const DataLoader *loader) {
+    return loader->tokens;
+}
+
+int64_t data_sequences(const DataLoader *loader) {
+    return loader->sequences;
+}
+
+uint64_t data_fingerprint(const DataLoader *loader) {
+    return loader->fingerprint;
+}
+
+// Whether a file begins as one of bytes does; false too where that cannot be told.
+static bool begins_with_bytes(DataLoader *loader, int index) {
+    enum { PIECE = 2048, LOOKED_AT = 65536 };
+    const Shard *shard = &loader->shards[index];
+    const size_t count = shard->tokens < LOOKED_AT ? (size_t)shard->tokens : LOOKED_AT;
+    const size_t width = (size_t)shard->token_bytes;
+    uint32_t piece[PIECE];
+    Error ignored;
+    const int fd = count < 1024 ? -1 : shard_descriptor(loader, index, &ignored);
+    bool bytes = fd >= 0;
+    for (size_t at = 0; bytes && at < count; at += PIECE) {
+        const size_t n = count - at < PIECE ? count - at : PIECE;
+        bytes = file_read_at(fd, shard->path, DATA_HEADER_BYTES + at * width, piece, n * width, &ignored);
+        for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
+    }
+    return bytes;
+}
+
+bool data_begins_with_bytes(DataLoader *loader) {
+    return begins_with_bytes(loader, 0);
+}
+
+bool data_one_vocabulary(DataLoader *loader, Error *err) {
+    int bytes = -1, other = -1;
+    for (int i = 0; i < loader->count; i++) {
+        if (loader->shards[i].tokens < 1024) continue; // cannot be told
+        int *kind = begins_with_bytes(loader, i) ? &bytes : &other;
+        if (*kind < 0) *kind = i;
+    }
+    if (bytes < 0 || other < 0) return true;
+    return error_set(err, EXIT_DATA,
+                     "--train: the tokens of %s look like bytes, those of %s do not: make all with the same tokenizer",
+                     loader->shards[bytes].path, loader->shards[other].path);
+}
+
+const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
+    for (int i = 0; i < a->count; i++)
+        for (int j = 0; j < b->count; j++)
+            if (a->shards[i].inode == b->shards[j].inode && a->shards[i].device == b->shards[j].device)
+                return b->shards[j].path;
+    return NULL;
+}
+
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
     int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
     if (n < 0 || n >= INT64_MAX / rows)
@@ -320,13 +317,23 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     return data_batch_at(loader, n * rows, inputs, targets, err);
 }
 
+// The number, among those of all files, of the sequence at a position of the run.
+static int64_t sequence_at(DataLoader *loader, int64_t position) {
+    int64_t index = position; // in the set's own order
+    const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;
+    const Set *set = &loader->sets[number];
+    int64_t epoch = index / set->sequences, sequence = index % set->sequences;
+    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // the first set's is the run's
+    if (loader->shuffle) sequence = data_permute(sequence, set->sequences, seed, epoch);
+    return set->first_sequence + sequence;
+}
+
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
-        int64_t epoch = row / loader->sequences, sequence = row % loader->sequences;
-        if (loader->shuffle) sequence = data_permute(sequence, loader->sequences, loader->seed, epoch);
+        int64_t sequence = sequence_at(loader, row);
         int64_t at = (int64_t)b * loader->T;
         if (!read_sequence(loader, sequence, inputs + at, targets + at, err)) return false;
     }
@@ -349,6 +356,19 @@ static void format_thousands(int64_t value, char text[32]) {
     text[out] = 0;
 }
 
+int data_sets(const DataLoader *loader) {
+    return loader->set_count;
+}
+
+DataSet data_set(DataLoader *loader, int number, int64_t position) {
+    const Set *set = &loader->sets[number];
+    double weights = 0;
+    for (int k = 0; k < loader->set_count; k++) weights += loader->sets[k].weight;
+    const int64_t seen = loader->set_count > 1 ? mixture_count(&loader->mixture, number, position) : position;
+    DataSet result = {set->name, set->weight / weights, set->tokens, seen, (double)seen / (double)set->sequences};
+    return result;
+}
+
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     bool narrow = false, wide = false;
     for (int i = 0; i < loader->count; i++) {
@@ -359,7 +379,13 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     }
     char tokens[32];
     format_thousands(loader->tokens, tokens);
-    snprintf(text, size, "%d shard%s, %s tokens, %s", loader->count, loader->count == 1 ? "" : "s", tokens,
+    int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
+    for (int k = 0; k < loader->set_count && loader->set_count > 1 && used < (int)size; k++)
+        used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
+    if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
+    if (used >= (int)size) return text;
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s tokens, %s", loader->count,
+             loader->count == 1 ? "" : "s", tokens,
              narrow && wide ? "uint16 and uint32"
              : wide         ? "uint32"
                             : "uint16");

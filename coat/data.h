@@ -21,24 +21,32 @@ extern "C" {
 // One reader per rank. Not for use by several threads at a time (it owns the buffer that rows are read into).
 typedef struct DataLoader DataLoader;
 
-// Opens all files that match `glob`, in the order of their names' bytes, and checks each header against its
-// file. A sequence is T tokens and the target of the last one, all from one file; what is left over at a
+// Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
+// each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all from one file; what is left over at a
 // file's end is not used. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn
 // from `seed`; without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token
-// file, is damaged, or all files together hold fewer sequences than B * ranks.
-DataLoader *data_open(const char *glob, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
+// file, is damaged, has a token in its first sequence that is not in the vocabulary, or all files together hold fewer
+// sequences than B * ranks.
+DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
+
+// The same of several sets, which are the paragraphs of `patterns` (an empty line ends one): the sequences of a run are
+// drawn from them in the ratio of their weights (mixture.h), each set in its own order and with its own epochs. A set
+// without a sequence is an error. weights NULL: none, all files are one set. One set is read as data_open() reads it,
+// whatever its weight.
+DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
+                           uint64_t seed, bool shuffle, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
-int64_t data_sequences(const DataLoader *loader); // in one epoch, over all ranks
+int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
 
 // Micro-batches of B sequences that a pass over the data has on one rank: `most`, or as many as there are where they
 // are fewer or `most` is not above 0.
 int data_batches(const DataLoader *loader, int most);
 
 // The micro-batch of all ranks that begins with sequence `first` >= 0 of the run: this rank has the B sequences from
-// first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences(), so a batch may reach into the next
+// first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may reach into the next
 // epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
 // ranks, and the tokens of an optimizer step do not depend on either.
 // inputs, targets (B, T). Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
@@ -52,11 +60,29 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 // False where it has fewer than 1,024, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
-// "2 shards, 1,234,567 tokens, uint16" into text; returns text.
+// False with err (EXIT_DATA) where some files begin so and others do not: no vocabulary has both. Of files of fewer than
+// 1,024 tokens it cannot be told.
+bool data_one_vocabulary(DataLoader *loader, Error *err);
+
+// The path of a file that both have, under whatever names; NULL: none.
+const char *data_shared_file(const DataLoader *a, const DataLoader *b);
+
+// What is known of one of the sets, 0 ... data_sets() - 1, when `position` sequences of the run have been read.
+typedef struct {
+    const char *name; // its patterns on one line; the loader's
+    double share;     // of the run's sequences; those of all sets add up to 1
+    int64_t tokens;   // of its files
+    int64_t seen;     // sequences of it that have been read
+    double epochs;    // how often its sequences have been read
+} DataSet;
+int data_sets(const DataLoader *loader);
+DataSet data_set(DataLoader *loader, int set, int64_t position);
+
+// "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it, into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
 
-// A hash of the files' headers, sizes, first and last tokens, in order; not of their names. Recorded in
-// checkpoints, so that resuming on other data is noticed.
+// A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'
+// weights; not of their names. Recorded in checkpoints, so that resuming on other data is noticed.
 uint64_t data_fingerprint(const DataLoader *loader);
 
 // Element i of the permutation of 0 .. n-1 that (seed, epoch) names, 0 <= i < n. Constant memory.

@@ -7,8 +7,11 @@
 
 // clang-format off
 static const Flag table[] = {
-    {GROUP_DATA, "train", FLAG_STRING, AT(train), "GLOB", 0, 0, "none",
-     "token files to train on: a quoted pattern, or several names and patterns"},
+    {GROUP_DATA, "train", FLAG_TRAIN, NOWHERE, "GLOB", 0, 0, "none",
+     "token files to train on: a quoted pattern, or several names and patterns; several --train add up"},
+    {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, "X", 1e-9, 1e9, "none",
+     "share of the sequences that come from the --train before it, beside the weights of the others: "
+     "--train 'a/*.bin' --train-weight 0.7 --train 'b/*.bin' --train-weight 0.3; none: as if one --train named all"},
     {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "none", "token files held out for validation, in the same way"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
      "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2)"},

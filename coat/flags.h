@@ -20,6 +20,8 @@ typedef enum {
     FLAG_FORMAT,    // a Format, one of the names in the placeholder
     FLAG_BYTES,     // int64_t bytes, with units
     FLAG_TOKENIZER, // bytes, gpt2 or a file
+    FLAG_TRAIN,     // one more set of training data
+    FLAG_WEIGHT,    // of the set before it
     FLAG_DURATION,  // int64_t milliseconds, with units
     FLAG_CONFIG,    // a file of flags, read before they are set
     FLAG_RESUME,    // optional step after '='; --no-resume
@@ -76,8 +78,8 @@ bool flag_needs_value(const Flag *flag);
 bool flag_takes_list(const Flag *flag);   // all words up to the next flag, joined to lines: names and patterns of files
 bool flag_has_negation(const Flag *flag); // --no-NAME
 
-// Stores a value (NULL where none was given) into config (flags_values.c). Fails with EXIT_USER on malformed values, EXIT_DATA on
-// a tokenizer file that does not exist.
+// Stores a value (NULL where none was given) into config; a --train is added to those that are there. Fails with
+// EXIT_USER on malformed values, EXIT_DATA on a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
 // The flags that were given, with names of the table alone: llm.c's short ones are rewritten (flags_short.c).

@@ -130,7 +130,8 @@ static void print_top(FILE *out, const char *program) {
             "  ./%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
             program, program, program);
     print_wrapped(out,
-                  "A flag takes its value as --flag value or --flag=value; the last repetition wins. Counts: 20000, "
+                  "A flag takes its value as --flag value or --flag=value; the last repetition wins, but all --train "
+                  "count. Counts: 20000, "
                   "1e6; of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million. In parentheses: the "
                   "default, and llm.c's short flag for the same.",
                   0, 0);

@@ -88,12 +88,13 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// A list replaces those of the files of flags that were read before it.
+// A list replaces those of the files of flags that were read before it, and their weights.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {
         const char *text = args->text[i] + 2;
-        if (i < args->first && strncmp(text, name, length) == 0 && text[length] == '=') {
+        const bool same = strncmp(text, name, length) == 0;
+        if (i < args->first && same && (text[length] == '=' || strncmp(text + length, "-weight=", 8) == 0)) {
             free(args->text[i]);
             free(args->from[i]);
             continue;

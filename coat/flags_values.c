@@ -205,6 +205,38 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
     return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; give bytes, gpt2 or an existing file", value);
 }
 
+// Adds a set behind an empty line.
+static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
+    const size_t used = strlen(config->train), gap = used ? 2 : 0;
+    if (used + gap >= sizeof config->train)
+        return error_set(err, EXIT_USER, "--train: all together have more than %zu characters; use patterns",
+                         sizeof config->train - 1);
+    if (!set_string(flag, config->train + used + gap, value, sizeof config->train - used - gap, err)) return false;
+    if (gap) memcpy(config->train + used, "\n\n", gap);
+    config->train_sets++;
+    return true;
+}
+
+static bool set_weight(const Flag *flag, Config *config, const char *value, Error *err) {
+    char *end;
+    const double weight = strtod(value, &end);
+    const int set = config->train_sets - 1;
+    if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
+        return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
+    if (weight <= 0)
+        return error_set(err, EXIT_USER, "--%s %s: must be above 0; leave a --train away that is to have no share",
+                         flag->name, value);
+    if (!(weight >= flag->min && weight <= flag->max)) return out_of_range(flag, value, err);
+    if (set < 0)
+        return error_set(err, EXIT_USER, "--%s %s: no --train stands before it; write it behind the one that it is of",
+                         flag->name, value);
+    if (set >= MOST_SETS)
+        return error_set(err, EXIT_USER, "--%s: at most %d --train can have one; join some of their files in one",
+                         flag->name, MOST_SETS);
+    config->train_weights[set] = weight;
+    return true;
+}
+
 static bool set_resume(const Flag *flag, Config *config, const char *value, bool negated, Error *err) {
     config->resume = !negated;
     config->resume_step = -1;
@@ -246,6 +278,8 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_BYTES: return set_bytes(flag, field, value, err);
     case FLAG_DURATION: return set_duration(flag, field, value, err);
     case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
+    case FLAG_TRAIN: return add_train(flag, config, value, err);
+    case FLAG_WEIGHT: return set_weight(flag, config, value, err);
     case FLAG_CONFIG: return *value || error_set(err, EXIT_USER, "--config: the value is empty; name a file of flags");
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);

@@ -63,14 +63,31 @@ static void report_recipe(const Config *c, FILE *out) {
          master[r->master]);
 }
 
+static int64_t tokens_of_step(const Report *report) {
+    const int ranks = report->exec->ranks;
+    return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
+}
+
+// The training data; of several sets each, with how often the whole run reads it.
+static void report_train(const Report *report, FILE *out) {
+    char text[TEXT_LENGTH];
+    item(out, "train", "%s", data_describe(report->train, text, sizeof text));
+    const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
+    for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
+        const DataSet set = data_set(report->train, k, sequences);
+        item(out, "", "%.3g %%: %s, %s tokens, %.3g epochs", 100.0 * set.share, set.name, count((double)set.tokens),
+             set.epochs);
+    }
+}
+
 static void report_schedule(const Report *report, FILE *out) {
     const Config *c = report->config;
     int ranks = report->exec->ranks;
     int64_t accumulation = config_accumulation(c, ranks);
-    double step_tokens = (double)(accumulation * config_micro_tokens(c) * ranks);
+    double step_tokens = (double)tokens_of_step(report);
     double total = step_tokens * (double)report->steps;
     double epoch = (double)data_sequences(report->train) * c->seq_len;
-    char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "";
+    char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
     if (report->done > 0) snprintf(done, sizeof done, "; %s steps are done", count((double)report->done));
     if (c->warmup > 0) snprintf(warmup, sizeof warmup, " after %s steps of warm-up", count((double)c->warmup));
@@ -79,8 +96,8 @@ static void report_schedule(const Report *report, FILE *out) {
          c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens));
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
          schedule_name(c->schedule), c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
-    item(out, "length", "%s steps, %s tokens, %.3g epochs%s", count((double)report->steps), count(total), total / epoch,
-         done);
+    if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epochs", total / epoch);
+    item(out, "length", "%s steps, %s tokens%s%s", count((double)report->steps), count(total), epochs, done);
 }
 
 // "every 250 steps" or "at the end".
@@ -132,7 +149,7 @@ void report_start(const Report *report, FILE *out) {
     report_device(text, ops->peak_flops(report->exec), out);
     report_model(c, out);
     report_recipe(c, out);
-    if (report->train) item(out, "train", "%s", data_describe(report->train, text, sizeof text));
+    if (report->train) report_train(report, out);
     report_evaluation(report, out);
     if (report->train) {
         report_schedule(report, out);

@@ -16,9 +16,9 @@ typedef struct {
     const Config *config;
     Exec *exec; // opened; its device is named, and asked for the memory in use
     const Arena *arena;
-    const DataLoader *train, *val; // NULL: none
-    const HellaSwag *hellaswag;    // NULL: none
-    int64_t steps, done;           // of the run in all, and already made
+    DataLoader *train, *val;    // NULL: none
+    const HellaSwag *hellaswag; // NULL: none
+    int64_t steps, done;        // of the run in all, and already made
 } Report;
 
 // Prints the page, in lines of at most 80 columns where words allow it.

@@ -3,161 +3,49 @@
 // be trained on any machine; --headers takes the text from the machine's own C, C++, Linux and CUDA headers.
 //
 // The output depends on the files' contents alone, neither on their names nor on the file system's order: equal
-// files count once, and documents come in the order of their hashes. Validation files are held out whole.
-#include <dirent.h>
-#include <errno.h>
-#include <glob.h>
+// files count once, and documents come in the order of their hashes. Validation files, or
+// pieces of large ones, are held out whole.
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 #include "data.h"
-#include "error.h"
+#include "documents.h"
 #include "files.h"
 
-#define PATH_BYTES 4096
 #define END_OF_TEXT 256
-#define FOLDER_FILE_MAX (1 << 20)   // larger files in a folder are seldom text that somebody wrote
-#define FILE_MAX ((int64_t)1 << 30) // of a file named on the command line
-#define FOLDER_DEPTH 32
+#define MUCH_VAL 0.2          // of the text: more than this is said
 #define FEW_HEADERS (1 << 20) // with less text than this, a sample will not look like C
-
-typedef struct {
-    char *path;
-    int64_t bytes;
-    XXH128_hash_t hash;
-    bool val;
-} Document;
-
-typedef struct {
-    Document *list;
-    int64_t count, capacity;
-    int64_t duplicates, binary, large, unreadable, beyond; // files left out; beyond: of --max-bytes
-} Documents;
 
 typedef struct {
     const char *out;
     double val_fraction;
     int64_t max_bytes; // of the training file; 0 = no limit
-    bool headers;
+    bool headers, overwrite;
 } Options;
 
 static const char usage[] =
-    "usage: prepare_bytes --out NAME [--val-fraction 0.05] [--max-bytes N] [--headers] [FILE|FOLDER ...]\n"
+    "usage: prepare_bytes --out NAME [--val-fraction 0.05] [--max-bytes N] [--headers] [--overwrite]\n"
+    "                     [FILE|FOLDER ...]\n"
     "\n"
     "Writes NAME_train.bin and NAME_val.bin: token = byte, 256 = end of text, for --tokenizer bytes.\n"
-    "Folders are searched for text files up to 1 MB; hidden and binary files are left out, equal ones count once.\n"
+    "Folders are searched for text files, of which those over 1 MB are cut into pieces; hidden and binary files are\n"
+    "left out, equal ones count once.\n"
     "\n"
     "  --out NAME           path of the output, without _train.bin\n"
-    "  --val-fraction F     share of the text held out for validation, in whole files (default 0.05)\n"
+    "  --val-fraction F     share of the text held out for validation, in whole files or pieces (default 0.05)\n"
     "  --max-bytes N        at most N bytes of training text, a fixed choice by content (default: no limit;\n"
     "                       with --headers 12000000; 0 = no limit)\n"
-    "  --headers            adds the headers of libc, Linux, libstdc++ and CUDA found on this machine\n";
-
-// --- gathering ---------------------------------------------------------------------------------------------
-
-// Reads a regular file whole; NULL when it cannot be read.
-static unsigned char *read_file(const char *path, int64_t bytes) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    unsigned char *text = (unsigned char *)xmalloc((size_t)bytes + 1);
-    size_t got = fread(text, 1, (size_t)bytes + 1, file); // one more, to see that it has not grown
-    fclose(file);
-    if (got == (size_t)bytes) return text;
-    free(text);
-    return NULL;
-}
-
-static void add_file(Documents *documents, const char *path, int64_t bytes, int64_t limit) {
-    if (bytes == 0) return;
-    if (bytes > limit) {
-        documents->large++;
-        return;
-    }
-    unsigned char *text = read_file(path, bytes);
-    if (!text) {
-        documents->unreadable++;
-        return;
-    }
-    if (memchr(text, 0, (size_t)bytes)) {
-        documents->binary++;
-    } else {
-        if (documents->count == documents->capacity) {
-            documents->capacity = documents->capacity ? 2 * documents->capacity : 1024;
-            documents->list =
-                (Document *)realloc(documents->list, (size_t)documents->capacity * sizeof *documents->list);
-            if (!documents->list) fatal(EXIT_DEVICE, "host memory: could not hold a list of the files");
-        }
-        Document *document = &documents->list[documents->count++];
-        memset(document, 0, sizeof *document);
-        size_t length = strlen(path) + 1;
-        document->path = (char *)memcpy(xmalloc(length), path, length);
-        document->bytes = bytes;
-        document->hash = XXH3_128bits(text, (size_t)bytes);
-    }
-    free(text);
-}
-
-// Adds a folder's files and those of the folders in it; links to folders are not followed, so there is no loop.
-static void add_folder(Documents *documents, const char *folder, int depth) {
-    DIR *dir = opendir(folder);
-    if (!dir || depth > FOLDER_DEPTH) {
-        documents->unreadable++;
-        if (dir) closedir(dir);
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        char path[PATH_BYTES];
-        struct stat link, info;
-        int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] == '.' || length >= (int)sizeof path) continue;
-        if (lstat(path, &link) != 0 || stat(path, &info) != 0) continue;
-        if (S_ISDIR(link.st_mode))
-            add_folder(documents, path, depth + 1);
-        else if (S_ISREG(info.st_mode))
-            add_file(documents, path, (int64_t)info.st_size, FOLDER_FILE_MAX);
-    }
-    closedir(dir);
-}
-
-static bool add_named(Documents *documents, const char *path, Error *err) {
-    struct stat info;
-    if (stat(path, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) {
-        add_folder(documents, path, 0);
-        return true;
-    }
-    int64_t refused = documents->binary + documents->large + documents->unreadable;
-    if (S_ISREG(info.st_mode)) add_file(documents, path, (int64_t)info.st_size, FILE_MAX);
-    if (!S_ISREG(info.st_mode) || documents->binary + documents->large + documents->unreadable > refused)
-        return error_set(err, EXIT_DATA, "%s is not a readable text file of at most %d MB", path,
-                         (int)(FILE_MAX >> 20));
-    return true;
-}
-
-static void add_headers(Documents *documents) {
-    static const char *const places[] = {"/usr/include", "/usr/lib/gcc/*/*/include", "/usr/local/cuda/include"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        glob_t found;
-        memset(&found, 0, sizeof found);
-        if (glob(places[i], 0, NULL, &found) == 0)
-            for (size_t k = 0; k < found.gl_pathc; k++) add_folder(documents, found.gl_pathv[k], 0);
-        globfree(&found);
-    }
-}
+    "  --headers            adds the headers of libc, Linux, libstdc++ and CUDA on this machine, but those over 1 MB\n"
+    "  --overwrite          replaces the output of an earlier run\n";
 
 // --- choosing ----------------------------------------------------------------------------------------------
 
 static int compare_documents(const void *a, const void *b) {
     const Document *x = (const Document *)a, *y = (const Document *)b;
     int by_hash = XXH128_cmp(&x->hash, &y->hash);
-    return by_hash ? by_hash : strcmp(x->path, y->path);
+    if (by_hash) return by_hash;
+    int by_path = strcmp(x->path, y->path);
+    return by_path ? by_path : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
 static int64_t total_bytes(const Documents *documents, bool val) {
@@ -239,11 +127,16 @@ static void document_part(const Documents *documents, const Document *document, 
     *(val ? begin : end) = cut;
 }
 
+// "NAME_val.bin", the path of one of the two files.
+static void output_path(char path[PATH_BYTES], const Options *options, bool val) {
+    snprintf(path, PATH_BYTES, "%s_%s.bin", options->out, val ? "val" : "train");
+}
+
 // Writes one of the two files under a temporary name and renames it. The text is read again, so that memory
 // holds only one document at a time; one that has changed since it was chosen is an error.
 static bool write_file(const Documents *documents, const Options *options, bool val, int64_t *tokens, Error *err) {
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
-    snprintf(path, sizeof path, "%s_%s.bin", options->out, val ? "val" : "train");
+    output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
     FILE *file = fopen(temporary, "wb");
     if (!file) return error_set(err, EXIT_DATA, "%s could not be written: %s", temporary, strerror(errno));
@@ -255,7 +148,7 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     for (int64_t i = 0; ok && !changed && i < documents->count; i++) {
         const Document *document = &documents->list[i];
         if (documents->count > 1 && document->val != val) continue;
-        unsigned char *text = read_file(document->path, document->bytes);
+        unsigned char *text = read_part(document->path, document->offset, document->bytes, document->file_bytes);
         changed = !text || !XXH128_isEqual(XXH3_128bits(text, (size_t)document->bytes), document->hash);
         if (changed) {
             error_set(err, EXIT_DATA, "%s changed while it was read: run this again", document->path);
@@ -298,6 +191,8 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
         const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(flag, "--headers")) {
             options->headers = true;
+        } else if (!strcmp(flag, "--overwrite")) {
+            options->overwrite = true;
         } else if (!strcmp(flag, "--out")) {
             if (!value || !*value) return error_set(err, EXIT_USER, "--out needs a path: --out data/tokens/mytext");
             options->out = value;
@@ -321,6 +216,18 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
     if (*count == 0 && !options->headers)
         return error_set(err, EXIT_USER, "no text: name files or folders, or use --headers");
     options->max_bytes = max_bytes >= 0 ? max_bytes : options->headers ? 12000000 : 0;
+    return true;
+}
+
+// Nothing of an earlier run is replaced unasked. Both files are of one run: with --overwrite neither of the old ones
+// stays beside a new one.
+static bool check_output(const Options *options, Error *err) {
+    char path[PATH_BYTES];
+    for (int val = 0; val < 2 && !options->overwrite; val++) {
+        output_path(path, options, val);
+        if (access(path, F_OK) == 0)
+            return error_set(err, EXIT_DATA, "%s exists: replace it by --overwrite, or name another --out", path);
+    }
     return true;
 }
 
@@ -348,6 +255,33 @@ static bool gather(Documents *documents, const Options *options, int count, char
     return true;
 }
 
+// Without validation text that of an earlier run must not stay beside the new training text, which it may be in.
+static bool remove_old_val(const Options *options, Error *err) {
+    char path[PATH_BYTES];
+    output_path(path, options, true);
+    if (unlink(path) == 0 || errno == ENOENT) return true;
+    return error_set(err, EXIT_DATA, "%s could not be removed: %s", path, strerror(errno));
+}
+
+static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
+    int64_t held_out = 0;
+    char cut[80] = " files";
+    for (int64_t i = 0; i < documents->count; i++) held_out += documents->list[i].val;
+    if (documents->cut)
+        snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
+                 documents->cut == 1 ? "" : "s");
+    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%" PRId64
+           " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64
+           " unreadable, %" PRId64 " beyond --max-bytes\n",
+           options->out, train_tokens, val_tokens, documents->count, cut, documents->count > 1 ? held_out : 0,
+           documents->duplicates, documents->binary, documents->large, documents->unreadable, documents->beyond);
+    const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
+    if (share > MUCH_VAL)
+        fprintf(stderr, "note: %.0f %% of the text is held out for validation%s\n", 100 * share,
+                share <= 1.1 * options->val_fraction ? ", as --val-fraction asks"
+                                                     : ", as files are held out whole: name more files, or one alone");
+}
+
 int main(int argc, char **argv) {
     Options options;
     Documents documents;
@@ -361,24 +295,17 @@ int main(int argc, char **argv) {
     }
     char folder[PATH_BYTES];
     int count;
-    int64_t train_tokens = 0, val_tokens = 0, val_files = 0;
-    bool ok = parse(&options, argc, argv, &count, &err) && gather(&documents, &options, count, argv, &err) &&
+    int64_t train_tokens = 0, val_tokens = 0;
+    bool ok = parse(&options, argc, argv, &count, &err) && check_output(&options, &err) &&
+              gather(&documents, &options, count, argv, &err) &&
               path_folder(folder, sizeof folder, options.out, &err) && folder_make(folder, &err) &&
               write_file(&documents, &options, false, &train_tokens, &err) &&
-              (options.val_fraction <= 0 || write_file(&documents, &options, true, &val_tokens, &err));
-    for (int64_t i = 0; i < documents.count; i++) {
-        val_files += documents.list[i].val;
-        free(documents.list[i].path);
-    }
+              (options.val_fraction > 0 ? write_file(&documents, &options, true, &val_tokens, &err)
+                                        : remove_old_val(&options, &err));
+    if (ok) say_result(&documents, &options, train_tokens, val_tokens);
+    for (int64_t i = 0; i < documents.count; i++) free(documents.list[i].path);
     free(documents.list);
-    if (!ok) {
-        fprintf(stderr, "prepare_bytes: %s\n", err.text);
-        return (int)err.code;
-    }
-    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 " files (%" PRId64
-           " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64
-           " unreadable, %" PRId64 " beyond --max-bytes\n",
-           options.out, train_tokens, val_tokens, documents.count, documents.count > 1 ? val_files : 0,
-           documents.duplicates, documents.binary, documents.large, documents.unreadable, documents.beyond);
-    return EXIT_DONE;
+    if (ok) return EXIT_DONE;
+    fprintf(stderr, "prepare_bytes: %s\n", err.text);
+    return (int)err.code;
 }

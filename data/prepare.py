@@ -28,6 +28,7 @@ from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_in
 from prepare_tokenizers import Failure, Pairs, first_line, open_tokenizer, width_of, write_atomically
 
 HEADER_BYTES = 1024
+MUCH_VAL = 0.2  # of the text: more than this is said
 
 # --- work ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +232,11 @@ def tokenize(options, inputs, identities):
     print("%s: %s training tokens in %d files, %s validation tokens in %d files%s"
           % (options.out, format(splits["train"].tokens(), ","), len(splits["train"].finished),
              format(splits["val"].tokens(), ","), len(splits["val"].finished), " (were complete)" if complete else ""))
+    share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
+    if share > MUCH_VAL:
+        why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
+               else ", as files and documents are held out whole: name more of them, or one text file alone")
+        print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
     if options.val_fraction > 0 and not splits["val"].finished:
         print("no document was chosen for validation: raise --val-fraction", file=sys.stderr)
 

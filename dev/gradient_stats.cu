@@ -34,8 +34,8 @@ typedef struct {
 
 // The flags that are handed on to the trainer's parser.
 static bool is_trainer_flag(const char *text, bool *has_value) {
-    static const char *const with_value[] = {"--train",  "--micro-batch", "--seq-len",     "--seed",
-                                             "--device", "--threads",     "--matmul-table"};
+    static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
+                                             "--seed",  "--device",       "--threads",     "--matmul-table"};
     static const char *const without[] = {"--no-shuffle", "--fast-accumulation-data", "--fast-accumulation-weights"};
     const size_t length = strcspn(text, "=");
     for (size_t i = 0; i < sizeof with_value / sizeof *with_value; i++) {
@@ -226,8 +226,8 @@ static bool load_weights(Model *m, Error *err) {
 static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = &m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
-    DataLoader *loader =
-        data_open(c->train, c->micro_batch, c->seq_len, 0, 1, c->seed, c->shuffle, c->shape.vocab, err);
+    DataLoader *loader = data_open_sets(c->train, config_weights(c), c->micro_batch, c->seq_len, 0, 1, c->seed,
+                                        c->shuffle, c->shape.vocab, err);
     if (!loader) return false;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     const bool good = data_batch(loader, batch, inputs, inputs + tokens, err);

@@ -53,7 +53,39 @@ said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
 [[ $said == "note: $data: the tokens look like bytes; "*"--tokenizer bytes" ]] && ok "bytes for another tokenizer are noted" || bad "bytes for another tokenizer are noted" "$said"
 said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)
 [ -z "$said" ] && ok "bytes for theirs are not" || bad "bytes for theirs are not" "$said"
+
+# --- several sets of training data
+gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
+refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
+refuses "sets of different vocabularies" 2 "the tokens of $data look like bytes, those of $folder/beyond.bin do not: make all with the same tokenizer" "${gpt2[@]}" --train "$folder/beyond.bin" --train-weight 0.5 --train "$data" --train-weight 0.5
+refuses "and of one set" 2 "the tokens of $data look like bytes, those of $folder/beyond.bin do not" "${gpt2[@]}" --train "$folder/beyond.bin" --train "$data"
+refuses "a set of another vocabulary" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
+refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or leave this set away" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a weight of 0" 1 "\-\-train-weight 0: must be above 0; leave a --train away" "${small[@]}" --train "$data" --train-weight 0
+refuses "a negative weight" 1 "\-\-train-weight -1: must be above 0" "${small[@]}" --train "$data" --train-weight -1
+refuses "a weight that is missing" 1 "\-\-train $val: has no --train-weight, but others have; give all of them one" "${small[@]}" --train "$data" --train-weight 1 --train "$val"
+
+# --- validation tokens of another vocabulary are found before the first step, and what --out held is as it was
+"$program" "${run[@]}" --out "$folder/kept" >/dev/null 2>&1 && cp -r "$folder/kept" "$folder/kept-before"
+for every in 0 1; do
+    refuses "validation tokens of another vocabulary, --val-every $every" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
+    diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "and nothing has changed" || bad "and nothing has changed"
+done
+refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
+said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
+[ "$said" = "note: $val: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
+
+# --- one file for both
+ln -s "$data" "$folder/link.bin"
+for file in "$data" "$folder/link.bin"; do
+    said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
+    [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "a file in --train and --val is noted" || bad "a file in --train and --val is noted" "$said"
+done
+
 refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
+cp "$data" "$folder/src_more.bin"
+said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell makes names of it
+grep -q '^train       2 shards, ' <<<"$said" && ok "a pattern without quotes" || bad "a pattern without quotes" "$said"
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags

@@ -28,6 +28,8 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     case FLAG_BYTES: return "2GB";
     case FLAG_DURATION: return "3h50m";
     case FLAG_TOKENIZER: return "bytes";
+    case FLAG_TRAIN: return "x.bin";
+    case FLAG_WEIGHT: return "0.25";
     default: return NULL;
     }
     return text;
@@ -205,6 +207,36 @@ static void test_sizes(void **state) {
     refuse("--plan --memory-limit 80Gi", EXIT_USER, "--memory-limit 80Gi: must be a size such as 80GB or 80G (10^9");
 }
 
+// --train adds up, however often the command line is read; weights are of the one before them.
+static void test_sets(void **state) {
+    (void)state;
+    accept("--train a --steps 3 --train=b/*.bin -i c");
+    assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");
+    assert_int_equal(config.train_sets, 3);
+    assert_null(config_weights(&config));
+    accept("--train a --train-weight 0.7 --recipe bf16 --train b --train-weight=3e-1");
+    assert_string_equal(config.train, "a\n\nb");
+    assert_true(config_weights(&config)[0] == 0.7 && config_weights(&config)[1] == 0.3);
+    accept("--train a --train-weight 1");
+    assert_string_equal(config.train, "a");
+    refuse("--train a --train-weight 0", EXIT_USER, "--train-weight 0: must be above 0; leave a --train away");
+    refuse("--train a --train-weight -2", EXIT_USER, "--train-weight -2: must be above 0");
+    refuse("--train a --train-weight 1e10", EXIT_USER, "--train-weight 1e10: must be between 1e-09 and");
+    refuse("--train a --train-weight 70%", EXIT_USER, "--train-weight 70%: not a number");
+    refuse("--train a --train-weight nan", EXIT_USER, "--train-weight nan: not a number");
+    refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train stands before it");
+    refuse("--train a --train b --train-weight 0.5 --train c --train-weight 0.5", EXIT_USER,
+           "--train a: has no --train-weight, but others have");
+    refuse("--train a --train-weight 0.5 --train b --train c --train-weight 0.5", EXIT_USER,
+           "--train b: has no --train-weight, but others have");
+    char many[4000] = "", *end = many;
+    for (int k = 0; k <= MOST_SETS; k++) end += sprintf(end, "--train=s%d ", k);
+    accept(many);
+    assert_int_equal(config.train_sets, MOST_SETS + 1);
+    sprintf(end, "--train-weight 1");
+    refuse(many, EXIT_USER, "--train-weight: at most 64 --train can have one");
+}
+
 static void test_malformed(void **state) {
     (void)state;
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
@@ -286,6 +318,7 @@ int main(void) {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sets),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_too_long),
     };

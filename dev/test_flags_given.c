@@ -267,6 +267,12 @@ static void test_config_file(void **state) {
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
+    // a list takes the place of the file's, weights and all
+    snprintf(line, sizeof line, "--config %s --train y z --train w",
+             config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n"));
+    accept(line);
+    assert_string_equal(config.train, "y\nz\n\nw");
+    assert_null(config_weights(&config));
     // a list takes the place of the file's
     Arguments args;
     char notes[8] = "", *argv[] = {(char *)"x", (char *)"--config", first, (char *)"--train", (char *)"f", (char *)"g"};

@@ -56,6 +56,10 @@ line=$("$script" --gpus 4 --dry-run)
 has "--gpus N is GPUS=N" "$line" "-np 4"
 eval "words=($line)"
 has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
+line=$("$script" --dry-run --train mine.bin --train-weight 2)
+[[ $line != *fineweb10B_train* && $line == *" --train mine.bin --train-weight 2" ]] && ok "--train takes the place of the script's own" || bad "--train takes the place of the script's own" "$line"
+line=$(SLURM_SUBMIT_DIR=. bash scripts/slurm_requeue.sh --dry-run --train=mine.bin)
+[[ $line != *mine_train* && $line == *" --train=mine.bin "* ]] && ok "so it does under Slurm" || bad "so it does under Slurm" "$line"
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ] && ok "RECIPE=bf16" || bad "RECIPE=bf16"
 mkdir -p "$folder/continued/step-00000005"
 line=$(OUT=$folder/continued "$script" --dry-run)

@@ -162,6 +162,21 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(self.documents(self.tokens(out, "train")), [b"plain text\n" * 50, b"one", b"two"])
         self.assertFalse(os.path.exists(out + "_val_000000.bin"))
 
+    def test_much_validation_is_noted(self):
+        for name in ("h/a.txt", "h/b.txt"):
+            self.write(name, words(ord(name[2]), 300))
+        out = self.path("halves")
+        _, errors = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.05, self.path("h"))
+        share = len(self.tokens(out, "val")) / (len(self.tokens(out, "train")) + len(self.tokens(out, "val")))
+        self.assertGreater(share, 0.2)
+        self.assertEqual(errors, "note: %.0f %% of the text is held out for validation, as files and documents are held out "
+                         "whole: name more of them, or one text file alone\n" % (100 * share))
+        source = self.write("one.txt", words(3, 3000))
+        _, errors = self.run_program("--bytes", "--out", self.path("o"), "--workers", 1, "--val-fraction", 0.5, source)
+        self.assertEqual(errors, "note: 50 % of the text is held out for validation, as --val-fraction asks\n")
+        _, errors = self.run_program("--bytes", "--out", self.path("p"), "--workers", 1, "--val-fraction", 0.15, source)
+        self.assertEqual(errors, "")
+
     # --- resuming
 
     def test_complete_run_is_left_alone(self):

@@ -40,13 +40,12 @@ printf 'a\0b' >in/binary
 : >in/empty
 echo secret >in/.hidden/x
 echo secret >in/.secret
-head -c 1100000 /dev/zero | tr '\0' x >in/large.txt
 ln -s .. in/a/loop
 ln -s nowhere in/a/dangling
 
 folder_of_files() {
     "$program" --out new/folders/t --val-fraction 0.2 in >out || return 1
-    grep -q "from 40 files" out && grep -q "1 equal, 1 binary, 1 large" out || return 1
+    grep -q "from 40 files" out && grep -q "1 equal, 1 binary, 0 large" out || return 1
     [ "$(header new/folders/t_train.bin)" = " 20240520 1 $(tokens new/folders/t_train.bin | wc -l)" ] || return 1
     # every file once and whole, in one of the two
     { texts new/folders/t_train.bin; texts new/folders/t_val.bin; } | tr @ '\n' | sed '/^$/d' | sort >got
@@ -82,6 +81,45 @@ limit() {
     [ ! -e few_val.bin ] && [ "$(tokens few_train.bin | grep -vc '^256$')" -le 500 ] && grep -q "beyond --max-bytes" out
 }
 check "--max-bytes limits the training text, --val-fraction 0 holds nothing out" limit
+
+# Files over 1 MB in a folder: every byte of them is in one of the two files, in pieces that end with lines
+# where there are any, some held out.
+large_files() {
+    mkdir -p large/deep && seq 1 200000 >large/deep/numbers && seq 1 250000 | tr '\n' , >large/line && echo small >large/small
+    { seq 1 300000 && printf '\0'; } >large/binary
+    "$program" --out large/t large >out 2>err || return 1
+    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ ! -s err ] || { cat out err; return 1; }
+    texts large/t_train.bin | tr @ '\n' >got.train && texts large/t_val.bin | tr @ '\n' >got.val
+    cat got.train got.val | grep -v , | grep -v '^$' | grep -v small | sort -n | cmp - large/deep/numbers || return 1
+    [ "$(cat got.train got.val | tr -dc , | wc -c)" -eq 250000 ] || return 1
+    [ "$(tr -dc '0-9' <got.val | wc -c)" -gt 10000 ] && [ "$(tokens large/t_val.bin | wc -l)" -lt 150000 ] || return 1
+    "$program" --out large/again large >out && cmp large/t_train.bin large/again_train.bin && cmp large/t_val.bin large/again_val.bin
+}
+check "large files in a folder are taken in pieces" large_files
+
+# What was written before is replaced by --overwrite alone; both files are of one run.
+overwrite() {
+    "$program" --out old/t in >out && cp -r old old.before || return 1
+    refused 2 "old/t_train.bin exists: replace it by --overwrite, or name another --out" --out old/t in || return 1
+    rm old/t_train.bin old.before/t_train.bin
+    refused 2 "old/t_val.bin exists: replace it by --overwrite" --out old/t --val-fraction 0 in || return 1
+    diff -r old old.before || return 1
+    "$program" --out old/t --overwrite one.txt >out && cmp old/t_train.bin new.train_train.bin && cmp old/t_val.bin new.train_val.bin || return 1
+    "$program" --out old/t --overwrite --val-fraction 0 one.txt >out && [ ! -e old/t_val.bin ]
+}
+"$program" --out new.train one.txt >out
+check "nothing is replaced unless --overwrite says so" overwrite
+
+# notes NAME TEXT ARGUMENTS...: succeeds, with this line on standard error ("": with none)
+notes() {
+    "$program" --overwrite --out note "${@:2}" >out 2>err && [ "$(cat err)" = "$1" ] && return
+    cat out err
+    return 1
+}
+mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
+check "much held out, because files are whole, is noted" notes "note: 49 % of the text is held out for validation, as files are held out whole: name more files, or one alone" halves
+check "or because --val-fraction asks" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
+check "little is not" notes "" --val-fraction 0.19 one.txt
 
 headers() {
     "$program" --headers --max-bytes 100000 --out h1 >out 2>err && "$program" --headers --max-bytes 100000 --out h2 >out 2>err

@@ -35,6 +35,20 @@ train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$fold
     train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
     near "three processes go on in the middle of their passes as one does" loss 1e-5 odd-alone odd
 
+# Two sets of data in the ratio of 7 to 3: 384 sequences in a step, and three times 256 in two, after which the shares are
+# exact. The second set has some epochs by then. What one process begins, three go on with.
+"$build"/prepare_bytes --out "$folder/small" --max-bytes 3000 scripts >/dev/null || exit 1
+sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
+read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
+train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
+    train 2 sets3 "${sets[@]}" --steps 1 && train 3 sets3 "${sets[@]}" --steps 2 --zero 1 --resume
+for name in sets1 sets2 sets3; do
+    if [[ $(read_of $name) == *'"sequences":538,"tokens":17216,'*'"sequences":230,"tokens":7360,'* ]]; then ok "of two sets $name reads 7 to 3"; else
+        bad "of two sets $name reads 7 to 3" "$(read_of $name)"
+    fi
+    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "and has the losses of one process" loss 1e-5 sets1 $name || bad "and what one process reads" "$(read_of $name)"
+done
+
 # HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
 # scales depend on what is computed together. The endings are lines of the sources, of which one goes on.
 if command -v python3 >/dev/null; then
@@ -71,7 +85,8 @@ bad_file() { # NAME SEQUENCE
 }
 bad_file train 39 && bad_file val 3
 bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps
-    local name=$1 step=$2 status=0
+    local name=$1 step=$2 status=0 good=("${flags[@]}")
+    local flags=("${good[@]/#$folder\/src_$name.bin/$folder\/$name.bin}")
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
         --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
     [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said" &&
@@ -79,8 +94,8 @@ bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
         same "and with the checkpoint of the last whole step" "$(printf %08d "$step")" "$name" "$name-whole"
 }
-bad_data train 9 --train "$folder/train.bin"
-bad_data val 2 --val "$folder/val.bin" --val-every 2
+bad_data train 9
+bad_data val 2 --val-every 2
 # What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0

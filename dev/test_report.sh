@@ -44,6 +44,18 @@ is "no colours in a file" "$(grep -c $'\033' "$folder/page")" 0
 "${run[@]}" --out "$folder/run" --resume --steps 6 --recipe coat >"$folder/resumed" 2>/dev/null
 says "a resumed run says what is done" '^length      6 steps, 1,536 tokens, .* epochs; 4 steps are done$' "$folder/resumed"
 
+# of several sets each has its share and its epochs: 20 steps of 8 sequences of 32 tokens, of a total that is on the page
+"$build"/prepare_bytes --out "$folder/small" --max-bytes 3000 scripts >/dev/null || exit 1
+"${run[@]}" --train-weight 3 --train "$folder/small_train.bin" --train-weight 1 --steps 20 >"$folder/sets" 2>/dev/null
+page=$(sed '/^step 1/,$d' "$folder/sets" | tr '\n' ' ' | tr -s ' ')
+small=$(($(od -An -t d4 -j 8 -N 4 "$folder/small_train.bin")))
+[[ $page == *"train 2 sets of 3 : 1, 2 shards, "*" 75 %: $folder/t_train.bin, "*" tokens, "*" epochs 25 %: $folder/small_train.bin, "*" tokens, "*" epochs validation "* ]]
+is "the sets of the data, their shares and epochs" $? 0
+epochs=$(sed 's|.*/small_train.bin, [0-9,]* tokens, \([0-9.]*\) epochs.*|\1|' <<<"$page")
+is "epochs are of a set's own sequences" "$(awk -v e="$epochs" -v n=$(((small - 1) / 32)) 'BEGIN { print (e * n > 30 && e * n < 50) }')" 1
+says "the length has none of them together" '^length      20 steps, 5,120 tokens$' "$folder/sets"
+says "at the end, what was read of each" "^$folder/t_train.bin: 1[0-9][0-9] sequences, [0-9]+ tokens, 0\.[0-9]+ epochs$" "$folder/sets"
+
 "${run[@]}" --quiet >"$folder/quiet" 2>&1
 is "--quiet leaves the last line" "$(grep -cE '^done: 4 of 4 steps' "$folder/quiet") of $(wc -l <"$folder/quiet")" "1 of 1"
 "${run[@]}" --json --out "$folder/json" >"$folder/lines" 2>"$folder/errors"

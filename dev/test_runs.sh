@@ -141,14 +141,45 @@ half "$folder/other-rate"
 check "a flag is above it, and one line says so" $? "$(cat "$folder/said")"
 
 # --- other data
-other=(--out "$folder/shared" --resume --train "$val" --steps $((steps + 2)))
-"$program" "${run[@]}" "${other[@]}" >/dev/null 2>"$folder/said"
+other=("${run[@]/#$data/$val}" --out "$folder/shared" --resume --steps $((steps + 2)))
+"$program" "${other[@]}" >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && [ "$(grep -c '^error: .*shard, .*fingerprint .*shard, .*fingerprint .*--allow-other-data' "$folder/said")" -eq 1 ]
 check "other data is refused" $? "$(cat "$folder/said")"
 same "$folder/shared"
 check "and nothing has changed" $?
-"$program" "${run[@]}" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+"$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
 check "unless --allow-other-data" $? "$(cat "$folder/said")"
+
+# --- several sets of data: killed in the middle, resumed, with the small one's epochs going round, the bytes are the same
+"$build"/prepare_bytes --out "$folder/small" --max-bytes 5000 scripts >/dev/null || exit 1
+mixed=("${run[@]}" --train-weight 0.7 --train "$folder/small_train.bin" --train-weight)
+"$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
+for at in 32 80 112; do
+    "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
+    pid=$!
+    until_file "$folder/killed/step-$(printf %08d $at)" $pid
+    kill -KILL $pid 2>/dev/null
+    wait $pid 2>/dev/null
+done
+[ ! -d "$folder/killed/$last" ]
+check "runs on two sets are killed" $? "$(ls "$folder/killed")"
+"$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>"$folder/said" && diff -r "$folder/mixed/$last" "$folder/killed/$last" &&
+    diff <(strip "$folder/mixed/log.jsonl") <(strip "$folder/killed/log.jsonl")
+check "resumed, they have the bytes of one without interruption" $? "$(cat "$folder/said")"
+# 160 steps of 12 sequences of 32 tokens: 1344 and 576 sequences
+seen=$(grep "\"step\":$steps,\"train\"" "$folder/killed/log.jsonl" | grep -o '"sequences":[0-9]*,"tokens":[0-9]*' | tr '\n' ' ')
+[[ $seen =~ ^'"sequences":'(13[34][0-9])',"tokens":'([0-9]*)' "sequences":'(5[78][0-9])',"tokens":'([0-9]*)' '$ ]] &&
+    [ $((BASH_REMATCH[1] + BASH_REMATCH[3])) -eq 1920 ] && [ "${BASH_REMATCH[4]}" -eq $((32 * BASH_REMATCH[3])) ]
+check "and the log says how much of each set was read" $? "$seen"
+"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && grep -q '^error: .* other data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
+check "other weights are refused" $? "$(cat "$folder/said")"
+"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+check "unless --allow-other-data" $? "$(cat "$folder/said")"
+# one --train for all the files, or one for each: the same run
+"$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
+    diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"
+check "sets without weights are joined as by one pattern" $?
 
 # --- updates that are skipped in a row end the run; the checkpoints from before stay
 diverges() { # NAME PATTERN FLAGS...

@@ -46,7 +46,11 @@ done
 case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: not a number of GPUs: $gpus" >&2; exit 1 ;; esac
 
 data=${DATA:-data/tokens}
-train=${TRAIN:-$data/$train} val=${VAL:-$data/$val} out=${OUT:-runs/$out}
+train=(--train "${TRAIN:-$data/$train}")
+for flag in "${flags[@]}"; do
+    case $flag in --train | --train=* | -i) train=() ;; esac # several would add up
+done
+val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
 [ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
 usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
@@ -61,7 +65,7 @@ if [ "$micro_batch" -ne "$usual" ]; then
     echo "note: $name: $usual x 1024 tokens on each of $gpus GPUs are more than a step or no part of it; the micro-batch is $micro_batch" >&2
 fi
 
-command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" --train "$train" --val "$val"
+command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" "${train[@]}" --val "$val"
     --micro-batch "$micro_batch" --seq-len 1024 --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
 [ -z "$recipe" ] || command+=(--recipe "$recipe")
 [ "$recipe" != bf16 ] || command+=(--master split16)

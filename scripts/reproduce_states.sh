@@ -14,7 +14,7 @@ choose_model() {
     model_name="bytes, 4 layers of 128 channels, $((steps * 1024 / 1000)) thousand tokens"
     model=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 128 --micro-batch 8 --train "$out/text_train.bin"
         --steps "$steps" --lr 4e-3 --warmup 50)
-    run text.log "$build/prepare_bytes" "${text[@]}" --out "$out/text"
+    run text.log "$build/prepare_bytes" "${text[@]}" --overwrite --out "$out/text"
 }
 
 measure_error() { # of the last checkpoint

@@ -37,7 +37,7 @@ else
 fi
 
 say "gathering text: the headers of this machine's libraries"
-build/prepare_bytes --headers --out $data
+build/prepare_bytes --headers --overwrite --out $data
 
 say "what tables of bytes reach"
 baselines=$(build/bigram ${data}_train.bin ${data}_val.bin)

@@ -25,12 +25,13 @@ case ${1:-} in -h | --help) sed -n '2,/^#SBATCH/{/^#SBATCH/!s/^# \{0,1\}//p}' "$
 cd "${SLURM_SUBMIT_DIR:-.}"
 out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
 
-dry_run= flags=()
+dry_run= flags=() train=(--train 'data/tokens/mine_train_*.bin')
 for flag; do
+    case $flag in --train | --train=* | -i) train=() ;; esac # several would add up
     if [ "$flag" = --dry-run ]; then dry_run=yes; else flags+=("$flag"); fi
 done
 
-command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 --train 'data/tokens/mine_train_*.bin' --val 'data/tokens/mine_val_*.bin'
+command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 "${train[@]}" --val 'data/tokens/mine_val_*.bin'
     --micro-batch 64 --batch-tokens 524288 --lr 6e-4 --warmup 700 --lr-final 0 --weight-decay 0.1 --val-every 250
     --save-every 1000 --keep 2 --out "$out" --resume "${flags[@]}" --steps "$steps")
 if [ -n "$dry_run" ]; then

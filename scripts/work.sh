@@ -62,7 +62,7 @@ prepare_text() {
     local text=(--headers)
     [ -z "${TEXT:-}" ] || text=("$TEXT")
     [ ! -e "$out/text_val.bin" ] || return 0
-    run "$out/text.log" "$build/prepare_bytes" "${text[@]}" --out "$out/text" || stop "text: $(tail -n 1 "$out/text.log")"
+    run "$out/text.log" "$build/prepare_bytes" "${text[@]}" --overwrite --out "$out/text" || stop "text: $(tail -n 1 "$out/text.log")"
 }
 
 # A trapped signal ends a wait, but not what is waited for.

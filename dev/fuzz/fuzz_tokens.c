@@ -1,5 +1,6 @@
 // The token reader (coat/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
-// where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one.
+// where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
+// where bit 1 of shuffle is set.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/data.h"
@@ -26,7 +27,8 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, Error *err
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 8) return 0;
     int B = 1 + data[0] % 8, T = 1 + data[1], ranks = 1 + data[2] % 4, vocab = 1 + (data[4] | data[5] << 8);
-    bool shuffle = data[3] & 1;
+    bool shuffle = data[3] & 1, sets = data[3] & 2;
+    const double weights[] = {0.7, 0.3};
     size_t cut = (size_t)data[6] | (size_t)data[7] << 8;
     data += 8;
     size -= 8;
@@ -35,10 +37,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *pattern = fuzz_memory_file(0, data, first_bytes);
     if (second) {
         fuzz_memory_file(1, second + 6, size - first_bytes - 6);
-        pattern = "/proc/self/fd/50[01]";
+        pattern = sets ? "/proc/self/fd/500\n\n/proc/self/fd/501" : "/proc/self/fd/50[01]";
     }
     Error err;
-    DataLoader *loader = data_open(pattern, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
+    DataLoader *loader =
+        data_open_sets(pattern, sets ? weights : NULL, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
     if (!loader) {
         fuzz_refused(&err, "/proc/self/fd/");
         return 0;

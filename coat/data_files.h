@@ -1,0 +1,36 @@
+// The files of training or validation data: which they are, and whether each is what its header says. Internal to the
+// token reader.
+#pragma once
+#include <sys/types.h>
+#include <xxhash.h>
+
+#include "data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    char *path;
+    int64_t bytes;          // of the whole file
+    int64_t tokens;         // after the header
+    int64_t first_sequence; // number of this file's first sequence
+    int token_bytes;        // 2 or 4
+    dev_t device;           // with the inode, which file it is, whatever its path
+    ino_t inode;
+} Shard;
+
+// Appends the files that match one of the patterns, which are the lines of `patterns` (`length` bytes; empty lines are
+// passed over), to *shards, by malloc: in the order of their names' bytes, each path once. False with err (EXIT_DATA)
+// where a pattern has no match.
+bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err);
+
+// Checks the header of an open file against its size, fills the shard but for path and first_sequence, and adds what
+// tells the file from others to the hash. False with err (EXIT_DATA).
+bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err);
+
+void shards_free(Shard *shards, int count);
+
+#ifdef __cplusplus
+}
+#endif
