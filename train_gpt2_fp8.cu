@@ -27,6 +27,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/outdir.h"
 #include "coat/plan.h"
 #include "coat/report.h"
+#include "coat/run_state.h"
 #include "coat/sampler.h"
 #include "coat/saver.h"
 #include "coat/schedule.h"
@@ -1112,6 +1113,13 @@ static bool leave_old_course(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
+static void log_settings(const Run *run) {
+    JsonText text;
+    settings_text(&text, &run->model.config, run->model.exec.ranks);
+    log_object(run->log, run->done.step, "settings", text.text);
+    json_text_free(&text);
+}
+
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -1146,6 +1154,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                 (long long)run->steps);
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
+    if (run->train && c->schedule != SCHEDULE_CONSTANT && c->lr_final == 1.0f && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall\n",
+                schedule_name(c->schedule));
     report(run);
     if (c->eval_only && run->val) {
         double loss;
@@ -1176,6 +1187,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                         model_parameters(&c->shape), err);
     if (!together(run, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
+    if (run->done.step == 0 || run->done.other_settings) log_settings(run);
     if (run->done.step < run->steps) return train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
              (long long)run->done.step, (long long)run->steps);

@@ -41,6 +41,11 @@ const char *recipe_name(RecipeKind kind) {
     return names[kind];
 }
 
+const char *schedule_name(ScheduleKind kind) {
+    static const char *const names[] = {"cosine", "linear", "wsd", "constant"};
+    return names[kind];
+}
+
 void model_shape_vocab(ModelShape *shape, int vocab) {
     shape->vocab = vocab;
     shape->vocab_padded = (vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;
@@ -167,7 +172,8 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
         size_t length = strcspn(name, "=");
         bool negated;
         const Flag *flag = flag_find(name, length, &negated);
-        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err)) return false;
+        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err))
+            return arguments_blame(args->from[i], err);
     }
     return true;
 }
@@ -350,9 +356,12 @@ static void print_text(const Arguments *args, const char *program, bool *printed
     if (slash) program = slash + 1;
     for (int i = 0; i < args->count && !*printed; i++) {
         const char *text = args->text[i];
+        FlagGroup group;
         *printed = true;
         if (strcmp(text, "--help") == 0)
-            flags_help(stdout, program);
+            flags_help(stdout, program, -1);
+        else if (strncmp(text, "--help=", 7) == 0 && flag_group_find(text + 7, &group))
+            flags_help(stdout, program, (int)group);
         else if (strcmp(text, "--help=markdown") == 0)
             flags_help_markdown(stdout);
         else if (strcmp(text, "--help=man") == 0)

@@ -15,6 +15,7 @@ extern "C" {
 #define COAT_VERSION "0.1.0"
 #define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
+#define FILES_LENGTH 16384     // of a list of files: 100 and more, as a shell makes them of a pattern
 #define MOST_SKIPPED 10        // updates in a row, by default
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
@@ -82,7 +83,7 @@ typedef struct {
 typedef struct {
     // data
     // glob patterns of token files, one a line; "" = none. Between those of one --train and of the next is an empty line
-    char train[8 * PATH_MAX_LENGTH], val[PATH_MAX_LENGTH];
+    char train[FILES_LENGTH], val[FILES_LENGTH];
     int train_sets;                  // how many --train there are
     double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
     TokenizerKind tokenizer;
@@ -205,6 +206,7 @@ bool model_shape_named(const char *name, ModelShape *shape);
 void model_shape_vocab(ModelShape *shape, int vocab);
 
 const char *recipe_name(RecipeKind kind);
+const char *schedule_name(ScheduleKind kind);
 
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Config *config);

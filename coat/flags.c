@@ -1,11 +1,5 @@
-// The table of flags, and how a value's text becomes a field of the Config.
+// The table of flags, and how one is found in it.
 #include "flags.h"
-
-#include <ctype.h>
-#include <errno.h>
-#include <float.h>
-#include <limits.h>
-#include <unistd.h>
 
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 #define NOWHERE 0, 0
@@ -13,11 +7,12 @@
 
 // clang-format off
 static const Flag table[] = {
-    {GROUP_DATA, "train", FLAG_TRAIN, NOWHERE, "GLOB", 0, 0, "", "token files to train on; several --train add up"},
-    {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, "X", 1e-9, 1e9, "",
+    {GROUP_DATA, "train", FLAG_TRAIN, NOWHERE, "GLOB", 0, 0, "none",
+     "token files to train on: a quoted pattern, or several names and patterns; several --train add up"},
+    {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, "X", 1e-9, 1e9, "none",
      "share of the sequences that come from the --train before it, beside the weights of the others: "
      "--train 'a/*.bin' --train-weight 0.7 --train 'b/*.bin' --train-weight 0.3; none: as if one --train named all"},
-    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "", "token files held out for validation"},
+    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "none", "token files held out for validation, in the same way"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
      "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2)"},
     {GROUP_DATA, "shuffle", FLAG_BOOL, AT(shuffle), "", 0, 0, NULL, "visit the training windows in random order"},
@@ -25,18 +20,18 @@ static const Flag table[] = {
     {GROUP_MODEL, "model", FLAG_STRING, AT(model), "NAME|PATH", 0, 0, "gpt2",
      "gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96 (a new GPT-2 of that depth), gpt3:cN (of that width), "
      "or a checkpoint folder or weight file to start from; a run that is resumed has its own"},
-    {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), "N", 1, 1024, "from --model", "number of blocks"},
-    {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, 4096, "from --model, else channels / 64",
+    {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), "N", 1, 1024, "%s, from --model", "number of blocks"},
+    {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, 4096, "%s, from --model, else channels / 64",
      "attention heads"},
-    {GROUP_MODEL, "kv-heads", FLAG_INT, AT(shape.kv_heads), "N", 1, 4096, "as --heads",
+    {GROUP_MODEL, "kv-heads", FLAG_INT, AT(shape.kv_heads), "N", 1, 4096, "%s, as --heads",
      "key and value heads; divides --heads"},
-    {GROUP_MODEL, "head-dim", FLAG_INT, AT(shape.head_dim), "N", 1, 4096, "channels / heads", "width of a head"},
-    {GROUP_MODEL, "channels", FLAG_INT, AT(shape.channels), "N", 1, 1 << 20, "from --model",
+    {GROUP_MODEL, "head-dim", FLAG_INT, AT(shape.head_dim), "N", 1, 4096, "%s, channels / heads", "width of a head"},
+    {GROUP_MODEL, "channels", FLAG_INT, AT(shape.channels), "N", 1, 1 << 20, "%s, from --model",
      "width of the residual stream"},
-    {GROUP_MODEL, "ffn", FLAG_INT, AT(shape.ffn), "N", 1, 1 << 22, "4 * channels", "inner width of the MLP"},
-    {GROUP_MODEL, "vocab", FLAG_INT, AT(shape.vocab), "N", 2, 1 << 24, "from --tokenizer",
+    {GROUP_MODEL, "ffn", FLAG_INT, AT(shape.ffn), "N", 1, 1 << 22, "%s, 4 * channels", "inner width of the MLP"},
+    {GROUP_MODEL, "vocab", FLAG_INT, AT(shape.vocab), "N", 2, 1 << 24, "%s, from --tokenizer",
      "number of token ids; padded to a multiple of 128 in memory"},
-    {GROUP_MODEL, "positions", FLAG_INT, AT(shape.positions), "N", 1, 1 << 24, "from --model, at least --seq-len",
+    {GROUP_MODEL, "positions", FLAG_INT, AT(shape.positions), "TOKENS", 1, 1 << 24, "%s, from --model, at least --seq-len",
      "the longest sequence that the model can take"},
     {GROUP_MODEL, "norm", FLAG_CHOICE, AT(shape.norm), "layer|rms", 0, 0, NULL, "normalisation"},
     {GROUP_MODEL, "norm-eps", FLAG_FLOAT, AT(shape.norm_eps), "X", 1e-12, 1e-1, NULL,
@@ -53,36 +48,36 @@ static const Flag table[] = {
      "sets the flags of this group; single ones override it, in any order"},
     {GROUP_RECIPE, "precision", FLAG_CHOICE, AT(recipe.precision), "recipe|fp32", 0, 0, NULL,
      "fp32: everything in FP32, for exact comparisons"},
-    {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), "bf16|fp8", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), "bf16|fp8", 0, 0, "%s, by --recipe",
      "the blocks' matrix products"},
-    {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), "bf16|fp8", 0, 0, "by --recipe", "the output head's products"},
-    {GROUP_RECIPE, "scaling", FLAG_CHOICE, AT(recipe.scaling), "token|tensor", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), "bf16|fp8", 0, 0, "%s, by --recipe", "the output head's products"},
+    {GROUP_RECIPE, "scaling", FLAG_CHOICE, AT(recipe.scaling), "token|tensor", 0, 0, "%s, by --recipe",
      "scales of what FP8 products read: per token where one pass can make them, or all per tensor, as published"},
-    {GROUP_RECIPE, "gradient-codes-data", FLAG_FORMAT, AT(recipe.gradient_codes_data), "e4m3|e5m2", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "gradient-codes-data", FLAG_FORMAT, AT(recipe.gradient_codes_data), "e4m3|e5m2", 0, 0, "%s, by --recipe",
      "codes of the gradients that the blocks' FP8 products read to make data gradients"},
     {GROUP_RECIPE, "gradient-codes-weights", FLAG_FORMAT, AT(recipe.gradient_codes_weights), "e4m3|e5m2", 0, 0,
-     "by --recipe", "the same to make weight gradients"},
-    {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), "bf16|coat", 0, 0, "by --recipe",
+     "%s, by --recipe", "the same to make weight gradients"},
+    {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), "bf16|coat", 0, 0, "%s, by --recipe",
      "what is kept for backward; coat: FP8 per group"},
-    {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), "0|1|2", 0, 2, "by --recipe",
+    {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), "0|1|2", 0, 2, "%s, by --recipe",
      "0: save all; 1: rebuild the activation function in backward; 2: the norms too (with --saved coat, 1 does both)"},
-    {GROUP_RECIPE, "norm-input", FLAG_CHOICE, AT(recipe.norm_input), "saved|residual", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "norm-input", FLAG_CHOICE, AT(recipe.norm_input), "saved|residual", 0, 0, "%s, by --recipe",
      "with --saved coat, the norms read the saved codes or the BF16 residual"},
-    {GROUP_RECIPE, "activation-input", FLAG_CHOICE, AT(recipe.activation_input), "saved|product", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "activation-input", FLAG_CHOICE, AT(recipe.activation_input), "saved|product", 0, 0, "%s, by --recipe",
      "the same for the activation function in forward: the saved codes, or what the product made"},
-    {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), "16|32|128", 16, 128, "by --recipe",
+    {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), "16|32|128", 16, 128, "%s, by --recipe",
      "elements that share a scale in saved activations"},
-    {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), "bf16|fp32", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), "bf16|fp32", 0, 0, "%s, by --recipe",
      "gradients of the linear layers' weights"},
-    {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), "fp32|bf16|fp8|coat", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), "fp32|bf16|fp8|coat", 0, 0, "%s, by --recipe",
      "AdamW's two moments; coat: FP8 with dynamic range expansion"},
-    {GROUP_RECIPE, "second-moment", FLAG_FORMAT, AT(recipe.second_moment), "e4m3|e5m2", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "second-moment", FLAG_FORMAT, AT(recipe.second_moment), "e4m3|e5m2", 0, 0, "%s, by --recipe",
      "codes of the second moment where it has 8 bits"},
     {GROUP_RECIPE, "second-moment-rounding", FLAG_CHOICE, AT(recipe.second_moment_round), "nearest|stochastic", 0, 0,
-     "by --recipe", "rounding of those codes"},
-    {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), "PATTERN", 0, 0, "",
+     "%s, by --recipe", "rounding of those codes"},
+    {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), "PATTERN", 0, 0, "none",
      "tensors whose moments stay FP32, of wte, qkvw, projw, fcw, fcprojw: names or beginnings (fc*), comma-separated; or none"},
-    {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), "fp32|split16|none", 0, 0, "by --recipe",
+    {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), "fp32|split16|none", 0, 0, "%s, by --recipe",
      "master weights; split16: the 16 bits that BF16 lacks; none: stochastic rounding"},
     {GROUP_RECIPE, "cache-transposed", FLAG_BOOL, AT(recipe.cache_transposed), "", 0, 0, NULL,
      "keep the transposed FP8 weight codes too: more memory, less work"},
@@ -93,13 +88,14 @@ static const Flag table[] = {
 
     {GROUP_BATCH, "micro-batch", FLAG_INT, AT(micro_batch), "B", 1, MOST_MICRO_BATCH, NULL,
      "sequences per GPU in one forward and backward pass"},
-    {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "T", 1, 1 << 24, NULL, "tokens per sequence"},
-    {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "N", 0, BIG, "one micro-batch per GPU",
-     "tokens per optimizer step over all GPUs"},
+    {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "TOKENS", 1, 1 << 24, NULL, "tokens per sequence"},
+    {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "TOKENS", 0, BIG, "one micro-batch per GPU",
+     "tokens per optimizer step over all GPUs; 512k is 524288"},
     {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), "TOKENS", 0, 1 << 30, "chosen",
      "tokens whose logits exist at a time"},
 
-    {GROUP_OPTIMIZER, "steps", FLAG_INT64, AT(steps), "N", -1, BIG, NULL, "optimizer steps; -1: one pass over the data"},
+    {GROUP_OPTIMIZER, "steps", FLAG_INT64, AT(steps), "STEPS", -1, BIG, NULL,
+     "optimizer steps, 20k is 20000; -1: one pass over the data"},
     {GROUP_OPTIMIZER, "lr", FLAG_FLOAT, AT(lr), "RATE", 0, 1e3, NULL, "the largest learning rate"},
     {GROUP_OPTIMIZER, "warmup", FLAG_INT64, AT(warmup), "STEPS", 0, BIG, NULL,
      "steps of linear warm-up; may exceed --steps"},
@@ -127,19 +123,19 @@ static const Flag table[] = {
      "steps between validations; 0: only at the end"},
     {GROUP_EVALUATION, "val-batches", FLAG_INT, AT(val_batches), "N", -1, 1 << 30, NULL,
      "micro-batches per validation; -1: all of the data"},
-    {GROUP_EVALUATION, "hellaswag", FLAG_STRING, AT(hellaswag), "FILE", 0, 0, "",
+    {GROUP_EVALUATION, "hellaswag", FLAG_STRING, AT(hellaswag), "FILE", 0, 0, "none",
      "examples of HellaSwag in llm.c's format, to report how many endings the model gets right"},
     {GROUP_EVALUATION, "hellaswag-every", FLAG_INT64, AT(hellaswag_every), "STEPS", 0, BIG, "as --val-every",
      "steps between these; 0: only at the end"},
     {GROUP_EVALUATION, "sample-every", FLAG_INT64, AT(sample_every), "STEPS", 0, BIG, NULL,
      "steps between samples of text; 0: only at the end"},
-    {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "N", 0, 1 << 24, NULL,
+    {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "TOKENS", 0, 1 << 24, NULL,
      "tokens per sample; 0: no samples"},
     {GROUP_EVALUATION, "health-every", FLAG_INT64, AT(health_every), "STEPS", 0, BIG, NULL,
      "steps between lines in the log on how the FP8 tensors fit their scales; 0: none"},
     {GROUP_EVALUATION, "health-products", FLAG_INT64, AT(health_products), "STEPS", 0, BIG, NULL,
      "steps between comparisons of a weight gradient of every layer, made by FP8 products, with BF16's; 0: none"},
-    {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), "TEXT", 0, 0, "",
+    {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), "TEXT", 0, 0, "none",
      "start of the samples; without --train, print them and end"},
     {GROUP_EVALUATION, "samples", FLAG_INT, AT(samples), "N", 1, 1 << 20, NULL, "samples each time"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), "X", 0, 100, NULL,
@@ -152,14 +148,16 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "overfit-one-batch", FLAG_BOOL, AT(overfit_one_batch), "", 0, 0, NULL,
      "train on the first batch again and again, as a check"},
 
-    {GROUP_FILES, "out", FLAG_STRING, AT(out), "DIR", 0, 0, "",
+    {GROUP_FILES, "config", FLAG_CONFIG, NOWHERE, "FILE", 0, 0, "none",
+     "take flags from FILE, one per line as here (--lr 3e-4), # for comments; those on the command line win"},
+    {GROUP_FILES, "out", FLAG_STRING, AT(out), "DIR", 0, 0, "none",
      "where logs and checkpoints go; none are written without it"},
     {GROUP_FILES, "save-every", FLAG_INT64, AT(save_every), "STEPS", 0, BIG, NULL,
      "steps between checkpoints; 0: only at the end"},
     {GROUP_FILES, "keep", FLAG_INT, AT(keep), "N", 0, 1 << 30, NULL, "newest checkpoints that are kept; 0: all"},
     {GROUP_FILES, "keep-every", FLAG_INT64, AT(keep_every), "STEPS", 0, BIG, NULL,
      "checkpoints at multiples of this step are never removed; 0: none"},
-    {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "",
+    {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, "STEP", 0, BIG, "off",
      "continue from the newest checkpoint in --out, or from that of STEP, with its model and settings where no "
      "flag says otherwise; starts fresh where there is none"},
     {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), "", 0, 0, NULL,
@@ -168,26 +166,26 @@ static const Flag table[] = {
 
     {GROUP_RUN, "device", FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, NULL, "where the model runs"},
     {GROUP_RUN, "threads", FLAG_INT, AT(threads), "N", 0, 4096, "all cores", "of the CPU backend"},
-    {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "",
+    {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "off",
      "print the memory plan and end; needs no data and no GPU"},
-    {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "",
-     "with --plan, find the largest micro-batch within SIZE (80GB, 75GiB, ...)"},
+    {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "none",
+     "with --plan, find the largest micro-batch within SIZE: 80GB or 80G (10^9 bytes), 75GiB (2^30)"},
     {GROUP_RUN, "gpus", FLAG_INT, AT(gpus), "N", 1, 1 << 20, NULL, "with --plan, how many GPUs to plan for"},
     {GROUP_RUN, "profile", FLAG_INT64, AT(profile), "STEP", 1, BIG, "none",
      "mark this step for a profiler (cudaProfilerStart and -Stop around it)"},
     {GROUP_RUN, "autotune", FLAG_BOOL, AT(autotune), "", 0, 0, NULL,
      "time the GPU's product algorithms as training meets them; one process; writes --out's matmul_table.txt"},
-    {GROUP_RUN, "matmul-table", FLAG_STRING, AT(matmul_table), "FILE", 0, 0, "",
+    {GROUP_RUN, "matmul-table", FLAG_STRING, AT(matmul_table), "FILE", 0, 0, "none",
      "take product algorithms from such a table; what is resumed takes those of its checkpoint first"},
-    {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), "TIME", 0, 0, "",
+    {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), "TIME", 0, 0, "none",
      "save and end before this time has passed since the start (3h50m, 1d12h, 90s)"},
     {GROUP_RUN, "log-every", FLAG_INT64, AT(log_every), "STEPS", 1, BIG, NULL,
      "steps between lines on the terminal; the first, the last and those with a validation, a sample or a warning are shown too, and log.jsonl has all"},
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), "", 0, 0, NULL, "print only results and errors; so does --prompt without --train (--no-quiet: its page goes to standard error)"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), "", 0, 0, NULL,
      "print the log, the plan, or the tokens of a sample by --prompt as JSON"},
-    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "markdown|man|bash", 0, 0, "",
-     "print this page, or a Markdown table, a man page, or what bash completes flags by, and end"},
+    {GROUP_RUN, "help", FLAG_HELP, NOWHERE, "GROUP|markdown|man|bash", 0, 0, "",
+     "print this page, one group of it, or of all a Markdown table, a man page, or what bash completes flags by, and end"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, "", 0, 0, "", "print the version and end"},
 
     {GROUP_PROCESSES, "zero", FLAG_INT, AT(zero), "0|1|2|3", 0, 3, NULL,
@@ -213,12 +211,16 @@ const char *flag_group_name(FlagGroup group) {
     return names[group];
 }
 
-static bool has_negation(const Flag *flag) {
+bool flag_has_negation(const Flag *flag) {
     return flag->kind == FLAG_BOOL || flag->kind == FLAG_RESUME;
 }
 
 bool flag_needs_value(const Flag *flag) {
     return flag->kind < FLAG_RESUME && flag->kind != FLAG_BOOL;
+}
+
+bool flag_takes_list(const Flag *flag) {
+    return strcmp(flag->placeholder, "GLOB") == 0;
 }
 
 static bool name_is(const char *name, size_t length, const char *other) {
@@ -229,248 +231,11 @@ const Flag *flag_find(const char *name, size_t length, bool *negated) {
     *negated = false;
     for (int i = 0; i < TABLE_COUNT; i++) {
         if (name_is(name, length, table[i].name)) return &table[i];
-        if (has_negation(&table[i]) && length > 3 && memcmp(name, "no-", 3) == 0 &&
+        if (flag_has_negation(&table[i]) && length > 3 && memcmp(name, "no-", 3) == 0 &&
             name_is(name + 3, length - 3, table[i].name)) {
             *negated = true;
             return &table[i];
         }
     }
     return NULL;
-}
-
-// Insertions, deletions and replacements that turn one name into the other (Levenshtein's distance).
-static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
-    int row[FLAG_TEXT_LENGTH];
-    for (size_t j = 0; j <= b_length; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= a_length; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= b_length; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[b_length];
-}
-
-const Flag *flag_nearest(const char *name, size_t length) {
-    if (length > 3 && memcmp(name, "no-", 3) == 0) name += 3, length -= 3;
-    int best = (int)length / 3 + 1;
-    const Flag *nearest = NULL;
-    for (int i = 0; i < TABLE_COUNT; i++) {
-        int distance = edit_distance(name, length, table[i].name, strlen(table[i].name));
-        if (distance <= best && (!nearest || distance < best)) best = distance, nearest = &table[i];
-    }
-    return nearest;
-}
-
-// The number of `value` among the alternatives "a|b|c", or -1.
-static int alternative_index(const char *alternatives, const char *value) {
-    int index = 0;
-    for (const char *p = alternatives;; index++) {
-        size_t length = strcspn(p, "|");
-        if (name_is(p, length, value)) return index;
-        if (!p[length]) return -1;
-        p += length + 1;
-    }
-}
-
-static bool parse_whole(const char *text, long long *value, bool *overflow) {
-    char *end;
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    *overflow = errno == ERANGE;
-    return end != text && !*end && !isspace((unsigned char)text[0]);
-}
-
-static bool out_of_range(const Flag *flag, const char *value, Error *err) {
-    return error_set(err, EXIT_USER, "--%s %s: must be between %.16g and %.16g", flag->name, value, flag->min,
-                     flag->max);
-}
-
-static bool set_whole(const Flag *flag, void *field, const char *value, Error *err) {
-    long long number;
-    bool overflow;
-    if (!parse_whole(value, &number, &overflow))
-        return error_set(err, EXIT_USER, "--%s %s: not a whole number", flag->name, value);
-    if (overflow || (double)number < flag->min || (double)number > flag->max) return out_of_range(flag, value, err);
-    if (flag->kind == FLAG_INT)
-        *(int *)field = (int)number;
-    else
-        *(int64_t *)field = (int64_t)number;
-    return true;
-}
-
-static bool set_seed(const Flag *flag, void *field, const char *value, Error *err) {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, 10);
-    if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
-        return error_set(err, EXIT_USER, "--%s %s: must be a whole number from 0 to 2^64 - 1", flag->name, value);
-    *(uint64_t *)field = number;
-    return true;
-}
-
-static bool set_float(const Flag *flag, void *field, const char *value, Error *err) {
-    char *end;
-    double number = strtod(value, &end);
-    // strtod also takes blanks, hexadecimal, inf and nan
-    if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
-    if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
-    *(float *)field = (float)number;
-    return true;
-}
-
-static bool set_bytes(const Flag *flag, void *field, const char *value, Error *err) {
-    static const char *const units[] = {"", "b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib"};
-    static const double factors[] = {1, 1, 1e3, 1e6, 1e9, 1e12, 1024.0, 1048576.0, 1073741824.0, 1099511627776.0};
-    size_t digits = strspn(value, ".0123456789");
-    char *end, unit[4] = "?";
-    double number = strtod(value, &end), bytes = -1;
-    if (strlen(value + digits) < sizeof unit)
-        for (size_t i = 0; i <= strlen(value + digits); i++) unit[i] = (char)tolower((unsigned char)value[digits + i]);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (digits && end == value + digits && strcmp(unit, units[i]) == 0) bytes = number * factors[i];
-    if (bytes < 1 || bytes > 9e18)
-        return error_set(err, EXIT_USER, "--%s %s: must be a size such as 80GB (10^9 bytes) or 75GiB (2^30 bytes)",
-                         flag->name, value);
-    *(int64_t *)field = (int64_t)bytes;
-    return true;
-}
-
-// "3h50m": numbers with a unit each, from days to seconds.
-static bool set_duration(const Flag *flag, void *field, const char *value, Error *err) {
-    static const struct {
-        char unit;
-        double seconds;
-    } units[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
-    double seconds = 0;
-    size_t unit = 0;
-    const char *at = value;
-    for (; *at && unit < 4; unit++) {
-        size_t digits = strspn(at, ".0123456789");
-        char *end;
-        double number = strtod(at, &end);
-        while (unit < 4 && units[unit].unit != at[digits]) unit++;
-        if (!digits || end != at + digits || unit == 4) break;
-        seconds += number * units[unit].seconds;
-        at = end + 1;
-    }
-    if (*at || !(seconds >= 1e-3 && seconds < 1e10))
-        return error_set(err, EXIT_USER, "--%s %s: must be a time such as 3h50m, 1d12h or 90s", flag->name, value);
-    *(int64_t *)field = (int64_t)(seconds * 1e3);
-    return true;
-}
-
-static bool set_string(const Flag *flag, char *field, const char *value, size_t size, Error *err) {
-    size_t length = strlen(value);
-    if (length == 0 && strcmp(flag->name, "prompt") != 0)
-        return error_set(err, EXIT_USER, "--%s: the value is empty; leave the flag away or give a %s", flag->name,
-                         flag->placeholder);
-    if (length >= size)
-        return error_set(err, EXIT_USER, "--%s: the value has %zu characters, the limit is %zu", flag->name, length,
-                         size - 1);
-    memcpy(field, value, length + 1);
-    return true;
-}
-
-static bool set_choice(const Flag *flag, void *field, const char *value, Error *err) {
-    int number = alternative_index(flag->placeholder, value);
-    if (number < 0)
-        return error_set(err, EXIT_USER, "--%s %s: must be one of %s", flag->name, value, flag->placeholder);
-    if (flag->kind == FLAG_FORMAT)
-        for (number = 0; strcmp(format_name((Format)number), value) != 0;) number++;
-    memcpy(field, &number, sizeof number);
-    return true;
-}
-
-static bool set_tokenizer(const Flag *flag, Config *config, const char *value, Error *err) {
-    config->tokenizer = strcmp(value, "bytes") == 0  ? TOKENIZER_BYTES
-                        : strcmp(value, "gpt2") == 0 ? TOKENIZER_GPT2
-                                                     : TOKENIZER_FILE;
-    config->tokenizer_file[0] = '\0';
-    if (config->tokenizer != TOKENIZER_FILE) return true;
-    if (!set_string(flag, config->tokenizer_file, value, sizeof config->tokenizer_file, err)) return false;
-    if (access(value, F_OK) == 0) return true;
-    return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; give bytes, gpt2 or an existing file", value);
-}
-
-// Adds a set behind an empty line.
-static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
-    const size_t used = strlen(config->train), gap = used ? 2 : 0;
-    if (used + gap >= sizeof config->train)
-        return error_set(err, EXIT_USER, "--train: all together have more than %zu characters; use patterns",
-                         sizeof config->train - 1);
-    if (!set_string(flag, config->train + used + gap, value, sizeof config->train - used - gap, err)) return false;
-    if (gap) memcpy(config->train + used, "\n\n", gap);
-    config->train_sets++;
-    return true;
-}
-
-static bool set_weight(const Flag *flag, Config *config, const char *value, Error *err) {
-    char *end;
-    const double weight = strtod(value, &end);
-    const int set = config->train_sets - 1;
-    if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
-    if (weight <= 0)
-        return error_set(err, EXIT_USER, "--%s %s: must be above 0; leave a --train away that is to have no share",
-                         flag->name, value);
-    if (!(weight >= flag->min && weight <= flag->max)) return out_of_range(flag, value, err);
-    if (set < 0)
-        return error_set(err, EXIT_USER, "--%s %s: no --train stands before it; write it behind the one that it is of",
-                         flag->name, value);
-    if (set >= MOST_SETS)
-        return error_set(err, EXIT_USER, "--%s: at most %d --train can have one; join some of their files in one",
-                         flag->name, MOST_SETS);
-    config->train_weights[set] = weight;
-    return true;
-}
-
-static bool set_resume(const Flag *flag, Config *config, const char *value, bool negated, Error *err) {
-    config->resume = !negated;
-    config->resume_step = -1;
-    if (!value) return true;
-    return set_whole(flag, &config->resume_step, value, err);
-}
-
-static bool set_plan(Config *config, const char *value, Error *err) {
-    config->plan = value ? PLAN_JSON : PLAN_TABLE;
-    if (!value || strcmp(value, "json") == 0) return true;
-    return error_set(err, EXIT_USER, "--plan=%s: must be --plan or --plan=json", value);
-}
-
-bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err) {
-    void *field = (char *)config + flag->offset;
-    if (value && (negated || flag->kind == FLAG_BOOL || flag->kind == FLAG_VERSION)) {
-        const char *no = has_negation(flag) ? " or --no-" : "";
-        return error_set(err, EXIT_USER, "--%s%s=%s: takes no value; write --%s%s%s", negated ? "no-" : "", flag->name,
-                         value, flag->name, no, *no ? flag->name : "");
-    }
-    switch (flag->kind) {
-    case FLAG_INT:
-    case FLAG_INT64: return set_whole(flag, field, value, err);
-    case FLAG_SEED: return set_seed(flag, field, value, err);
-    case FLAG_FLOAT: return set_float(flag, field, value, err);
-    case FLAG_STRING: return set_string(flag, (char *)field, value, flag->size, err);
-    case FLAG_BOOL: *(bool *)field = !negated; return true;
-    case FLAG_CHOICE:
-    case FLAG_FORMAT: return set_choice(flag, field, value, err);
-    case FLAG_BYTES: return set_bytes(flag, field, value, err);
-    case FLAG_DURATION: return set_duration(flag, field, value, err);
-    case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
-    case FLAG_TRAIN: return add_train(flag, config, value, err);
-    case FLAG_WEIGHT: return set_weight(flag, config, value, err);
-    case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
-    case FLAG_PLAN: return set_plan(config, value, err);
-    case FLAG_HELP:
-        if (!value || alternative_index(flag->placeholder, value) >= 0) return true;
-        return error_set(err, EXIT_USER, "--help=%s: must be --help, --help=markdown, --help=man or --help=bash", value);
-    case FLAG_VERSION: return true;
-    }
-    return true;
 }

@@ -23,9 +23,10 @@ typedef enum {
     FLAG_TRAIN,     // one more set of training data
     FLAG_WEIGHT,    // of the set before it
     FLAG_DURATION,  // int64_t milliseconds, with units
+    FLAG_CONFIG,    // a file of flags, read before they are set
     FLAG_RESUME,    // optional step after '='; --no-resume
     FLAG_PLAN,      // optional json after '='
-    FLAG_HELP,      // optional markdown, man or bash after '='
+    FLAG_HELP,      // optional markdown, man, bash or a group, also without '='
     FLAG_VERSION
 } FlagKind;
 
@@ -49,11 +50,12 @@ typedef struct {
     size_t offset, size; // of the field in Config
     const char *placeholder;
     double min, max;           // inclusive, for numbers
-    const char *default_shown; // NULL: read from the default Config; "": none
+    const char *default_shown; // NULL: read from the default Config, which "%s" in front stands for; "": none
     const char *help;
 } Flag;
 
-#define FLAG_TEXT_LENGTH 128 // room for a flag's default or synopsis as text
+#define FLAG_TEXT_LENGTH 128        // room for a flag's default or synopsis as text
+#define FLAG_DESCRIPTION_LENGTH 512 // and for what it means, with those
 
 const Flag *flag_table(int *count);
 const char *flag_group_name(FlagGroup group);
@@ -61,25 +63,51 @@ const char *flag_group_name(FlagGroup group);
 // The row of `name` (length characters, no dashes), or NULL. *negated tells that it was named as no-NAME.
 const Flag *flag_find(const char *name, size_t length, bool *negated);
 
-// The known flag spelled most like `name`, or NULL if none is close.
-const Flag *flag_nearest(const char *name, size_t length);
+// Names that other trainers have for a flag (flags_unknown.c).
+typedef struct {
+    const char *names;  // separated by blanks, with hyphens where others have underscores
+    const char *ours;   // the flag here; NULL: none
+    const char *remark; // where the meaning differs, or NULL; without a flag what to do instead
+} Foreign;
+const Foreign *flag_foreign(int *count);
+
+// Says of a flag that is not in the table what its name is here, as far as that can be told. Always false, with
+// EXIT_USER.
+bool flag_unknown(const char *text, Error *err);
 
 bool flag_needs_value(const Flag *flag);
+bool flag_takes_list(const Flag *flag);   // all words up to the next flag, joined to lines: names and patterns of files
+bool flag_has_negation(const Flag *flag); // --no-NAME
 
 // Stores a value (NULL where none was given) into config; a --train is added to those that are there. Fails with
 // EXIT_USER on malformed values, EXIT_DATA on a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// llm.c's short flags (flags_short.c).
+// The flags that were given, with names of the table alone: llm.c's short ones are rewritten (flags_short.c).
 typedef struct {
-    int count;
-    char **text; // each "--name" or "--name=value" with a name of the table
+    int count, capacity;
+    char **text;        // each "--name" or "--name=value"
+    char **from;        // where each is from: "FILE:LINE: ", "" for the command line
+    int first;          // the first of the file, or of the command line, that is being read: lists replace those before
+    const char *source; // of what is being read
+    char *notes;        // takes remarks about flags without effect
+    size_t notes_size;
 } Arguments;
 
-// Rewrites the command line (argv[1] ...) so that llm.c's short flags become long ones and every value is
-// joined to its flag. Remarks about flags without effect are added to notes. Fails with EXIT_USER on unknown flags and
-// missing values. Release with arguments_free(), after a failure too.
+// Fills args from the command line (argv[1] ...): first the files that --config names, in their order, then the flags
+// themselves, so that these win. Every value is joined to its flag, those of a list as lines.
+// Fails with EXIT_USER on unknown flags and missing values, EXIT_DATA on a file that cannot be read. Release with
+// arguments_free(), after a failure too.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
+
+// Appends the flags that these words are; the words may go when it returns.
+bool arguments_add(Arguments *args, int count, char **words, Error *err);
+
+// Appends those of a file (flags_file.c), which errors name with the line.
+bool arguments_read(Arguments *args, const char *path, Error *err);
+
+// Puts where a flag is from in front of an error; always false.
+bool arguments_blame(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
 // The short flag that stands for long flag `name`, or NULL.
@@ -87,8 +115,20 @@ const char *flag_short_name(const char *name);
 // The short flags that are accepted without effect, separated by spaces.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Prints all flags (flags_help.c).
-void flags_help(FILE *out, const char *program);
+// Whether `name` is a group of --help: the first word of its title, in any case (flags_help.c).
+bool flag_group_find(const char *name, FlagGroup *group);
+// "data, model, recipe ..." into text.
+void flag_group_list(char text[FLAG_TEXT_LENGTH]);
+
+// A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where there
+// is none; and its help with the default and llm.c's short flag in parentheses.
+void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);
+void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]);
+void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESCRIPTION_LENGTH]);
+
+// Prints all flags under a page of what to begin with, or those of one group (-1: all) alone.
+void flags_help(FILE *out, const char *program, int group);
+// The rest is in flags_reference.c.
 void flags_help_markdown(FILE *out);
 void flags_help_man(FILE *out, const char *program);  // a page of section 1
 void flags_help_bash(FILE *out, const char *program); // to be sourced by bash

@@ -88,11 +88,50 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
+// A list replaces those of the files of flags that were read before it, and their weights.
+static void drop_before(Arguments *args, const char *name, size_t length) {
+    int kept = 0;
+    for (int i = 0; i < args->count; i++) {
+        const char *text = args->text[i] + 2;
+        const bool same = strncmp(text, name, length) == 0;
+        if (i < args->first && same && (text[length] == '=' || strncmp(text + length, "-weight=", 8) == 0)) {
+            free(args->text[i]);
+            free(args->from[i]);
+            continue;
+        }
+        args->text[kept] = args->text[i];
+        args->from[kept++] = args->from[i];
+    }
+    args->first -= args->count - kept;
+    args->count = kept;
+}
+
+// Another word of the list that was appended last.
+static void extend(Arguments *args, const char *word) {
+    char **last = &args->text[args->count - 1];
+    const size_t size = strlen(*last) + strlen(word) + 2;
+    char *joined = (char *)xmalloc(size);
+    snprintf(joined, size, "%s\n%s", *last, word);
+    free(*last);
+    *last = joined;
+}
+
 // Appends "--name=value", or "--name" where value is NULL; name is given by its length.
 static void append(Arguments *args, const char *name, size_t length, const char *value) {
     size_t size = length + (value ? strlen(value) : 0) + 4;
     char *text = (char *)xmalloc(size);
+    bool negated;
+    const Flag *flag = flag_find(name, strcspn(name, "="), &negated);
+    if (flag && flag_takes_list(flag)) drop_before(args, flag->name, strlen(flag->name));
+    if (args->count == args->capacity) {
+        args->capacity = 2 * args->capacity + 64;
+        args->text = (char **)realloc(args->text, (size_t)args->capacity * sizeof *args->text);
+        args->from = (char **)realloc(args->from, (size_t)args->capacity * sizeof *args->from);
+        if (!args->text || !args->from) fatal(EXIT_DEVICE, "host memory: could not allocate room for the flags");
+    }
     snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
+    const size_t from_size = strlen(args->source) + 1;
+    args->from[args->count] = (char *)memcpy(xmalloc(from_size), args->source, from_size);
     args->text[args->count++] = text;
 }
 
@@ -104,13 +143,13 @@ static void append_all(Arguments *args, const char *flags) {
     }
 }
 
-static void add_note(char *notes, size_t size, const Short *s, const char *value) {
-    size_t used = strlen(notes);
+static void add_note(Arguments *args, const Short *s, const char *value) {
+    size_t used = strlen(args->notes);
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
-    snprintf(notes + used, size - used, "note: %s %s: %s\n", s->name, value, s->note);
+    snprintf(args->notes + used, args->notes_size - used, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
-static bool rewrite_short(Arguments *args, const Short *s, const char *value, char *notes, size_t size, Error *err) {
+static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
     bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
     switch (s->kind) {
@@ -130,12 +169,12 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, ch
         if (!zero && !one) return error_set(err, EXIT_USER, "%s %s: must be 0 or 1", s->name, value);
         if (zero) return true;
         if (access(s->off, F_OK) != 0) {
-            add_note(notes, size, s, value);
+            add_note(args, s, value);
             return true;
         }
         value = s->off;
         break;
-    case SHORT_IGNORED: add_note(notes, size, s, value); return true;
+    case SHORT_IGNORED: add_note(args, s, value); return true;
     case SHORT_VALUE: break;
     }
     append(args, s->target, strlen(s->target), value);
@@ -147,27 +186,21 @@ static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || short_find(text);
 }
 
-static bool unknown_flag(const char *text, Error *err) {
-    const char *name = text + strspn(text, "-");
-    const Flag *nearest = flag_nearest(name, strcspn(name, "="));
-    int length = (int)strcspn(text, "=");
-    if (!nearest) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
-    return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s?", length, text, nearest->name);
-}
-
-static bool rewrite_long(Arguments *args, const char *text, const char *next, bool *took_next, Error *err) {
+static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
+                         Error *err) {
     const char *name = text + 2;
     size_t length = strcspn(name, "=");
     bool negated;
-    const Flag *flag = flag_find(name, length, &negated);
+    const Flag *found = *flag = flag_find(name, length, &negated);
     *took_next = false;
-    if (!flag) return unknown_flag(text, err);
-    if (name[length] || !flag_needs_value(flag)) {
+    if (!found) return flag_unknown(text, err);
+    const bool optional = found->kind == FLAG_HELP && next && next[0] != '-';
+    if (name[length] || (!flag_needs_value(found) && !optional)) {
         append(args, name, strlen(name), NULL);
         return true;
     }
     if (is_flag(next))
-        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", flag->name, flag->name, flag->placeholder);
+        return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", found->name, found->name, found->placeholder);
     append(args, name, length, next);
     *took_next = true;
     return true;
@@ -182,34 +215,55 @@ static bool stray_value(const char *text, const char *before, Error *err) {
     return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
 }
 
-bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
-    args->count = 0;
-    args->text = (char **)xcalloc((size_t)argc * 2 + 1, sizeof *args->text); // a switch becomes two flags at most
-    for (int i = 1; i < argc; i++) {
-        const char *text = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+bool arguments_add(Arguments *args, int count, char **words, Error *err) {
+    const Flag *flag = NULL; // the last one
+    for (int i = 0; i < count; i++) {
+        const char *text = words[i], *next = i + 1 < count ? words[i + 1] : NULL;
         const Short *s = short_find(text);
-        bool took_next = true;
+        bool took_next = true, negated;
         if (strncmp(text, "--", 2) == 0 && text[2]) {
-            if (!rewrite_long(args, text, next, &took_next, err)) return false;
+            if (!rewrite_long(args, text, next, &flag, &took_next, err)) return false;
         } else if (s) {
             if (is_flag(next)) {
                 const char *hint = strcmp(text, "-h") == 0 ? " (for the list of flags write --help)" : "";
                 return error_set(err, EXIT_USER, "%s needs a value%s", text, hint);
             }
-            if (!rewrite_short(args, s, next, notes, notes_size, err)) return false;
+            if (!rewrite_short(args, s, next, err)) return false;
+            flag = flag_find(s->target, strlen(s->target), &negated);
         } else if (text[0] == '-') {
-            return unknown_flag(text, err);
+            return flag_unknown(text, err);
+        } else if (flag && flag_takes_list(flag) && text[0]) { // as the shell makes of a pattern without quotes
+            extend(args, text);
+            took_next = false;
         } else {
-            return stray_value(text, i > 1 ? argv[i - 1] : "", err);
+            return stray_value(text, i > 0 ? words[i - 1] : "", err);
         }
         i += took_next;
     }
     return true;
 }
 
+bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err) {
+    memset(args, 0, sizeof *args);
+    args->source = "";
+    args->notes = notes;
+    args->notes_size = notes_size;
+    for (int i = 1; i < argc; i++) {
+        const char *file = strncmp(argv[i], "--config=", 9) == 0              ? argv[i] + 9
+                           : strcmp(argv[i], "--config") == 0 && i + 1 < argc ? argv[i + 1]
+                                                                              : "";
+        if (*file && !is_flag(file) && !arguments_read(args, file, err)) return false;
+    }
+    args->first = args->count;
+    return argc < 2 || arguments_add(args, argc - 1, argv + 1, err);
+}
+
 void arguments_free(Arguments *args) {
-    for (int i = 0; i < args->count; i++) free(args->text[i]);
+    for (int i = 0; i < args->count; i++) {
+        free(args->text[i]);
+        free(args->from[i]);
+    }
     free(args->text);
-    args->text = NULL;
-    args->count = 0;
+    free(args->from);
+    memset(args, 0, sizeof *args);
 }

@@ -358,7 +358,7 @@ static void write_largest(Log *log, int64_t step, const char *key, const char *j
             scalars[count].tag = tag[count];
             scalars[count++].value = largest_of(layers);
         }
-        write_scalars(log, step, scalars, count);
+        if (count) write_scalars(log, step, scalars, count);
     }
     json_decref(object);
 }
@@ -398,7 +398,7 @@ void log_close(Log *log) {
     char text[512];
     if (log->active && (log->end.trained || log->end.validated)) {
         if (!log->json) puts(end_line(text, sizeof text, &log->end));
-        if (log->json && end_failure(text, sizeof text, &log->end)[0]) fprintf(stderr, "warning: %s\n", text);
+        if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);
         fflush(stdout);
     }
     appender_close(&log->file);

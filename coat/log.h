@@ -58,8 +58,8 @@ void log_val(Log *log, int64_t step, double val_loss);
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
-// Figures of tensors after `step` steps, as JSON text: {TENSOR:{FIGURE:[one per layer],..},..}. TensorBoard has the
-// largest over the layers, as KEY/TENSOR/FIGURE.
+// An object after `step` steps, as JSON text. Of figures of tensors, {TENSOR:{FIGURE:[one per layer],..},..}, TensorBoard
+// has the largest over the layers, as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.

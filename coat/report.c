@@ -81,7 +81,6 @@ static void report_train(const Report *report, FILE *out) {
 }
 
 static void report_schedule(const Report *report, FILE *out) {
-    static const char *const schedules[] = {"cosine", "linear", "wsd", "constant"};
     const Config *c = report->config;
     int ranks = report->exec->ranks;
     int64_t accumulation = config_accumulation(c, ranks);
@@ -95,8 +94,8 @@ static void report_schedule(const Report *report, FILE *out) {
     if (c->schedule != SCHEDULE_CONSTANT) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
     item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s tokens per step", c->micro_batch,
          c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens));
-    item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64, schedules[c->schedule],
-         c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
+    item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
+         schedule_name(c->schedule), c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
     if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epochs", total / epoch);
     item(out, "length", "%s steps, %s tokens%s%s", count((double)report->steps), count(total), epochs, done);
 }

@@ -14,7 +14,6 @@ static const char *const activation_input_names[] = {"saved", "product"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
 static const char *const master_names[] = {"fp32", "split16", "none"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
-static const char *const schedule_names[] = {"cosine", "linear", "wsd", "constant"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
 // effect changes no byte.
@@ -54,9 +53,9 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "master", master_names[r->master]);
 }
 
-static void settings_fields(JsonText *t, const Config *c, int ranks) {
+static void settings_fields(JsonText *t, const char *key, const Config *c, int ranks) {
     char seed[32];
-    json_text_open(t, "settings", '{');
+    json_text_open(t, key, '{');
     recipe_fields(t, &c->recipe);
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
@@ -64,7 +63,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
-    json_text_string(t, "schedule", schedule_names[c->schedule]);
+    json_text_string(t, "schedule", schedule_name(c->schedule));
     if (c->schedule != SCHEDULE_CONSTANT && c->lr_final != 1.0f) { // else the length changes no rate
         json_text_int(t, "steps", c->steps);
         json_text_float(t, "lr-final", c->lr_final);
@@ -124,8 +123,13 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
         window_field(t, "grad_norm", &run->guard.grad_norm);
         json_text_close(t, '}');
     }
-    settings_fields(t, config, ranks);
+    settings_fields(t, "settings", config, ranks);
     json_text_close(t, '}');
+}
+
+void settings_text(JsonText *t, const Config *config, int ranks) {
+    memset(t, 0, sizeof *t);
+    settings_fields(t, NULL, config, ranks);
 }
 
 // What a checkpoint without the guard does not have: then its window begins empty.
@@ -216,11 +220,13 @@ static void fill_settings(json_t *settings) {
             json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));
 }
 
-static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
+// *differ: whether one is another now.
+static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, bool *differ,
+                             Error *err) {
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
-    settings_fields(&t, config, exec->ranks);
+    settings_fields(&t, "settings", config, exec->ranks);
     json_text_close(&t, '}');
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
@@ -235,6 +241,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
         const char *key = json_object_iter_key(at);
         json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
         if (!other || json_equal(value, other)) continue;
+        *differ = true;
         char before[256], after[256];
         value_text(other, before, sizeof before);
         value_text(value, after, sizeof after);
@@ -263,7 +270,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&
-                compare_settings(json_object_get(o, "settings"), config, exec, path, err);
+                compare_settings(json_object_get(o, "settings"), config, exec, path, &run->other_settings, err);
     const json_t *guard = json_object_get(o, "guard");
     if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
         good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&

@@ -9,6 +9,9 @@ extern "C" {
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
+// The settings alone, as one line.
+void settings_text(JsonText *t, const Config *config, int ranks);
+
 // Settings that have had another name get that of today.
 void settings_rename(json_t *settings);
 

@@ -191,15 +191,13 @@ const char *end_failure(char *text, size_t size, const EndLine *line) {
 }
 
 const char *end_line(char *text, size_t size, const EndLine *line) {
-    char loss[48] = "", val[48] = "", skips[64] = "", time[40], failure[256];
+    char loss[48] = "", val[48] = "", skips[64] = "", time[40];
     if (line->trained) snprintf(loss, sizeof loss, ", loss %.6f", line->loss);
     if (line->validated) snprintf(val, sizeof val, ", val loss %.6f", line->val_loss);
     if (line->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", line->skipped);
     format_duration(time, sizeof time, line->seconds);
-    end_failure(failure, sizeof failure, line);
-    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training%s%s",
-             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips,
-             time, failure[0] ? "; " : "", failure);
+    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training",
+             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips, time);
     return text;
 }
 

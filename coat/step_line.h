@@ -32,7 +32,7 @@ typedef struct {
     char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
 } EndLine;
 
-// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training", and behind it end_failure()'s text.
+// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training".
 const char *end_line(char *text, size_t size, const EndLine *line);
 
 // What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or

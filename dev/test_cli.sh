@@ -48,7 +48,7 @@ refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train
 refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
 said=$("$program" --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin" 2>&1 >/dev/null)
 [[ $said == "error: "*few.bin* ]] && ok "and nothing is noted of a vocabulary before it" || bad "and nothing is noted of a vocabulary before it" "$said"
-plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1)
+plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --schedule constant)
 said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
 [[ $said == "note: $data: the tokens look like bytes; "*"--tokenizer bytes" ]] && ok "bytes for another tokenizer are noted" || bad "bytes for another tokenizer are noted" "$said"
 said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)
@@ -72,22 +72,42 @@ for every in 0 1; do
     diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "and nothing has changed" || bad "and nothing has changed"
 done
 refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
-said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --steps 1 2>&1 >/dev/null)
+said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: $val: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
 
 # --- one file for both
 ln -s "$data" "$folder/link.bin"
 for file in "$data" "$folder/link.bin"; do
-    said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --steps 1 2>&1 >/dev/null)
+    said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
     [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "a file in --train and --val is noted" || bad "a file in --train and --val is noted" "$said"
 done
 
 refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
+cp "$data" "$folder/src_more.bin"
+said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell makes names of it
+grep -q '^train       2 shards, ' <<<"$said" && ok "a pattern without quotes" || bad "a pattern without quotes" "$said"
 refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
 refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; .*see --plan" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
+refuses "another trainer's flag" 1 "^error: \-\-max_steps: here it is \-\-steps$" "${run[@]}" --max_steps 3
+printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
+printf '%s\n' '--steps 2' 'lr = 1e-3' >"$folder/other-form"
+refuses "a line of a file of flags in another form" 1 "^error: $folder/other-form:2: lr: write the line as on the command line: \-\-lr 1e-3$" "${run[@]}" --config "$folder/other-form"
+refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/none" "${run[@]}" --config "$folder/none"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" >/dev/null &&
+    "$program" "${run[@]}" --lr 1e-3 --no-shuffle --out "$folder/by-flags" >/dev/null &&
+    diff -r "$folder/by-file/step-00000002" "$folder/by-flags/step-00000002" >/dev/null &&
+    ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
+    grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
+    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" {"step":2,"settings" "lr":0.004,"warmup" ' ] &&
+    ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
 refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
@@ -232,13 +252,13 @@ refuses "a checkpoint of another shape" 2 "its model has channels 32 and this ru
 
 # --- the FP8 tensors in the log
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
-fp8=$(grep '"fp8"' "$folder/health/log.jsonl")
+fp8=$(grep '"fp8":' "$folder/health/log.jsonl")
 [ "$(grep -o '^{"step":[0-9]*' <<<"$fp8" | tr '\n' ' ')" = '{"step":8 {"step":16 ' ] &&
     grep -qE '"x_in":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":' <<<"$fp8" &&
     grep -qE '"qkvw.m":.*"clamped":\[' <<<"$fp8" && grep -qE '"dh_q":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":\[[0-9.e-]+,[0-9.e-]+\],"subnormal":' <<<"$fp8" && grep -q '"wte.codes"' <<<"$fp8" &&
     ok "--health-every" || bad "--health-every" "$fp8"
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 0 --steps 20 --out "$folder/unhealthy" >/dev/null
-! grep -q '"fp8"' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
+! grep -q '"fp8":' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
 
 # --- using a model
 loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
@@ -355,6 +375,17 @@ for tool in "${programs[@]}"; do
     "$tool" --nonsense >"$folder/out" 2>"$folder/said" </dev/null
     [ $? -eq 1 ] && [ "$(grep -c . "$folder/said")" -eq 1 ] && [ ! -s "$folder/out" ] && ok "$name --nonsense" || bad "$name --nonsense" "$(cat "$folder/out" "$folder/said")"
 done
+
+# --- the help: the commands at its top work as they are
+mkdir "$folder/first"
+ln -s "$program" "$PWD/coat" "$folder/first"
+ln -s "$(realpath "$build")" "$folder/first/build"
+"$program" --help | sed -n -e 2p -e '/^  \.\//,/^$/p' >"$folder/first/commands"
+(cd "$folder/first" && bash -e commands) >"$folder/said" 2>&1 && [ "$(grep -c '^ *\(\./\|build/\)' "$folder/first/commands")" -eq 4 ] &&
+    grep -q '^done: 100 of 100 steps' "$folder/said" && grep -q '^static ' "$folder/said" && grep -q '^largest micro-batch under 80.00 GB: ' "$folder/said" &&
+    ok "the commands at the top of --help work" || bad "the commands at the top of --help work" "$(cat "$folder/first/commands" "$folder/said")"
+refuses "a group of flags that is not there" 1 "^error: \-\-help lr: no group has this name; there are data, model, .*\-\-help=markdown$" --help lr
+[ "$("$program" --help optimizer | grep -c '^  --')" -eq 15 ] && ok "--help optimizer is one group" || bad "--help optimizer is one group" "$("$program" --help optimizer)"
 
 # --- the list of flags
 difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown)) && ok "docs/flags.md has every flag as it is" ||

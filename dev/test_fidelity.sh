@@ -346,7 +346,7 @@ scripts/fidelity.sh --out "$folder/straight" >/dev/null 2>&1
 scripts/fidelity.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$! run=$folder/stopped/bytes/coat/1
 for ((i = 0; i < 600; i++)); do
-    [ ! -s "$run/log.jsonl" ] || break
+    ! grep -q '"loss"' "$run/log.jsonl" 2>/dev/null || break
     sleep 0.05
 done
 kill -TERM $study

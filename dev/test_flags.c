@@ -1,6 +1,4 @@
-// Tests of the table of flags: every flag, malformed values, llm.c's command lines, the help.
-#include <unistd.h>
-
+// Tests of the table of flags: every flag, its values, malformed ones.
 #include "coat/flags.h"
 #include "config_fixture.h"
 
@@ -47,7 +45,7 @@ static void test_every_flag_parses(void **state) {
     for (int i = 0; i < count; i++) {
         const Flag *flag = &table[i];
         const char *value = sample_value(flag, defaults);
-        if (flag->kind == FLAG_HELP || flag->kind == FLAG_VERSION) continue;
+        if (flag->kind == FLAG_HELP || flag->kind == FLAG_VERSION || flag->kind == FLAG_CONFIG) continue;
         for (int form = 0; form < 2; form++) {
             const bool opposite = flag->kind == FLAG_BOOL && *((const bool *)((const char *)defaults + flag->offset));
             char line[256], text[128];
@@ -126,6 +124,89 @@ static void test_values(void **state) {
     assert_int_equal(config.schedule, SCHEDULE_WSD);
 }
 
+// Counts as people write them: of tokens k is 1024, of steps 1000, elsewhere it is refused.
+static void test_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *flag;
+        int64_t value;
+    } tokens[] = {{"512k", 524288}, {"512K", 524288},  {"0.5M", 524288},   {"1M", 1048576},
+                  {"1e6", 1000000}, {"1E+6", 1000000}, {"2.5e3", 2500},    {"524288", 524288},
+                  {"500k", 512000}, {"1.5k", 1536},    {"32k", 32768},     {"5242.880e2", 524288},
+                  {"0", 0},         {"0.0k", 0},       {"65536.0", 65536}, {"0e-99", 0}},
+      steps[] = {{"20k", 20000},
+                 {"1.5k", 1500},
+                 {"1.1k", 1100},
+                 {"2M", 2000000},
+                 {"1m", 1000000},
+                 {"1e6", 1000000},
+                 {"524k", 524000},
+                 {"-1", -1},
+                 {"2e4", 20000},
+                 {"0.001k", 1},
+                 {"9e15", 9000000000000000}};
+    char line[128];
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        snprintf(line, sizeof line, "--train x --batch-tokens %s", tokens[i].flag);
+        accept(line);
+        assert_int_equal(config.batch_tokens, tokens[i].value);
+    }
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        snprintf(line, sizeof line, "--train x --steps %s", steps[i].flag);
+        accept(line);
+        assert_int_equal(config.steps, steps[i].value);
+    }
+    accept("--train x --seq-len 2k --positions 4k --logits-chunk 1k --sample-tokens 1k --warmup 1k --layers 1e1");
+    assert_int_equal(config.seq_len, 2048);
+    assert_int_equal(config.shape.positions, 4096);
+    assert_int_equal(config.logits_chunk, 1024);
+    assert_int_equal(config.sample_tokens, 1024);
+    assert_int_equal(config.warmup, 1000);
+    assert_int_equal(config.shape.layers, 10);
+    accept("--train x --out o --save-every 5k --resume=20k");
+    assert_int_equal(config.save_every, 5000);
+    assert_int_equal(config.resume_step, 20000);
+    // a power of two rounded to thousands is not a number of 1024s
+    refuse("--train x --batch-tokens 524k", EXIT_USER,
+           "--batch-tokens 524k: of tokens k is 1024, M 1024 k; write 512k for 524288, or 536576");
+    refuse("--train x --batch-tokens 262k", EXIT_USER, "write 256k for 262144, or 268288");
+    refuse("--train x --batch-tokens 65.5k", EXIT_USER, "write 64k for 65536, or 67072");
+    refuse("--train x --batch-tokens 2.1M", EXIT_USER, "not a whole number");
+    refuse("--train x --batch-tokens 1049k", EXIT_USER, "write 1024k for 1048576, or 1074176");
+    refuse("--train x --channels 4k", EXIT_USER,
+           "--channels 4k: k and M are for TOKENS and STEPS alone; write the number out");
+    refuse("--train x --vocab 32k", EXIT_USER, "--vocab 32k: k and M are for TOKENS and STEPS alone");
+    static const char *const bad[] = {"1.3k", "10kk", "1e",   "1e+",   "1e3k", "k",
+                                      ".",    "1e-3", "0x10", "1.2.3", "5g",   "''"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(line, sizeof line, "--train x --batch-tokens=%s", strcmp(bad[i], "''") ? bad[i] : "");
+        refuse(line, EXIT_USER, "--batch-tokens&: not a whole number");
+    }
+    refuse("--train x --steps 1e16", EXIT_USER, "--steps 1e16: must be between -1 and");
+    refuse("--train x --steps 1e9999999999999999999", EXIT_USER, "must be between");
+    refuse("--train x --steps 9999999999999M", EXIT_USER, "must be between");
+    refuse("--train x --seq-len 20M", EXIT_USER, "--seq-len 20M: must be between 1 and 16777216");
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"80G", 80000000000}, {"80g", 80000000000}, {"80GB", 80000000000},  {"1.5T", 1500000000000},
+                 {"512M", 512000000},  {"512k", 512000},     {"75GiB", 80530636800}, {"123456789B", 123456789}};
+    char line[128];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(line, sizeof line, "--plan --memory-limit %s", sizes[i].text);
+        accept(line);
+        assert_true(config.memory_limit == sizes[i].bytes);
+    }
+    refuse("--plan --memory-limit 80", EXIT_USER, "--memory-limit 80: a size needs its unit; 80GB?");
+    refuse("--plan --memory-limit 79.5", EXIT_USER, "79.5GB?");
+    refuse("--plan --memory-limit 80000000000", EXIT_USER, "needs its unit; 80000000000B?");
+    refuse("--plan --memory-limit 80Gi", EXIT_USER, "--memory-limit 80Gi: must be a size such as 80GB or 80G (10^9");
+}
+
 // --train adds up, however often the command line is read; weights are of the one before them.
 static void test_sets(void **state) {
     (void)state;
@@ -161,7 +242,7 @@ static void test_malformed(void **state) {
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle&--shuffle");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
-    refuse("-train x", EXIT_USER, "-train: unknown flag&--train");
+    refuse("-train x", EXIT_USER, "-train: here it is --train");
     refuse("-- --train x", EXIT_USER, "--");
     refuse("x.bin", EXIT_USER, "x.bin: not a flag");
     refuse("--plan json", EXIT_USER, "--plan=json");
@@ -182,7 +263,6 @@ static void test_malformed(void **state) {
     refuse("--train x --lr 1e999", EXIT_USER, "must be between");
     refuse("--train x --lr -5", EXIT_USER, "--lr -5: must be between 0 and");
     refuse("--train x --steps 1.5", EXIT_USER, "--steps 1.5: not a whole number");
-    refuse("--train x --steps 10k", EXIT_USER, "not a whole number");
     refuse("--train x --steps -2", EXIT_USER, "--steps -2: must be between -1 and");
     refuse("--train x --steps 99999999999999999999", EXIT_USER, "must be between");
     refuse("--train x --micro-batch 0", EXIT_USER, "--micro-batch 0: must be between 1 and");
@@ -205,7 +285,11 @@ static void test_malformed(void **state) {
     refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: must be between 0");
     refuse("--train x --no-resume=3", EXIT_USER, "takes no value");
     refuse("--plan=yaml", EXIT_USER, "--plan=yaml&--plan=json");
-    refuse("--help=html", EXIT_USER, "--help=html&--help=markdown");
+    refuse("--help=html", EXIT_USER,
+           "--help html: no group has this name; there are data, model, recipe,&--help=man, --help=bash, --help=markdown");
+    refuse("--help schedule", EXIT_USER,
+           "--help schedule: no group has this name; there are data, model, recipe, batch, optimizer, evaluation, "
+           "files, run, processes, and --help=man, --help=bash, --help=markdown");
     refuse("--version=2", EXIT_USER, "--version=2: takes no value");
     refuse("--train ''", EXIT_USER, "--train: the value is empty");
     refuse("--train=", EXIT_USER, "--train: the value is empty");
@@ -222,164 +306,9 @@ static void test_malformed(void **state) {
 
 static void test_too_long(void **state) {
     (void)state;
-    char line[4000] = "--train ";
-    memset(line + 8, 'a', 2000);
-    memcpy(line, "--val   ", 8);
-    refuse(line, EXIT_USER, "--val: the value has 2000 characters, the limit is 1023");
-}
-
-// The command lines of llm.c's launch scripts, with their shell variables filled in.
-static void test_llmc_scripts(void **state) {
-    (void)state;
-    accept_run("-i fineweb_train_*.bin -j fineweb_val_*.bin -o log_gpt2_124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 "
-               "-d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e d12",
-               1);
-    assert_string_equal(config.train, "fineweb_train_*.bin");
-    assert_string_equal(config.val, "fineweb_val_*.bin");
-    assert_string_equal(config.out, "log_gpt2_124M");
-    assert_int_equal(config.val_every, 250);
-    assert_int_equal(config.sample_every, 20000);
-    assert_int_equal(config.sample_tokens, 144);
-    assert_int_equal(config.micro_batch, 64);
-    assert_int_equal(config.batch_tokens, 524288);
-    assert_true(config.weight_decay == 0.1f && config.lr == 0.0006f && config.lr_final == 0.0f);
-    assert_int_equal(config.warmup, 700);
-    assert_int_equal(config.save_every, 5000);
-    assert_int_equal(config.zero, 1);
-    assert_true(config.resume && !config.overwrite && config.resume_step == -1);
-    assert_int_equal(config.shape.layers, 12);
-    assert_non_null(strstr(config.notes, "HellaSwag"));
-    assert_int_equal(config.recipe.kind, RECIPE_COAT);
-    assert_int_equal(config.recipe.recompute, 0); // by -r 0
-    assert_null(strstr(config.notes, "--recipe"));
-
-    accept("-i a -j b -o c -v 250 -s 300000 -g 384 -h 1 -b 16 -t 1024 -d 1048576 -r 0 -z 1 -c 0.1 -k cosine -l 0.0006 "
-           "-q 0.1 -u 700 -n 2000 -x 32000 -ge 1 -y 1 -e d48");
-    assert_int_equal(config.steps, 32000);
-    assert_int_equal(config.shape.channels, 1600);
-    accept(
-        "-i a -j b -o c -v 250 -s 100000 -g 144 -h 1 -b 64 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0003 -q 0.0 -u 700 "
-        "-n 2000 -x 60000 -y 1 -e d24");
-    accept(
-        "-i a -j b -o c -v 250 -s 300000 -g 144 -h 1 -b 32 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.00025 -q 0.0 -u 700 "
-        "-n 4000 -x 286102 -y 1 -e d36");
-    accept_run(
-        "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 32 -t 2048 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.1 -u 700 "
-        "-n 10000 -nk 5 -nm 50000 -ge 1 -sl 7.0 -sg 7.0 -y 1 -x 572204 -e gpt3:c768",
-        1);
-    assert_int_equal(config.shape.positions, 2048);
-    assert_int_equal(config.keep_every, 50000);
-    assert_true(config.skip_loss_z == 7.0f && config.skip_grad_z == 7.0f);
-    assert_null(strstr(config.notes, "--skip-loss-z"));
-    // a batch that FP8 cannot take runs too; what the short flags mean stays
-    accept_run("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", 1);
-    assert_int_equal(config.recipe.kind, RECIPE_BF16);
-    assert_int_equal(config.recipe.linear, LINEAR_BF16);
-    assert_int_equal(config.recipe.recompute, 1);
-    assert_int_equal(config.recipe.master, MASTER_FP32);
-    assert_non_null(
-        strstr(config.notes, "note: --recipe bf16: not coat, the default, because --micro-batch, --seq-len"));
-    // several nodes: with a shared folder, TCP, and MPI
-    accept(
-        "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
-        "-n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf /shared -pi fs");
-    assert_int_equal(config.world_size, 16);
-    assert_int_equal(config.rank, 3);
-    accept("-i a -j b -o c -b 64 -d 2097152 -e d12 -pn 16 -pr 3 -pg 8 -ps 10.0.1.220 -pi tcp");
-    assert_string_equal(config.rendezvous, "10.0.1.220");
-    accept("-i a -j b -o c -n 1000 -y 0 -e d12 -pi mpi");
-    assert_true(!config.overwrite && !config.resume); // nothing is replaced that was not said to be
-    accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
-}
-
-static void test_short_flags(void **state) {
-    (void)state;
-    accept("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd");
-    assert_int_equal(config.batch_tokens, 0);
-    assert_int_equal(config.val_batches, -1);
-    assert_int_equal(config.steps, -1);
-    assert_true(config.overfit_one_batch);
-    assert_int_equal(config.recipe.master, MASTER_NONE);
-    assert_int_equal(config.schedule, SCHEDULE_WSD);
-    assert_string_equal(config.notes, "");
-    accept("-i a -b 8 --micro-batch 16"); // short and long ones are the same flag: the last wins
-    assert_int_equal(config.micro_batch, 16);
-    accept("--micro-batch 16 -b 8 -i a -o o -y 0 -y 1");
-    assert_int_equal(config.micro_batch, 8);
-    assert_true(config.resume && !config.overwrite);
-    accept("-i a -e d60");
-    assert_int_equal(config.shape.channels, 1920);
-    refuse("-i a -y 2 -o o", EXIT_USER, "-y 2: must be 0 or 1");
-    refuse("-i a -b x", EXIT_USER, "--micro-batch x: not a whole number");
-    refuse("-i a -zz 3", EXIT_USER, "-zz: unknown flag");
-}
-
-// Reads what print() writes.
-static char *capture(void (*print)(FILE *out)) {
-    char *text = (char *)xcalloc(1, 1 << 16);
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    print(file);
-    rewind(file);
-    size_t length = fread(text, 1, (1 << 16) - 1, file);
-    fclose(file);
-    assert_in_range(length, 1000, (1 << 16) - 2);
-    return text;
-}
-
-static void print_help(FILE *out) {
-    flags_help(out, "train_gpt2_fp8");
-}
-
-static void test_help(void **state) {
-    (void)state;
-    int count, rows = 0;
-    const Flag *table = flag_table(&count);
-    char *help = capture(print_help), *markdown = capture(flags_help_markdown);
-    int *seen = (int *)xcalloc((size_t)count, sizeof *seen);
-    for (char *p = markdown; (p = strstr(p, "\n| `--")); p++) rows++;
-    assert_int_equal(rows, count);
-    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n")) {
-        assert_in_range(strlen(line), 1, 100);
-        bool negated;
-        if (strncmp(line, "  --", 4) != 0) continue;
-        const Flag *flag = flag_find(line + 4, strcspn(line + 4, " =[,"), &negated);
-        assert_non_null(flag);
-        seen[flag - table]++;
-    }
-    for (int i = 0; i < count; i++) assert_int_equal(seen[i], 1);
-    free(seen);
-    free(help);
-    free(markdown);
-}
-
-static void test_help_defaults(void **state) {
-    (void)state;
-    char *help = capture(print_help);
-    assert_non_null(strstr(help, "tokens per sequence (default 1024; -t)"));
-    assert_non_null(strstr(help, "(default 0.0003; -l)"));
-    assert_non_null(strstr(help, "order (default coat)"));
-    free(help);
-}
-
-static void test_exit_now(void **state) {
-    (void)state;
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    fflush(stdout);
-    int saved = dup(1);
-    dup2(fileno(file), 1);
-    bool version = parse("--version") && printed, help = parse("--train x --help") && printed;
-    bool markdown = parse("--help=markdown") && printed, none = parse("--train x") && !printed;
-    fflush(stdout);
-    dup2(saved, 1);
-    close(saved);
-    char text[64] = "";
-    rewind(file);
-    assert_non_null(fgets(text, sizeof text, file));
-    fclose(file);
-    assert_string_equal(text, "train_gpt2_fp8 " COAT_VERSION "\n");
-    assert_true(version && help && markdown && none);
+    char line[4000] = "--train x --out ";
+    memset(line + 16, 'a', 2000);
+    refuse(line, EXIT_USER, "--out: the value has 2000 characters, the limit is 1023");
 }
 
 int main(void) {
@@ -387,14 +316,11 @@ int main(void) {
         cmocka_unit_test(test_every_flag_parses),
         cmocka_unit_test(test_names_are_unique),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_sets),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_short_flags),
-        cmocka_unit_test(test_llmc_scripts),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_defaults),
-        cmocka_unit_test(test_exit_now),
     };
     return cmocka_run_group_tests_name("flags", tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ is() {
 
 "$build"/prepare_bytes --out "$folder/t" coat >/dev/null || exit 1
 run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256
-    --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --sample-tokens 0)
+    --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --lr 3e-3 --sample-tokens 0)
 
 "${run[@]}" --recipe coat --schedule cosine --lr 6e-4 --lr-final 0.1 --out "$folder/run" --save-every 2 --keep 1 >"$folder/page" 2>"$folder/errors"
 is "nothing on standard error" "$(cat "$folder/errors")" ""
@@ -86,6 +86,19 @@ PATH=$folder/bin:$PATH STEPS=60 "$folder/tree/scripts/run.sh" >"$folder/demo" 2>
 is "make run ends well" "$? $(grep -c '^== files' "$folder/demo")" "0 1"
 is "and shows every third of 60 steps" "$(grep -oE '^step +[0-9]+' "$folder/demo" | tr -dc '0-9\n' | paste -sd ' ')" "1 $(seq -s ' ' 3 3 60)"
 is "though its log has all" "$(grep -c '"loss"' "$folder/tree/runs/demo/log.jsonl")" 60
+
+# a schedule that does not let the rate fall
+for schedule in cosine linear wsd; do
+    "${run[@]}" --lr 6e-4 --schedule $schedule >/dev/null 2>"$folder/errors"
+    is "$schedule with --lr-final 1 is noted" "$(cat "$folder/errors")" "note: --schedule $schedule: --lr-final 1 keeps the rate constant; 0 lets it fall"
+done
+"${run[@]}" --warmup 0 >/dev/null 2>"$folder/errors"
+is "so it is without flags, once" "$(grep -c '^note: --schedule cosine: --lr-final 1 keeps' "$folder/errors") of $(wc -l <"$folder/errors")" "1 of 1"
+for flag in "--schedule constant" "--lr-final 0.5" "--quiet"; do
+    # shellcheck disable=SC2086
+    "${run[@]}" $flag >/dev/null 2>"$folder/errors"
+    is "with $flag it is not" "$(cat "$folder/errors")" ""
+done
 
 # in a terminal of 80 columns: colours, and no line that wraps; one that is made narrower on the way, with the signal
 # that goes with it, once the first step has been shown

@@ -55,9 +55,10 @@ status=$?
 [ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
 check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
 
-# --- a pipe that nobody reads, already full: what the run says of its first step is held up
+# --- a pipe that nobody reads, full but for a page: what the run says of its first steps is held up
 mkfifo "$folder/pipe" && exec 7<>"$folder/pipe"
 dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+dd of=/dev/null bs=4096 count=1 <&7 2>/dev/null
 timeout 20 "$program" "${run[@]}" --json --steps 100000000 --lr-final 1 --out "$folder/held" >&7 2>"$folder/said" 7>&- &
 pid=$!
 until_file "$folder/held/log.jsonl" $pid
@@ -198,14 +199,14 @@ failed() { # NAME PATTERN FLAGS...
     local name=$1 pattern=$2 status=0
     shift 2
     "$program" "$@" >"$folder/out" 2>"$folder/said" || status=$?
-    [ $status -eq 0 ] && [ "$(lines "$folder/out")" -eq 1 ] && grep -qE "^done: .* of training; $pattern$" "$folder/out"
+    [ $status -eq 0 ] && [ "$(lines "$folder/out")" -eq 2 ] && head -n 1 "$folder/out" | grep -q '^done: .* of training$' && tail -n 1 "$folder/out" | grep -qE "^warning: $pattern$"
     check "$name" $? "status $status" "$(cat "$folder/out" "$folder/said")"
 }
 plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0)
 failed "a gradient that is not finite" "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
 failed "and a loss that has risen" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
 failed "also of a run that was resumed" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
-! grep -a 'of training;' <("$program" "${run[@]}" --steps 20 2>&1)
+! grep -a '^warning: ' <("$program" "${run[@]}" --steps 20 2>&1)
 check "of others nothing is said" $?
 diverges "the same without the guard" "3 updates in a row had a non-finite" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 

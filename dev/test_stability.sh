@@ -167,7 +167,7 @@ scripts/stability.sh --out "$folder/straight" >/dev/null 2>&1
 scripts/stability.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$!
 for ((i = 0; i < 600; i++)); do
-    [ ! -s "$folder/stopped/runs/coat/4e-3/1/log.jsonl" ] || break
+    ! grep -q '"loss"' "$folder/stopped/runs/coat/4e-3/1/log.jsonl" 2>/dev/null || break
     sleep 0.05
 done
 kill -TERM $study

@@ -68,7 +68,7 @@ class Log:
                 step = int(fields["step"])
             except (ValueError, KeyError, TypeError):
                 continue
-            if self.step is not None and step != self.step:
+            if self.figures and step != self.step:
                 yield self.step, self.figures
                 self.figures = {}
             self.step = step

@@ -1,0 +1,192 @@
+// What is said of a flag that is not in the table: its name here where other trainers have it (nanoGPT, the Hugging Face
+// Trainer, torchtitan, Megatron-LM, llm.c's train_gpt2.py) or it was
+// called so before, else the one that is spelled nearly like it.
+#include "flags.h"
+
+#define LEAVE "leave it away"
+
+// clang-format off
+static const Foreign table[] = {
+    {"train-file train-files train-data train-bin data-path train-data-path input-bin dataset dataset-path dataset-name "
+     "data data-dir", "train", "a pattern of token files, which data/README.md shows how to make"},
+    {"validation-file valid-data-path val-data val-file val-bin eval-file input-val-bin", "val", NULL},
+    {"tokenizer-name tokenizer-path tokenizer-type tokenizer-model tokenizer-name-or-path vocab-file", "tokenizer", NULL},
+    {"merge-file merges-file", NULL, "--tokenizer FILE is the vocabulary, with its merges beside it"},
+
+    {"model-name-or-path model-name model-type model.name model.flavor config-name init-from", "model", NULL},
+    {"n-layer n-layers num-layers num-hidden-layers depth", "layers", NULL},
+    {"n-head n-heads num-heads num-attention-heads", "heads", NULL},
+    {"n-kv-head n-kv-heads num-kv-heads num-key-value-heads num-query-groups", "kv-heads", NULL},
+    {"hidden-size hidden-dim n-embd n-embed d-model embed-dim embedding-dim model-dim", "channels", NULL},
+    {"ffn-hidden-size intermediate-size n-inner d-ff", "ffn", NULL},
+    {"kv-channels", "head-dim", NULL},
+    {"vocab-size", "vocab", NULL},
+    {"n-positions max-position-embeddings", "positions", NULL},
+    {"normalization", "norm", NULL},
+    {"norm-epsilon layernorm-epsilon layer-norm-epsilon", "norm-eps", NULL},
+    {"activation-function", "activation", NULL},
+    {"position-embedding-type", "position-encoding", NULL},
+    {"bias", "biases", NULL},
+    {"disable-bias-linear", "no-biases", NULL},
+    {"tie-word-embeddings tied-embeddings", "tied-head", NULL},
+    {"untie-embeddings-and-output-weights", "no-tied-head", NULL},
+    {"dropout attention-dropout hidden-dropout attn-pdrop resid-pdrop embd-pdrop", NULL, "there is no dropout; " LEAVE},
+
+    {"gradient-codes", "gradient-codes-data", "and --gradient-codes-weights, for the other products"},
+    {"fast-accumulation-backward", "fast-accumulation-data", "and --fast-accumulation-weights, for the other products"},
+    {"dtype bf16 fp16 fp8 amp mixed-precision mixed-precision-param fp8-format fp8-recipe float8", "recipe",
+     "bf16, fp8-linear or coat"},
+    {"gradient-checkpointing activation-checkpointing activation-checkpoint.mode recompute-activations "
+     "recompute-granularity", "recompute", NULL},
+
+    {"batch-size micro-batch-size device-batch-size local-batch-size train-batch-size per-device-batch-size "
+     "per-device-train-batch-size", "micro-batch", "sequences per GPU and pass; --batch-tokens is of the whole step"},
+    {"total-batch-size", "batch-tokens", NULL},
+    {"global-batch-size", "batch-tokens", "in tokens: the sequences times --seq-len"},
+    {"gradient-accumulation-steps grad-accum-steps grad-accum accumulation-steps accumulate-grad-batches", "batch-tokens",
+     "that many passes of --micro-batch x --seq-len tokens x GPUs"},
+    {"block-size seq-length sequence-length max-seq-len max-seq-length context-length n-ctx", "seq-len", NULL},
+
+    {"max-steps max-iters max-train-steps train-iters train-steps training-steps total-steps num-steps num-iterations "
+     "iters iterations", "steps", NULL},
+    {"epochs num-epochs n-epochs max-epochs num-train-epochs", NULL,
+     "--steps counts steps: -1 is one epoch, N epochs are N x the tokens of the data / --batch-tokens"},
+    {"train-samples", "steps", "the samples x --seq-len / --batch-tokens"},
+    {"learning-rate lr-rate max-lr peak-lr", "lr", NULL},
+    {"min-lr lr-min end-lr", "lr-final", "a share of --lr: 6e-5 under --lr 6e-4 is --lr-final 0.1"},
+    {"min-lr-factor min-lr-ratio learning-rate-decay-frac", "lr-final", NULL},
+    {"warmup-steps warmup-iters lr-warmup-iters lr-warmup-steps num-warmup-steps", "warmup", NULL},
+    {"warmup-ratio lr-warmup-fraction", "warmup", "in steps: the share x --steps"},
+    {"lr-scheduler-type lr-scheduler lr-schedule lr-decay-style lr-scheduler.decay-type", "schedule", NULL},
+    {"lr-decay-iters lr-decay-steps", NULL, "the schedule ends with --steps; " LEAVE},
+    {"decay-lr", NULL, "--lr-final 0.1 lets the rate fall, --schedule constant keeps it"},
+    {"lr-scheduler.decay-ratio", "decay-fraction", "of --schedule wsd"},
+    {"wd", "weight-decay", NULL},
+    {"adam-beta1", "beta1", NULL},
+    {"adam-beta2", "beta2", NULL},
+    {"adam-eps adam-epsilon epsilon", "eps", NULL},
+    {"clip-grad max-grad-norm max-norm gradient-clip gradient-clipping gradient-clip-val", "grad-clip", NULL},
+    {"optim optimizer optimizer.name", NULL, "AdamW is the optimizer; " LEAVE},
+    {"random-seed data-seed", "seed", NULL},
+
+    {"eval-interval eval-steps eval-every val-loss-every val-interval validation.freq", "val-every", NULL},
+    {"eval-iters eval-batches val-max-steps validation.steps", "val-batches", NULL},
+    {"do-train", NULL, "--train GLOB trains"},
+    {"do-eval inference-only", "eval-only", NULL},
+    {"max-new-tokens", "sample-tokens", NULL},
+    {"overfit-single-batch", "overfit-one-batch", NULL},
+
+    {"config-file config-path", "config", "one flag per line, as on the command line"},
+    {"output-dir out-dir save-dir save checkpoint-dir dump-folder checkpoint.folder log-dir logging-dir tensorboard-dir",
+     "out", NULL},
+    {"save-interval save-steps checkpoint-every checkpoint-interval checkpoint.interval", "save-every", NULL},
+    {"save-total-limit keep-latest-k", "keep", NULL},
+    {"save-strategy always-save-checkpoint", NULL, "--save-every STEPS says when"},
+    {"resume-from resume-from-checkpoint load load-step", "resume", "of --out DIR; --resume=STEP names one checkpoint"},
+    {"overwrite-output-dir", "overwrite", NULL},
+    {"log-interval log-freq log-every logging-steps", NULL, "every step has its line; " LEAVE},
+    {"enable-tensorboard", NULL, "TensorBoard's files are always in --out; " LEAVE},
+    {"wandb wandb-log wandb-project wandb-run-name enable-wandb report-to run-name", NULL,
+     "scripts/upload_wandb.py sends a run's log; " LEAVE},
+
+    {"max-time exit-duration-in-mins", "time-limit", "with its unit: 3h50m"},
+    {"compile torch-compile flash use-flash-attn tensorcores tf32 backend distributed-backend num-workers "
+     "dataloader-num-workers", NULL, "there is nothing to choose; " LEAVE},
+    {"zero-stage use-distributed-optimizer fsdp deepspeed data-parallel-shard-degree", "zero", "1, 2 or 3"},
+    {"tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size tensor-parallel-degree "
+     "pipeline-parallel-degree context-parallel-degree sequence-parallel tp pp", NULL,
+     "GPUs share a model by --zero 1, 2 or 3 alone; " LEAVE},
+    {"num-gpus n-gpus num-nodes nnodes nproc-per-node num-processes", NULL, "mpirun -np N starts one process per GPU"},
+    {"local-rank", NULL, "the launcher says it; " LEAVE},
+};
+// clang-format on
+
+const Foreign *flag_foreign(int *count) {
+    *count = (int)(sizeof table / sizeof *table);
+    return table;
+}
+
+enum { MOST_NAME = 64 };
+
+// The name without dashes in front and what follows '=', with hyphens for underscores; false where it is longer.
+static bool plain_name(const char *text, char name[MOST_NAME]) {
+    text += strspn(text, "-");
+    size_t length = strcspn(text, "=");
+    if (length >= MOST_NAME) return false;
+    for (size_t i = 0; i < length; i++) name[i] = text[i] == '_' ? '-' : text[i];
+    name[length] = '\0';
+    return true;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that turn one name into the other, at most `most` + 1.
+static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length, int most) {
+    int rows[3][MOST_NAME + 1], *before = rows[0], *last = rows[1], *row = rows[2];
+    if (b_length > MOST_NAME || abs((int)a_length - (int)b_length) > most) return most + 1;
+    for (size_t j = 0; j <= b_length; j++) last[j] = (int)j;
+    for (size_t i = 1; i <= a_length; i++) {
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best) best = last[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && before[j - 2] + 1 < best) best = before[j - 2] + 1;
+            row[j] = best;
+        }
+        int *oldest = before;
+        before = last, last = row, row = oldest;
+    }
+    return last[b_length];
+}
+
+// The row that has a name at most `most` edits away, the nearest; NULL: none.
+static const Foreign *find_foreign(const char *name, int most) {
+    const Foreign *nearest = NULL;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        for (const char *other = table[i].names; *other;) {
+            size_t length = strcspn(other, " ");
+            int distance = edit_distance(name, strlen(name), other, length, most);
+            if (distance <= most) nearest = &table[i], most = distance - 1;
+            other += length + (other[length] == ' ');
+        }
+    return nearest;
+}
+
+// A flag that `name` is a slip of, or the beginning of; NULL: none. A slip is one edit, in names from six letters on two.
+static const char *find_near(const char *name) {
+    const char *nearest = NULL;
+    const size_t length = strlen(name);
+    int count, beginnings = 0, most = length < 3 ? 0 : length < 6 ? 1 : 2;
+    const Foreign *foreign;
+    const Flag *flags = flag_table(&count);
+    for (int i = 0; i < count; i++) {
+        int distance = edit_distance(name, length, flags[i].name, strlen(flags[i].name), most);
+        if (distance <= most) nearest = flags[i].name, most = distance - 1;
+    }
+    if (nearest) return nearest;
+    for (int i = 0; i < count && length >= 4; i++)
+        if (strncmp(name, flags[i].name, length) == 0) nearest = flags[i].name, beginnings++;
+    if (beginnings == 1) return nearest;
+    foreign = find_foreign(name, most);
+    return foreign ? foreign->ours : NULL;
+}
+
+bool flag_unknown(const char *text, Error *err) {
+    const int length = (int)strcspn(text, "=");
+    char name[MOST_NAME];
+    bool negated;
+    if (!plain_name(text, name))
+        return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
+    const char *section = strrchr(name, '.'), *last = section ? section + 1 : name;
+    const Foreign *foreign = find_foreign(name, 0);
+    if (!foreign && section) foreign = find_foreign(last, 0);
+    if (foreign && !foreign->ours)
+        return error_set(err, EXIT_USER, "%.*s: unknown flag; %s", length, text, foreign->remark);
+    const char *ours = foreign ? foreign->ours : flag_find(last, strlen(last), &negated) ? last : NULL;
+    const char *remark = foreign && foreign->remark ? foreign->remark : "";
+    if (ours)
+        return error_set(err, EXIT_USER, "%.*s: here it is --%s%s%s", length, text, ours, *remark ? "; " : "", remark);
+    const char *near = find_near(strncmp(last, "no-", 3) == 0 ? last + 3 : last);
+    if (near) return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s?", length, text, near);
+    return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
+}
