@@ -81,6 +81,33 @@ bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of
 }
 bad_data train 9 --train "$folder/train.bin"
 bad_data val 2 --val "$folder/val.bin" --val-every 2
+# A folder that is renamed comes back for all; where another run has it by then, all save beside it, and end with 2.
+lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
+    local name=$1 launcher
+    shift
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 400 --save-every 40 >"$folder/said" 2>&1 </dev/null &
+    launcher=$!
+    until [ -d "$folder/$name/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    "$@"
+    status=0
+    wait $launcher || status=$?
+}
+train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 400
+renamed() { mv "$folder/renamed" "$folder/renamed-before"; }
+lost_folder renamed renamed
+if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was renamed to ' "$folder/said")" -eq 1 ] && [ "$(values loss renamed | wc -l)" -eq 400 ]; then
+    same "a folder that is renamed comes back for two processes" 00000400 unlost renamed
+else
+    bad "a folder that is renamed comes back for two processes" "status $status" "$(cat "$folder/said")"
+fi
+taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/step-00000001" && mv "$folder/other" "$folder/taken"; }
+lost_folder taken taken
+if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
+    grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved in .*/taken-rescued-1: go on with' "$folder/said"; then
+    train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 400 --resume && same "and where another run has it, two save beside it" 00000400 unlost taken-rescued-1
+else
+    bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
+fi
 # What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0
