@@ -1050,6 +1050,19 @@ static bool leave_old_course(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
+// Whether the disk of --out has room for a checkpoint of all processes; a note where it has none for all of them.
+static bool has_room(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    char note[PATH_MAX_LENGTH + 256];
+    OutRoom room;
+    int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
+    if (m->exec.rank > 0 || !out_room(c, &room)) return true;
+    if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, note, sizeof note, err)) return false;
+    if (note[0] && !c->quiet) fprintf(stderr, "note: %s\n", note);
+    return true;
+}
+
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -1101,6 +1114,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                    (long long)evaluated_step(run), share, examples);
     }
     if (!run->train) return !c->prompt[0] || together(run, show_sample(run, err), err);
+    if (c->out[0] && run->done.step < run->steps && !together(run, has_room(run, err), err)) return false;
     // until here nothing in --out has been touched: who ends the run now finds the old one as it was
     int64_t number = comm_max_i64(m->comm, signals_stop());
     if (number && m->exec.rank == 0)

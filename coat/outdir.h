@@ -19,6 +19,20 @@ typedef struct {
 // nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
+// What the folder's disk has for the run, in bytes.
+typedef struct {
+    double free;  // with what the run's start or first save deletes there
+    int64_t held; // checkpoints of this run that are there, which --keep counts; their bytes are not free
+} OutRoom;
+
+// Whether checkpoints of so many bytes fit, of a run that goes on after step `begun` and ends after `steps` > begun.
+// False with err (EXIT_DATA): not a single one does. note: "", or what to say where later ones will not, as many as
+// --save-every and --keep let there be at a time.
+bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
+              Error *err);
+// Asks the file system. False: it does not say.
+bool out_room(const Config *config, OutRoom *room);
+
 // Looks whether the folder is still the one that the run has locked.
 typedef enum {
     OUT_OURS,  // it is

@@ -127,6 +127,14 @@ static void wait_at_exit(void) {
     if (at_exit && at_exit->running && !pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
 }
 
+int64_t saver_bytes(const Arena *arena, Exec *exec) {
+    Snapshot snapshot;
+    snapshot_open(&snapshot, arena, exec);
+    const int64_t bytes = (int64_t)snapshot.bytes;
+    snapshot_close(&snapshot);
+    return bytes;
+}
+
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log) {
     static bool registered;
     Saver *s = (Saver *)xcalloc(1, sizeof *s);

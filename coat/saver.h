@@ -14,6 +14,9 @@ extern "C" {
 
 typedef struct Saver Saver;
 
+// Bytes of this process's part of a checkpoint.
+int64_t saver_bytes(const Arena *arena, Exec *exec);
+
 // For saves to the folder config->out, with the vocabulary that config names. Reserves the memory for the copy of the
 // states where there are to be regular saves; if it cannot, one note, and training waits for each save, as it does for
 // single ones. exit() waits for a write that is under way.

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # The folder of a run that trains is removed, renamed or replaced, or its log is: what the run still holds comes back, and
-# no two runs write in one folder. What is resumed then is the run without interruption, byte for byte.
+# no two runs write in one folder. What is resumed then is the run without interruption, byte for byte. And a disk that is
+# too small is found before the first step.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . dev/run_fixture.sh
+disk=$folder/disk
+trap 'umount "$disk" 2>/dev/null; chmod -R u+rwx "$folder"; rm -rf "$folder"' EXIT
 straight
 first=$(printf 'step-%08d' $every)
 
@@ -122,4 +125,45 @@ wait $pid
 status=$?
 [ $status -eq 0 ] && grep -q '^ended by SIGTERM' "$folder/said" && [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
 check "and the first goes on until it is told to end" $? "$(said_and_left "$out")"
+
+# --- room on the disk: a small file system of our own
+mkdir "$disk"
+run+=(--skip-grad-z 0) # while updates are skipped nothing is pruned
+rm -r "$folder/straight"
+"$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "the same run without a guard"
+kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)
+room() { mount -o remount,size=$(($1 * kilobytes / 10))k "$disk"; } # TENTHS of a checkpoint
+if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; then
+    out=$disk/run
+    too_small() { [ $1 -eq 2 ] && said_once "error: --out $out: a checkpoint takes 0\.[0-9]* MB, and 0\.[0-9]* MB are free there; make room or choose another folder$"; }
+    "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said"
+    too_small $? && [ -z "$(ls -A "$out")" ]
+    check "a disk without room for one checkpoint is refused" $? "$(cat "$folder/said")" "$(ls -A "$out")"
+    room 30
+    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note' "$folder/said"
+    check "room for those that are there at a time is enough" $? "$(cat "$folder/said")"
+    room 14
+    "$program" "${run[@]}" --keep 1 --steps 170 --out "$out" --resume >/dev/null 2>"$folder/said"
+    too_small $? && same "$out"
+    check "the next needs room beside the one before" $? "$(cat "$folder/said")"
+    "$program" "${run[@]}" --save-every 0 --out "$out" --overwrite >/dev/null 2>"$folder/said" && same "$out"
+    check "but one that is overwritten leaves its room" $? "$(cat "$folder/said")"
+    "$program" "${run[@]}" --channels 128 --layers 4 --out "$out" --overwrite >/dev/null 2>"$folder/said"
+    status=$?
+    [ $status -eq 2 ] && grep -q '^error: .*: a checkpoint takes' "$folder/said" && same "$out"
+    check "and stays where that is not enough" $? "status $status" "$(cat "$folder/said")"
+    rm -r "$out"/log.jsonl && mv "$out/$last" "$out/.$last.tmp"
+    "$program" "${run[@]}" --save-every 0 --out "$out" --resume >/dev/null 2>"$folder/said" && same "$out"
+    check "half a checkpoint leaves its room, too" $? "$(cat "$folder/said")" "$(ls -A "$out")"
+    rm -r "$out"
+    room 35
+    "$program" "${run[@]}" --no-quiet --out "$out" >/dev/null 2>"$folder/said"
+    [ $? -eq 2 ] && [ "$(grep -c "^note: --out $out: .* for 3 of the 10 more that --save-every and --keep hold at a time: the others cannot be saved; make room, or set --keep 2$" "$folder/said")" -eq 1 ]
+    check "where later ones will not fit a note says so" $? "$(head -n 3 "$folder/said")"
+    rm -r "$out"
+    "$program" "${run[@]}" --keep 2 --no-quiet --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
+    check "and what it proposes fits" $? "$(cat "$folder/said")"
+else
+    echo "skip - a disk that is too small: mounting is not permitted"
+fi
 exit $failures

@@ -169,11 +169,77 @@ static void test_rescue(void **state) {
     assert_says(&err, "run-rescued-2-rescued-1: No such file");
 }
 
+// 1.7 GB a checkpoint; so many GB free, so many checkpoints there; a run from `begun` to step 1000.
+static bool fits(double gigabytes, int64_t held, int64_t begun) {
+    const OutRoom room = {gigabytes * 1e9, held};
+    return out_fits(&config, room, begun, 1000, 1.7e9, text, sizeof text, &err);
+}
+
+// fits_all(N): there is room for N more checkpoints, as many as this run has at a time, and N - 1 would be too few.
+static void fits_all(int64_t count, int64_t held, int64_t begun) {
+    assert_true(fits((double)count * 1.7, held, begun));
+    assert_string_equal(text, "");
+    char part[64];
+    snprintf(part, sizeof part, "for %d of the %d more that", (int)count - 1, (int)count);
+    assert_int_equal(fits((double)count * 1.7 - 0.1, held, begun), count > 1);
+    if (count > 1) assert_text(part);
+}
+
+static void test_room(void **state) {
+    (void)state;
+    assert_false(fits(0.9, 0, 0));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(
+        &err, "disk/run: a checkpoint takes 1.70 GB, and 900.00 MB are free there; make room or choose another folder");
+    fits_all(1, 0, 0); // that of the end
+    config.save_every = 100;
+    fits_all(10, 0, 0);
+    fits_all(10, 7, 0); // nothing of what is there goes
+    fits_all(3, 0, 700);
+    config.save_every = 300; // and the end
+    fits_all(4, 0, 0);
+    fits_all(1, 3, 900);
+    config.save_every = 100;
+    config.keep = 3; // and the one that is being written
+    fits_all(4, 0, 0);
+    fits_all(3, 1, 100);
+    fits_all(1, 3, 300);
+    fits_all(1, 5, 500); // of a run that kept more
+    fits_all(2, 0, 800);
+    assert_true(fits(5.2, 0, 0));
+    assert_text("and 5.20 GB are free there, for 3 of the 4 more that --save-every and --keep hold at a time: the "
+                "others cannot be saved; make room, or set --keep 2");
+    assert_true(fits(1.8, 0, 0));
+    assert_text("for 1 of the 4 more that"); // the next is written before one goes
+    assert_null(strstr(text, "or set --keep"));
+    config.keep_every = 250; // steps 500 and 1000 are saved, and kept
+    fits_all(6, 0, 0);
+    config.save_every = 0;
+    fits_all(1, 0, 0);
+}
+
+// Checkpoints that the start will delete, or that are half, are not counted. (dev/test_out.sh has their bytes.)
+static void test_room_on_the_disk(void **state) {
+    (void)state;
+    OutRoom room;
+    assert_int_equal(mkdir(path_of("disk/run/step-00000010"), 0777), 0);
+    assert_int_equal(mkdir(path_of("disk/run/.step-00000020.tmp"), 0777), 0);
+    assert_true(out_room(&config, &room));
+    assert_int_equal(room.held, 1);
+    assert_true(room.free >= 0);
+    config.overwrite = true;
+    assert_true(out_room(&config, &room));
+    assert_int_equal(room.held, 0);
+    snprintf(config.out, sizeof config.out, "%s", path_of("nowhere"));
+    assert_false(out_room(&config, &room));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_ours),     TEST(test_removed),      TEST(test_renamed),
-                                       TEST(test_replaced), TEST(test_lock_removed), TEST(test_away),
-                                       TEST(test_taken),    TEST(test_other_run),    TEST(test_rescue)};
+    const struct CMUnitTest tests[] = {TEST(test_ours),     TEST(test_removed),         TEST(test_renamed),
+                                       TEST(test_replaced), TEST(test_lock_removed),    TEST(test_away),
+                                       TEST(test_taken),    TEST(test_other_run),       TEST(test_rescue),
+                                       TEST(test_room),     TEST(test_room_on_the_disk)};
     return cmocka_run_group_tests_name("outdir", tests, test_folder_make, test_folder_remove);
 }
