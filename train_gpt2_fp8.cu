@@ -863,6 +863,7 @@ static bool train(Run *run, Error *err) {
     const int64_t begun = run->done.step;
     const char *reason = NULL;
     if (c->out[0]) open_saver(run);
+    error_saved(c->out, begun);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = together(run, ok, err);
     comm_patience(m->comm, 0);

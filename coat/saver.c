@@ -96,16 +96,23 @@ static bool start_thread(Saver *s) {
     return started;
 }
 
-static void ended(Saver *s) {
-    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
-    if (s->good) s->saved = s->step;
+// Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
+static void see_saved(Saver *s) {
+    char folder[PATH_MAX_LENGTH + 64];
+    Error err;
+    if (s->step <= s->saved || s->running || !s->good) return;
+    if (s->snapshot.exec->rank > 0 &&
+        !(checkpoint_folder(s->out, s->step, folder, sizeof folder, &err) && path_is_folder(folder)))
+        return;
+    s->saved = s->step;
+    error_saved(s->out, s->saved);
 }
 
 static void join(Saver *s) {
     if (!s->running) return;
     pthread_join(s->thread, NULL);
     s->running = false;
-    ended(s);
+    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
 static void say(Saver *s) {
@@ -227,11 +234,12 @@ static bool begin_together(Saver *s, const RunState *run) {
 
 static void write_in_foreground(Saver *s) {
     write_in_thread(s);
-    ended(s);
+    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
 void saver_save(Saver *s, const RunState *run) {
     join(s);
+    see_saved(s);
     say(s);
     double begin = now_ms();
     s->step = run->step;
@@ -252,6 +260,7 @@ void saver_save(Saver *s, const RunState *run) {
 bool saver_poll(Saver *s, Error *err) {
     if (s->running && !atomic_load(&s->written)) return true;
     join(s);
+    see_saved(s);
     say(s);
     if (now_ms() - s->looked_ms > LOOK_MS && look_after_folder(s)) signals_ask_save();
     if (s->taken.code != EXIT_DONE) *err = s->taken;
@@ -261,6 +270,7 @@ bool saver_poll(Saver *s, Error *err) {
 bool saver_is_taken(Saver *s, Error *err) {
     char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "";
     join(s);
+    see_saved(s);
     if (s->taken.code == EXIT_DONE) return false;
     say(s);
     if (s->rescued && s->good)
