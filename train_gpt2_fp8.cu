@@ -577,6 +577,7 @@ typedef struct {
     Log *log;
     HealthSaid said;             // by FP8 health
     Saver *saver;                // NULL: nothing is saved
+    OutFolder *folder;           // that this process has locked; NULL: none
     RunState done;               // what checkpoints record: steps, position in the data, tokens
     int64_t steps;               // to be done in all
     double start_ms, longest_ms; // when the program began; the longest round of the training loop
@@ -586,8 +587,8 @@ typedef struct {
     bool others_well;            // it has not failed everywhere: the message names the speaker
     bool save_asked;             // by a signal to any of them
     int32_t *next;               // inputs and targets of a step's micro-batches, (accumulation, 2, B * T)
-    Error unread;                // why they could not be read; its code is EXIT_DONE where they could
-    bool data_fails;             // on one of the processes at least
+    Error obstacle;              // to the next step: its data cannot be read, another run has --out; EXIT_DONE: none
+    bool obstructed;             // on one of the processes at least
 } Run;
 
 static bool due(int64_t step, int64_t every) {
@@ -611,8 +612,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = &run->model.config;
     int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     int32_t *inputs = run->next + 2 * i * config_micro_tokens(c);
-    if (run->unread.code == EXIT_DONE)
-        data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->unread);
+    if (run->obstacle.code == EXIT_DONE)
+        data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->obstacle);
 }
 
 // One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
@@ -735,27 +736,32 @@ static bool time_is_up(const Run *run) {
 
 // What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
 // it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do. And on whether
-// one of them has no data for the next step.
+// something keeps one of them from the next step.
 static const char *end_early(Run *run) {
-    enum { SAVE = 1, NO_DATA, TIME_LIMIT, SIGNAL }; // the largest wish counts
-    int64_t wish = signals_stop()                  ? SIGNAL + signals_stop()
-                   : time_is_up(run)               ? TIME_LIMIT
-                   : run->unread.code != EXIT_DONE ? NO_DATA
-                                                   : 0;
+    enum { SAVE = 1, OBSTACLE, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    int64_t wish = signals_stop()                    ? SIGNAL + signals_stop()
+                   : time_is_up(run)                 ? TIME_LIMIT
+                   : run->obstacle.code != EXIT_DONE ? OBSTACLE
+                                                     : 0;
     if (run->place.ranks > 1) {
         if (wish == 0 && signals_take_save()) wish = SAVE;
         wish = comm_max_i64(run->model.comm, wish);
         run->save_asked = wish == SAVE;
     }
-    run->data_fails = wish == NO_DATA;
+    run->obstructed = wish == OBSTACLE;
     return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
 }
 
-// Whether all processes have the next step's data, as end_early() found.
-static bool have_data(Run *run, Error *err) {
-    if (!run->data_fails) return true;
-    *err = run->unread;
+// Whether nothing keeps any process from the next step, as end_early() found.
+static bool can_go_on(Run *run, Error *err) {
+    if (!run->obstructed) return true;
+    *err = run->obstacle;
     return together(run, err->code == EXIT_DONE, err);
+}
+
+// Saves where the run stands, unless that is saved already.
+static void save_rest(Run *run) {
+    if (comm_max_i64(run->model.comm, saver_step(run->saver) != run->done.step)) saver_save(run->saver, &run->done);
 }
 
 // Waits for the last save, on all processes.
@@ -770,7 +776,7 @@ static bool finish_saving(Run *run, Error *err) {
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = &run->model.config;
     bool saves = run->saver && run->done.step > begun;
-    if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    if (saves) save_rest(run);
     if (!finish_saving(run, err)) return false;
     if (run->place.rank > 0) return true;
     log_show_step(run->log);
@@ -786,12 +792,13 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
 // An error that is not the training's own, of data for example, takes nothing of what is done: weights and states are
 // those after the last whole step. Several processes save only what ends all of them between steps. The saver's end
 // waits, and says how it went.
-static void rescue(Run *run, int64_t begun, const Error *err) {
+static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->agreed)) return;
     bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
-    if (saves && saver_step(run->saver) != run->done.step) saver_save(run->saver, &run->done);
+    if (saves) save_rest(run);
     comm_patience(comm, SAVER_PATIENCE);
+    saver_is_taken(run->saver, err);
     saver_close(run->saver); // waits for what is still being written, of a run that diverged too
     run->saver = NULL;
     comm_barrier(comm);
@@ -888,6 +895,7 @@ static void open_saver(Run *run) {
         if (turn == run->place.local_rank) run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
         comm_barrier(m->comm);
     }
+    if (run->folder) saver_watch(run->saver, run->folder);
 }
 
 // The training loop.
@@ -897,6 +905,7 @@ static bool train(Run *run, Error *err) {
     const int64_t begun = run->done.step;
     const char *reason = NULL;
     if (c->out[0]) open_saver(run);
+    error_saved(c->out, begun);
     bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
     ok = together(run, ok, err);
     comm_patience(m->comm, 0);
@@ -909,7 +918,7 @@ static bool train(Run *run, Error *err) {
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
-        ok = have_data(run, err);
+        ok = can_go_on(run, err);
         bool marked = ok && run->done.step + 1 == c->profile;
         if (marked) m->ops->profile(&m->exec, true);
         if (ok) train_step(run);
@@ -931,7 +940,7 @@ static bool train(Run *run, Error *err) {
             log_show_step(run->log);
             ok = together(run, show_samples(run, err), err);
         }
-        if (run->saver) saver_poll(run->saver);
+        if (run->saver) saver_poll(run->saver, &run->obstacle);
         if (ok) ok = comm_check(m->comm, err);
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
@@ -943,6 +952,7 @@ static bool train(Run *run, Error *err) {
     log_sets(run, true);
     if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
     if (reason) return stop(run, reason, begun, err);
+    if (run->saver) save_rest(run);
     return finish_saving(run, err);
 }
 
@@ -1120,6 +1130,19 @@ static void log_settings(const Run *run) {
     json_text_free(&text);
 }
 
+// Whether the disk of --out has room for a checkpoint of all processes; a note where it has none for all of them.
+static bool has_room(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    char note[PATH_MAX_LENGTH + 256];
+    OutRoom room;
+    int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
+    if (m->exec.rank > 0 || !out_room(c, &room)) return true;
+    if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, note, sizeof note, err)) return false;
+    if (note[0] && !c->quiet) fprintf(stderr, "note: %s\n", note);
+    return true;
+}
+
 static bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -1174,6 +1197,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
                    (long long)evaluated_step(run), share, examples);
     }
     if (!run->train) return !c->prompt[0] || together(run, show_samples(run, err), err);
+    if (c->out[0] && run->done.step < run->steps && !together(run, has_room(run, err), err)) return false;
     // until here nothing in --out has been touched: who ends the run now finds the old one as it was
     int64_t number = comm_max_i64(m->comm, signals_stop());
     if (number && m->exec.rank == 0)
@@ -1198,7 +1222,7 @@ static bool run_all(Run *run, const Config *config, Error *err) {
 int main(int argc, char **argv) {
     static Config config;
     static Run run;
-    static Lock lock;
+    static OutFolder folder;
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, ""};
     bool exit_now = false;
@@ -1225,7 +1249,8 @@ int main(int argc, char **argv) {
             bool trains = config_trains(&config);
             bool writes = trains && config.out[0] && place->rank == 0;
             if (trains) signals_open();
-            ok = !writes || out_prepare(&config, &lock, &err);
+            ok = !writes || out_prepare(&config, &folder, &err);
+            if (ok && writes) run.folder = &folder;
             run.agreed = false;
             ok = ok && run_all(&run, &config, &err);
             if (!ok && !run.agreed && place->ranks > 1) {
@@ -1239,7 +1264,7 @@ int main(int argc, char **argv) {
             hellaswag_close(run.hellaswag);
             tokenizer_close(run.tokenizer);
             model_destroy(&run.model);
-            if (writes) lock_release(&lock);
+            if (writes) out_close(&folder);
         }
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))

@@ -1,6 +1,7 @@
 #include "appender.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -64,6 +65,45 @@ bool appender_flush_say(Appender *a, int64_t step) {
     if (good && a->failing) fprintf(stderr, "note: %s: can be written again, nothing is missing\n", a->path);
     a->failing = !good;
     return good;
+}
+
+bool appender_is_there(const Appender *a) {
+    struct stat ours, named;
+    return a->fd < 0 || (fstat(a->fd, &ours) == 0 && stat(a->path, &named) == 0 && ours.st_ino == named.st_ino &&
+                         ours.st_dev == named.st_dev);
+}
+
+// The first `bytes` bytes of a file, or as many as it has. False with errno.
+static bool copy_file(int to, int from, int64_t bytes, int64_t *copied) {
+    char piece[1 << 16];
+    for (*copied = 0; *copied < bytes;) {
+        size_t done, wanted = bytes - *copied < (int64_t)sizeof piece ? (size_t)(bytes - *copied) : sizeof piece;
+        ssize_t n = pread(from, piece, wanted, (off_t)*copied);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        if (n == 0) break; // somebody has cut it off
+        if (!write_all(to, piece, (size_t)n, &done)) return false;
+        *copied += n;
+    }
+    return true;
+}
+
+bool appender_restore(Appender *a) {
+    int64_t copied;
+    int fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    if (!copy_file(fd, a->fd, a->written, &copied)) {
+        int why = errno;
+        unlink(a->path);
+        close(fd);
+        errno = why;
+        return false;
+    }
+    close(a->fd);
+    a->fd = fd;
+    a->written = copied;
+    a->torn = false;
+    return true;
 }
 
 void appender_close(Appender *a) {

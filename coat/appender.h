@@ -21,7 +21,7 @@ typedef struct {
     const char *path; // the caller's, for what is said
 } Appender;
 
-// Goes on at the end of the file fd, which the appender closes; path outlives it. With fd -1: nothing is written.
+// Goes on at the end of the file fd, open for reading too, which the appender closes; path outlives it. With fd -1: nothing is written.
 void appender_open(Appender *appender, int fd, const char *path);
 
 // Adds one piece, to be written by the next of the two functions below.
@@ -33,6 +33,13 @@ bool appender_flush(Appender *appender);
 // The same with a line on stderr where the file can no longer be written, and one where it can be again. step: the one
 // that the newest piece belongs to.
 bool appender_flush_say(Appender *appender, int64_t step);
+
+// Whether the file is still the one of that name: it may have been removed, renamed or replaced. True where there is none.
+bool appender_is_there(const Appender *appender);
+
+// Makes the file again by its name, which nothing has, with all that was written to the one before, and goes on with it.
+// False where that cannot be done now: errno says why, and it goes on with the one before.
+bool appender_restore(Appender *appender);
 
 // Tries once more, and closes the file.
 void appender_close(Appender *appender);

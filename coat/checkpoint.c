@@ -226,11 +226,10 @@ static void remove_leftovers(const char *out, bool replaced) {
 bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
     char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
     if (!save_paths(out, step, temporary, final, old, err)) return false;
-    // without its parents: where these are gone, a disk is no longer mounted
-    if (mkdir(out, 0777) != 0 && errno != EEXIST)
-        return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out, strerror(errno));
     remove_leftovers(out, false); // they may take the room that this one needs
-    return folder_remove(temporary, err) && folder_remove(old, err) && folder_make(temporary, err);
+    if (!folder_remove(temporary, err) || !folder_remove(old, err)) return false;
+    if (mkdir(temporary, 0777) == 0) return true;
+    return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", temporary, strerror(errno));
 }
 
 bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file, Error *err) {
@@ -248,6 +247,7 @@ bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file, 
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err) {
     Snapshot snapshot;
+    if (!folder_make(out, err)) return false;
     snapshot_open(&snapshot, arena, exec);
     snapshot_take(&snapshot, run);
     bool good = checkpoint_write(out, &snapshot, tokenizer_file, err);

@@ -28,7 +28,7 @@ typedef struct {
     bool other_settings; // as read: the run has others than the checkpoint
 } RunState;
 
-// Saves run->step under `out`, at once (saver.h does so in the background); for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
+// Saves run->step under `out`, which is made where it is missing, at once (saver.h does so in the background); for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:
 // a vocabulary (encoder.json, vocab.json with their merges beside them, gpt2_tokenizer.bin) or a folder with
 // one, copied along; NULL: none. A checkpoint of the same step is replaced, once the new one is whole. On failure
 // nothing of the new one remains and older ones are untouched.

@@ -38,7 +38,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static void lost(CommMpi *mpi, c
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     fflush(stdout);
-    fprintf(stderr, "error: rank %d: %s; start again with --resume\n", mpi->rank, text);
+    fprintf(stderr, "error: rank %d: %s; %s\n", mpi->rank, text, error_advice());
     mpi_abort(mpi, EXIT_RANK);
     _Exit(EXIT_RANK);
 }

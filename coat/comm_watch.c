@@ -55,7 +55,7 @@ static int status_of(const CommWatch *w, int rank) {
 // --- how it ends ----------------------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 3, 4), noreturn)) static void end(CommWatch *w, int code, const char *format, ...) {
-    char text[512];
+    char text[2048];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -96,12 +96,12 @@ static void end_waiting(CommWatch *w, const char *doing, int64_t seconds) {
     char names[200];
     int late = late_ranks(w, names, sizeof names);
     if (late)
-        end(w, EXIT_RANK, "waited %lld s in %s for rank %s, which hangs or is lost; start again with --resume",
-            (long long)seconds, doing, names);
+        end(w, EXIT_RANK, "waited %lld s in %s for rank %s, which hangs or is lost; %s", (long long)seconds, doing,
+            names, error_advice());
     end(w, EXIT_RANK,
         "waited %lld s in %s, where all ranks of this machine have arrived: one of another machine hangs or is lost, "
-        "or the connection is; start again with --resume",
-        (long long)seconds, doing);
+        "or the connection is; %s",
+        (long long)seconds, doing, error_advice());
 }
 
 static void look_at_others(CommWatch *w, int64_t now, bool judge) {
@@ -111,9 +111,8 @@ static void look_at_others(CommWatch *w, int64_t now, bool judge) {
         if (r == w->place.rank) continue;
         if (status >= FAILED) end(w, status - FAILED, "rank %d has ended the run; it says why", r);
         if (judge && status == PRESENT && now - load64(&w->board[r].beat_ms) > limit * 1000)
-            end(w, EXIT_RANK,
-                "rank %d has given no sign of life for %d s: it was killed or stopped; start again with --resume", r,
-                limit);
+            end(w, EXIT_RANK, "rank %d has given no sign of life for %d s: it was killed or stopped; %s", r, limit,
+                error_advice());
     }
 }
 

@@ -1,3 +1,22 @@
 #include "error.h"
 
 int error_rank = -1;
+
+static char advice[2][1280];
+static const char *volatile latest = "start again with --resume";
+
+void error_saved(const char *out, int64_t step) {
+    char *text = advice[latest == advice[0]];
+    if (!out[0])
+        snprintf(text, sizeof advice[0], "nothing is saved without --out: start again");
+    else if (step <= 0)
+        snprintf(text, sizeof advice[0], "nothing is saved yet: start again with --out %s --resume", out);
+    else
+        snprintf(text, sizeof advice[0], "nothing is saved since step %lld: go on with --out %s --resume",
+                 (long long)step, out);
+    latest = text;
+}
+
+const char *error_advice(void) {
+    return latest;
+}

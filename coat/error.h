@@ -4,6 +4,7 @@
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,13 @@ static inline bool usage_asked(int argc, char **argv, const char *usage) {
 
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;
+
+// Where the run can go on if one of its processes is lost, which the others say last: from the checkpoint of `step`
+// under `out`, the last that is whole; step 0: there is none; out "": nothing is saved. Called by the thread that trains.
+void error_saved(const char *out, int64_t step);
+
+// That in words, which stay where they are until the second call after this; for any thread and signal handler.
+const char *error_advice(void);
 
 // In one piece, because several processes may share the stream.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {

@@ -16,7 +16,7 @@
 
 struct EventWriter {
     Appender file;
-    char path[PATH_MAX_LENGTH + 128];
+    char path[PATH_MAX_LENGTH + 160];
 };
 
 // --- TFRecord ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err) {
     if (gethostname(host, sizeof host - 1) != 0 || !name_is_plain(host)) snprintf(host, sizeof host, "localhost");
     snprintf(writer->path, sizeof writer->path, "%s/" NAME_PREFIX "%010lld.%s", folder, (long long)name_time(folder),
              host);
-    appender_open(&writer->file, open(writer->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), writer->path);
+    appender_open(&writer->file, open(writer->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666), writer->path);
     if (writer->file.fd >= 0) {
         add_version(writer);
         add_session_start(writer, first_step);
@@ -190,6 +190,13 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     put_bytes(&event, 5, summary.bytes, summary.size); // summary
     event.overflow |= summary.overflow;
     return add_record(writer, &event) && appender_flush_say(&writer->file, step);
+}
+
+bool events_keep(EventWriter *writer, const char *folder) {
+    char name[sizeof writer->path];
+    snprintf(name, sizeof name, "%s", path_base(writer->path));
+    snprintf(writer->path, sizeof writer->path, "%s/%s", folder, name);
+    return appender_is_there(&writer->file) || appender_restore(&writer->file);
 }
 
 const char *events_path(const EventWriter *writer) {

@@ -33,6 +33,10 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 // where it is too long.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
+// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another folder.
+// False where that cannot be done now.
+bool events_keep(EventWriter *writer, const char *folder);
+
 const char *events_path(const EventWriter *writer);
 void events_close(EventWriter *writer); // NULL is allowed
 

@@ -84,7 +84,7 @@ static const Foreign table[] = {
     {"save-strategy always-save-checkpoint", NULL, "--save-every STEPS says when"},
     {"resume-from resume-from-checkpoint load load-step", "resume", "of --out DIR; --resume=STEP names one checkpoint"},
     {"overwrite-output-dir", "overwrite", NULL},
-    {"log-interval log-freq log-every logging-steps", NULL, "every step has its line; " LEAVE},
+    {"log-interval log-freq logging-steps", "log-every", NULL},
     {"enable-tensorboard", NULL, "TensorBoard's files are always in --out; " LEAVE},
     {"wandb wandb-log wandb-project wandb-run-name enable-wandb report-to run-name", NULL,
      "scripts/upload_wandb.py sends a run's log; " LEAVE},

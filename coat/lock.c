@@ -41,23 +41,21 @@ static Holder read_holder(const char *path) {
     return holder;
 }
 
-static bool held(const char *folder, const char *path, const char *fix, Error *err) {
+static bool held(Lock *lock, const char *folder, const char *path, const char *fix, Error *err) {
     Holder holder = read_holder(path);
-    return error_set(err, EXIT_DATA,
-                     "--out %s: another run is writing there: process %ld on %s, since %s; stop it or choose another "
-                     "folder%s",
-                     folder, holder.pid, holder.host, holder.since, fix);
+    snprintf(lock->holder, sizeof lock->holder, "process %ld on %s, since %s", holder.pid, holder.host, holder.since);
+    return error_set(err, EXIT_DATA, "--out %s: another run is writing there: %s; stop it or choose another folder%s",
+                     folder, lock->holder, fix);
 }
 
 static bool cannot_write(const char *path, Error *err) {
     return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s", path, strerror(errno));
 }
 
-// Whether the locked file is still the one of that name: a run that ends removes its own.
-static bool is_current(const Lock *lock) {
+bool lock_is_held(const Lock *lock) {
     struct stat ours, named;
-    return fstat(lock->fd, &ours) == 0 && stat(lock->path, &named) == 0 && ours.st_ino == named.st_ino &&
-           ours.st_dev == named.st_dev;
+    return lock->fd >= 0 && fstat(lock->fd, &ours) == 0 && stat(lock->path, &named) == 0 &&
+           ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
 static void drop(Lock *lock) {
@@ -73,14 +71,14 @@ static bool is_dead(const Holder *holder) {
 
 // Whether a run that lives, or may live on another machine, has written the other kind of file: flock() may work on one
 // machine that sees the folder, and not on the next.
-static bool held_otherwise(const char *folder, const char *name, Error *err) {
+static bool held_otherwise(Lock *lock, const char *folder, const char *name, Error *err) {
     char path[1100];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     Holder holder = read_holder(path);
     if (holder.pid == 0 || is_dead(&holder)) return false;
     char fix[64];
     snprintf(fix, sizeof fix, ", or delete its %s if that run is dead", name);
-    return !held(folder, path, fix, err);
+    return !held(lock, folder, path, fix, err);
 }
 
 // Removes a dead run's file. Of several processes that find it one does so, after another look: the file may be a new
@@ -102,20 +100,21 @@ static bool remove_dead(const char *path, const char *folder) {
 
 bool lock_take(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock", folder);
+    lock->holder[0] = 0;
     for (;;) {
         lock->fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (lock->fd < 0) return cannot_write(lock->path, err);
         if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
             bool taken = errno == EWOULDBLOCK;
             drop(lock);
-            if (taken) return held(folder, lock->path, "", err);
-            if (held_otherwise(folder, ".lock", err)) return false;
+            if (taken) return held(lock, folder, lock->path, "", err);
+            if (held_otherwise(lock, folder, ".lock", err)) return false;
             return lock_take_by_presence(lock, folder, err);
         }
-        if (is_current(lock)) break;
+        if (lock_is_held(lock)) break; // a run that ends removes its own file
         drop(lock);
     }
-    if (held_otherwise(folder, ".lock-holder", err)) {
+    if (held_otherwise(lock, folder, ".lock-holder", err)) {
         lock_release(lock);
         return false;
     }
@@ -130,6 +129,7 @@ bool lock_take(Lock *lock, const char *folder, Error *err) {
 
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
     snprintf(lock->path, sizeof lock->path, "%s/.lock-holder", folder);
+    lock->holder[0] = 0;
     for (int attempt = 0; attempt < 2; attempt++) {
         lock->fd = open(lock->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (lock->fd >= 0) {
@@ -142,11 +142,11 @@ bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
         Holder holder = read_holder(lock->path);
         if (!is_dead(&holder) || !remove_dead(lock->path, folder)) break;
     }
-    return held(folder, lock->path, ", or delete its .lock-holder if that run is dead", err);
+    return held(lock, folder, lock->path, ", or delete its .lock-holder if that run is dead", err);
 }
 
 void lock_release(Lock *lock) {
     if (lock->fd < 0) return;
-    if (is_current(lock)) unlink(lock->path); // the folder may have been replaced, and be another run's by now
+    if (lock_is_held(lock)) unlink(lock->path); // the folder may have been replaced, and be another run's by now
     drop(lock);
 }

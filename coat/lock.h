@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 typedef struct {
-    int fd;          // -1: nothing is held
-    char path[1100]; // of the file to be removed
+    int fd;           // -1: nothing is held
+    char path[1100];  // of the file to be removed
+    char holder[400]; // where it could not be taken: the run that holds it, "process 7 on host, since ..."; "": none
 } Lock;
 
 // Takes the lock of a folder that exists. Errors (EXIT_DATA): another run holds it, which is named; the file cannot
@@ -20,6 +21,9 @@ bool lock_take(Lock *lock, const char *folder, Error *err);
 
 // The second kind alone.
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err);
+
+// Whether the locked file is still the one of that name. Else it, or a folder above it, was removed, renamed or replaced.
+bool lock_is_held(const Lock *lock);
 
 // Removes the file and releases the lock. Nothing where none is held.
 void lock_release(Lock *lock);

@@ -5,17 +5,18 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "appender.h"
 #include "events.h"
 #include "files.h"
+#include "log_trim.h"
 #include "step_line.h"
 
-#define RATE_DECAY 0.95        // of the moving averages behind tokens/s and time left
-#define LONGEST_LINE (1 << 20) // of log.jsonl; that of FP8 health has up to 1 kB per layer
-#define LOG_PATH (PATH_MAX_LENGTH + 16)
-#define ASIDE_PATH (PATH_MAX_LENGTH + 80)
+#define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
+#define LOG_PATH (PATH_MAX_LENGTH + 48)
+#define ASIDE_PATH (LOG_PATH + 64)
 
 struct Log {
     bool active; // rank 0
@@ -31,6 +32,7 @@ struct Log {
     int64_t every;                       // so many steps a line on the terminal
     StepLine line;                       // of the latest step,
     bool held;                           // not shown yet
+    bool homeless;                       // log.jsonl was removed and cannot be made again, which has been said
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -44,97 +46,8 @@ static void note_first(Log *log, int64_t step, double loss) {
     log->end.first_step = step;
 }
 
-// The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
-// are taken down in log, where there is one, and the first loss.
-static int64_t line_step(Log *log, const char *line, size_t length, int64_t first_step) {
-    if (length == 0 || line[length - 1] != '\n') return -1;
-    json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *number = json_object_get(object, "step");
-    int64_t step = json_is_integer(number) ? json_integer_value(number) : -1;
-    bool kept = log && step >= 0 && step < first_step;
-    if (kept && json_object_get(object, "val_loss")) log->val_step = step;
-    if (kept && json_object_get(object, "hellaswag")) log->hellaswag_step = step;
-    const json_t *loss = json_object_get(object, "loss");
-    if (kept && json_is_number(loss)) note_first(log, step, json_number_value(loss));
-    json_decref(object);
-    return step;
-}
-
-static bool flush_and_close(FILE *file) {
-    bool good = fflush(file) == 0 && fsync(fileno(file)) == 0;
-    return fclose(file) == 0 && good;
-}
-
-// Copies the whole lines of log.jsonl to `to`: of `log`, with what it takes down of them, those of earlier steps than
-// first_step; without one the others.
-static bool copy_lines(Log *log, FILE *from, FILE *to, int64_t first_step) {
-    char *line = (char *)xmalloc(LONGEST_LINE);
-    size_t length;
-    bool good = true;
-    while (good && (length = file_read_line(from, line, LONGEST_LINE)) > 0) {
-        int64_t step = line_step(log, line, length, first_step);
-        if (step >= 0 && (step < first_step) == (log != NULL)) good = fwrite(line, 1, length, to) == length;
-    }
-    free(line);
-    return good && !ferror(from);
-}
-
 static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
-}
-
-// A new file for the lines of a course that is left, by the first name that is free; NULL with errno: there is none.
-static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step) {
-    FILE *file = NULL;
-    errno = EEXIST;
-    for (int number = 1; !file && errno == EEXIST && number < 1000; number++) {
-        char again[16] = "";
-        if (number > 1) snprintf(again, sizeof again, "-%d", number);
-        snprintf(path, ASIDE_PATH, "%s/log-abandoned-%08" PRId64 "%s.jsonl", config->out,
-                 first_step > 0 ? first_step - 1 : 0, again);
-        file = fopen(path, "wx");
-    }
-    return file;
-}
-
-bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
-    char path[LOG_PATH], kept[ASIDE_PATH];
-    log_path(path, config);
-    // a run that goes on from its newest checkpoint comes to the later steps again; another course does not
-    bool other_course = config->resume && (first_step <= 1 || config->resume_step >= 0);
-    if (!other_course || !path_is_file(path)) return true;
-    FILE *from = file_open_lines(path, err);
-    if (!from) return false;
-    int64_t first = first_step <= 1 ? 0 : first_step;
-    FILE *to = new_aside(kept, config, first);
-    bool good = to && copy_lines(NULL, from, to, first), any = to && ftell(to) > 0;
-    if (to && !flush_and_close(to)) good = false;
-    if (!good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
-    fclose(from);
-    if (good && any)
-        fprintf(stderr, "note: %s: lines of the course that is left now are kept in %s\n", path, kept);
-    else if (to)
-        unlink(kept);
-    return good;
-}
-
-// Rewrites the log without the lines of first_step and later: into a file beside it, which then takes its name, so
-// that a crash leaves either the old log or the new one.
-static bool trim(Log *log, int64_t first_step, Error *err) {
-    if (access(log->path, F_OK) != 0 && errno == ENOENT) return true;
-    FILE *from = file_open_lines(log->path, err);
-    if (!from) return false;
-    char temporary[LOG_PATH + 8];
-    snprintf(temporary, sizeof temporary, "%s.tmp", log->path);
-    unlink(temporary); // of a run that crashed here, or a link that leads elsewhere
-    FILE *to = fopen(temporary, "wx");
-    bool good = to && copy_lines(log, from, to, first_step);
-    if (to && !flush_and_close(to)) good = false;
-    fclose(from);
-    if (good && rename(temporary, log->path) == 0) return true;
-    error_set(err, EXIT_DATA, "%s: cannot be rewritten for the resumed run: %s", log->path, strerror(errno));
-    unlink(temporary);
-    return false;
 }
 
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
@@ -142,8 +55,15 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     if (!folder_make(out, err)) return false;
     log_path(log->path, config);
     bool fresh = first_step <= 1;
-    if (!fresh && !trim(log, first_step, err)) return false;
-    int fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    LogKept kept;
+    if (!fresh && !log_trim(log->path, first_step, &kept, err)) return false;
+    if (!fresh) {
+        log->val_step = kept.val_step;
+        log->hellaswag_step = kept.hellaswag_step;
+        log->end.first_loss = kept.first_loss;
+        log->end.first_step = kept.first_step;
+    }
+    int fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     appender_open(&log->file, fd, log->path);
     log->events = events_open(out, first_step, err);
@@ -382,6 +302,48 @@ void log_text(Log *log, const char *format, ...) {
     va_end(args);
     fputc('\n', stream);
     fflush(stream);
+}
+
+// What has the name of log.jsonl goes out of its way.
+static bool move_aside(const char *path, char aside[ASIDE_PATH]) {
+    struct stat st;
+    if (lstat(path, &st) != 0) return errno == ENOENT;
+    for (int number = 1; number < 1000; number++) {
+        snprintf(aside, ASIDE_PATH, "%.*s-replaced-%d.jsonl", (int)(strlen(path) - strlen(".jsonl")), path, number);
+        if (lstat(aside, &st) != 0) return errno == ENOENT && rename(path, aside) == 0;
+    }
+    return false;
+}
+
+static void add_note(Log *log, const char *text) {
+    json_t *string = json_string(text);
+    char *json = json_dumps(string, JSON_ENCODE_ANY);
+    if (json) log_object(log, log->end.step, "note", json); // else the path is no UTF-8, which JSON cannot hold
+    free(json);
+    json_decref(string);
+}
+
+void log_keep(Log *log, const char *folder, const char *what) {
+    char aside[ASIDE_PATH] = "", text[2 * ASIDE_PATH];
+    if (log->file.fd < 0) return;
+    snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
+    bool there = appender_is_there(&log->file);
+    bool good = there || (move_aside(log->path, aside) && appender_restore(&log->file));
+    if (!good && !log->homeless)
+        fprintf(stderr, "warning: %s was removed during the run and cannot be made again: %s\n", log->path,
+                strerror(errno));
+    log->homeless = !good;
+    events_keep(log->events, folder);
+    if (aside[0])
+        snprintf(
+            text, sizeof text,
+            "%s was replaced during the run; it is made again with all of its lines, and the other file kept as %s",
+            log->path, path_base(aside));
+    else if (!there && good)
+        snprintf(text, sizeof text, "%s was removed during the run; it is made again with all of its lines", log->path);
+    bool found = aside[0] || (!there && good && !what);
+    if (found) fprintf(stderr, "warning: %s\n", text);
+    if (found || what) add_note(log, found ? text : what);
 }
 
 int log_descriptor(const Log *log) {

@@ -6,6 +6,7 @@
 //   {"step":20,"val_loss":..}                                                            a validation
 //   {"step":20,"hellaswag":..}                                                           share that was right, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
+//   {"step":20,"note":".."}                                                              what has happened to the folder
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 products (health.h)
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
 // finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
@@ -67,6 +68,12 @@ __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format
 
 // A tensor of the newest checkpoint's weights that has values that are not finite, for the last line; NULL: none has.
 void log_nonfinite(Log *log, const char *tensor);
+
+// Looks whether log.jsonl and the event file are still there. Those that were removed or replaced are made again in
+// `folder`, with all lines; a file that has the name of log.jsonl is kept as log-replaced-1.jsonl or the next number that
+// is free. what: what has happened to the folder before, and has been said; NULL: nothing. The log has a line of it, or of what
+// has happened to log.jsonl, which is said on stderr.
+void log_keep(Log *log, const char *folder, const char *what);
 
 // Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.
 int log_descriptor(const Log *log);

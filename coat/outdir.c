@@ -2,11 +2,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -72,27 +74,216 @@ bool out_check(const Config *config, Error *err) {
                      config->resume ? "" : ", or choose another folder");
 }
 
-bool out_prepare(const Config *config, Lock *lock, Error *err) {
-    lock->fd = -1;
+// The last by name of a run's files in the folder, whatever its order: the newest checkpoint if there is one; "": none.
+static bool find_run(const char *folder, char found[256], Error *err) {
+    DIR *dir = opendir(folder);
+    found[0] = 0;
+    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", folder, strerror(errno));
+    for (struct dirent *e; (e = readdir(dir));)
+        if (is_run_file(e->d_name) && strcmp(e->d_name, found) > 0) snprintf(found, 256, "%s", e->d_name);
+    closedir(dir);
+    return true;
+}
+
+// Locks the folder that is at out->path now, in place of the one before.
+static bool take(OutFolder *out, Error *err) {
+    Lock lock;
+    if (!lock_take(&lock, out->path, err)) {
+        snprintf(out->lock.holder, sizeof out->lock.holder, "%s", lock.holder);
+        return false;
+    }
+    out_close(out);
+    out->lock = lock;
+    out->fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return true;
+}
+
+void out_close(OutFolder *out) {
+    lock_release(&out->lock);
+    if (out->fd >= 0) close(out->fd);
+    out->fd = -1;
+}
+
+bool out_prepare(const Config *config, OutFolder *out, Error *err) {
+    snprintf(out->path, sizeof out->path, "%s", config->out);
+    out->fd = out->lock.fd = -1;
     Error why;
     if (!folder_make(config->out, &why))
         return error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be made and written", config->out,
                          why.text);
     if (access(config->out, W_OK | X_OK) != 0)
         return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
-    if (!lock_take(lock, config->out, err)) return false;
+    if (!take(out, err)) return false;
     if (config->resume || config->overwrite) return true;
-    DIR *dir = opendir(config->out);
-    if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", config->out, strerror(errno));
-    char found[256] = ""; // the last by name, whatever the order of the folder: the newest checkpoint if there is one
-    for (struct dirent *e; (e = readdir(dir));)
-        if (is_run_file(e->d_name) && strcmp(e->d_name, found) > 0) snprintf(found, sizeof found, "%s", e->d_name);
-    closedir(dir);
+    char found[256];
+    if (!find_run(config->out, found, err)) return false;
     if (!found[0]) return true;
     return error_set(err, EXIT_DATA,
                      "--out %s: holds a run already (%s); continue it with --resume, replace it with --overwrite, or "
                      "choose another folder",
                      config->out, found);
+}
+
+// --- room for checkpoints ---------------------------------------------------------------------------------------------
+
+// Of a file, or of a folder's files.
+static double bytes_on_disk(const char *path) {
+    struct stat st;
+    if (lstat(path, &st) != 0) return 0;
+    double bytes = 512.0 * (double)st.st_blocks;
+    DIR *dir = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            bytes += 512.0 * (double)st.st_blocks;
+    if (dir) closedir(dir);
+    return bytes;
+}
+
+bool out_room(const Config *config, OutRoom *room) {
+    struct statvfs disk;
+    if (statvfs(config->out, &disk) != 0 || disk.f_blocks == 0) return false;
+    room->free = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    room->held = 0;
+    DIR *dir = opendir(config->out);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[PATH_MAX_LENGTH + 512];
+        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
+        bool checkpoint = is_checkpoint_name(e->d_name), half = checkpoint && e->d_name[0] == '.';
+        if (half || (config->overwrite && is_run_file(e->d_name)))
+            room->free += bytes_on_disk(path);
+        else
+            room->held += checkpoint;
+    }
+    if (dir) closedir(dir);
+    return true;
+}
+
+// Multiples of `every` among the steps after begun up to steps.
+static int64_t multiples(int64_t begun, int64_t steps, int64_t every) {
+    return every > 0 ? steps / every - begun / every : 0;
+}
+
+static int64_t common_multiple(int64_t a, int64_t b) {
+    int64_t x = a, y = b;
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
+}
+
+// New checkpoints that lie there at the same time: of those that are kept for good all, and of the others as many as
+// --keep says and the one that is being written, in place of those that are there already.
+static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int64_t steps) {
+    bool end = c->save_every == 0 || steps % c->save_every != 0; // is saved, too
+    int64_t saves = multiples(begun, steps, c->save_every) + end, good = 0;
+    if (c->keep == 0) return saves;
+    if (c->keep_every > 0) {
+        if (c->save_every > 0) good = multiples(begun, steps, common_multiple(c->save_every, c->keep_every));
+        good += end && steps % c->keep_every == 0;
+    }
+    int64_t kept = c->keep + 1 - (held < c->keep ? held : c->keep) + good;
+    return saves < kept ? saves : kept;
+}
+
+static const char *bytes_text(char text[32], double bytes) {
+    snprintf(text, 32, bytes >= 1e9 ? "%.2f GB" : "%.2f MB", bytes / (bytes >= 1e9 ? 1e9 : 1e6));
+    return text;
+}
+
+bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
+              Error *err) {
+    char one[32], there[32], fix[64] = "";
+    int64_t count = most_at_a_time(config, room.held, begun, steps), fit = (int64_t)(room.free / bytes);
+    note[0] = 0;
+    bytes_text(one, bytes);
+    bytes_text(there, room.free);
+    if (fit < 1)
+        return error_set(err, EXIT_DATA,
+                         "--out %s: a checkpoint takes %s, and %s are free there; make room or choose another folder",
+                         config->out, one, there);
+    if (fit >= count) return true;
+    if (config->keep_every == 0 && fit > 1)
+        snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
+    snprintf(note, size,
+             "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
+             "--keep hold at a time: the others cannot be saved; make room%s",
+             config->out, one, there, (long long)fit, (long long)count, fix);
+    return true;
+}
+
+// --- while the run goes on -----------------------------------------------------------------------------------------
+
+static bool is_same_folder(int fd, const char *path) {
+    struct stat ours, named;
+    return fd >= 0 && fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&
+           ours.st_dev == named.st_dev;
+}
+
+bool out_place(const OutFolder *out, char *path, size_t size) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", out->fd);
+    ssize_t length = out->fd < 0 ? -1 : readlink(link, path, size - 1);
+    path[length > 0 ? length : 0] = 0;
+    return length > 0 && is_same_folder(out->fd, path);
+}
+
+OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
+    char lost[2 * PATH_MAX_LENGTH + 64], place[PATH_MAX_LENGTH], found[256];
+    if (lock_is_held(&out->lock)) return OUT_OURS;
+    bool same = is_same_folder(out->fd, out->path);
+    if (same)
+        snprintf(lost, sizeof lost, "--out %s: its .lock was removed during the run", out->path);
+    else if (out_place(out, place, sizeof place))
+        snprintf(lost, sizeof lost, "--out %s: the folder was renamed to %s during the run", out->path, place);
+    else
+        snprintf(lost, sizeof lost, "--out %s: the folder was removed during the run", out->path);
+    snprintf(text, size, "%s; it is made again%s", lost, same ? "" : ", with the whole log, and the run goes on in it");
+    // without its parents: where these are gone, a disk is no longer mounted
+    if (!same && mkdir(out->path, 0777) != 0 && errno != EEXIST) {
+        error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out->path, strerror(errno));
+        return OUT_AWAY;
+    }
+    OutFolder now = {"", -1, {-1, "", ""}};
+    snprintf(now.path, sizeof now.path, "%s", out->path);
+    if (!take(&now, err)) {
+        if (!now.lock.holder[0]) return OUT_AWAY;
+        error_set(err, EXIT_DATA, "%.600s, and another run is writing there: %.380s", lost, now.lock.holder);
+        return OUT_TAKEN;
+    }
+    bool read = same || find_run(out->path, found, err);
+    if (!same && (!read || found[0])) {
+        out_close(&now);
+        if (!read) return OUT_AWAY;
+        error_set(err, EXIT_DATA, "%.600s, and the one of that name holds another run (%.100s)", lost, found);
+        return OUT_TAKEN;
+    }
+    out_close(out);
+    *out = now;
+    return OUT_AGAIN;
+}
+
+void out_rescue_path(char *path, size_t size, const char *out, int number) {
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/') length--;
+    snprintf(path, size, "%.*s-rescued-%d", (int)length, out, number);
+}
+
+int out_rescue(OutFolder *out, Error *err) {
+    OutFolder beside = {"", -1, {-1, "", ""}};
+    for (int number = 1; number < 1000; number++) {
+        out_rescue_path(beside.path, sizeof beside.path, out->path, number);
+        if (mkdir(beside.path, 0777) == 0) {
+            if (!take(&beside, err)) return 0;
+            out_close(out);
+            *out = beside;
+            return number;
+        }
+        if (errno != EEXIST) break;
+    }
+    error_set(err, EXIT_DATA, "cannot create the folder %s: %s", beside.path, strerror(errno));
+    return 0;
 }
 
 bool out_clear(const Config *config, Error *err) {

@@ -11,10 +11,52 @@ extern "C" {
 // EXIT_DATA, naming the run that the checkpoint belongs to.
 bool out_check(const Config *config, Error *err);
 
-// Makes config->out, checks that it can be written and takes its lock, which is the caller's to release. A folder that
+// The folder while a run writes to it.
+typedef struct {
+    char path[PATH_MAX_LENGTH + 32];
+    int fd; // of the folder, whatever its name is by now
+    Lock lock;
+} OutFolder;
+
+// Makes config->out, checks that it can be written and takes its lock, both out_close()'s to give back. A folder that
 // holds a run (its log, event files or checkpoints) is refused unless --resume continues it or --overwrite gives it up;
 // nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
-bool out_prepare(const Config *config, Lock *lock, Error *err);
+bool out_prepare(const Config *config, OutFolder *out, Error *err);
+
+// What the folder's disk has for the run, in bytes.
+typedef struct {
+    double free;  // with what the run's start or first save deletes there
+    int64_t held; // checkpoints of this run that are there, which --keep counts; their bytes are not free
+} OutRoom;
+
+// Whether checkpoints of so many bytes fit, of a run that goes on after step `begun` and ends after `steps` > begun.
+// False with err (EXIT_DATA): not a single one does. note: "", or what to say where later ones will not, as many as
+// --save-every and --keep let there be at a time.
+bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
+              Error *err);
+// Asks the file system. False: it does not say.
+bool out_room(const Config *config, OutRoom *room);
+
+// Looks whether the folder is still the one that the run has locked.
+typedef enum {
+    OUT_OURS,  // it is
+    OUT_AGAIN, // it is again, new and empty, or with its lock; text says what had happened
+    OUT_AWAY,  // it is not, and cannot be made now, as where a disk is away; err (EXIT_DATA) says why
+    OUT_TAKEN  // another run writes there, or has left its files there; err (EXIT_DATA) says which
+} OutState;
+OutState out_keep(OutFolder *out, char *text, size_t size, Error *err);
+
+// Where the run's folder is by now; false: it is nowhere.
+bool out_place(const OutFolder *out, char *path, size_t size);
+
+// For a run whose folder another one has taken: a new folder beside it, RUN-rescued-1 or the next number that is free,
+// locked, in its place. Returns the number, 0 with err (EXIT_DATA) where none can be made.
+int out_rescue(OutFolder *out, Error *err);
+// Its name.
+void out_rescue_path(char *path, size_t size, const char *out, int number);
+
+// Gives back the lock.
+void out_close(OutFolder *out);
 
 // With --overwrite, deletes the old run's log and checkpoints, and nothing else: once everything that could still fail
 // has been read, a model from the same folder included.

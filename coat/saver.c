@@ -13,17 +13,24 @@
 #include "snapshot.h"
 
 #define GUESSED_BYTES_PER_MS 1e5 // of a disk, before the first save has shown it
+#define LOOK_MS 1000.0           // how often the folder is looked after
 
 struct Saver {
     const Config *config;
     Log *log;
-    int log_fd; // of our own
+    int log_fd;                     // of our own
+    char out[PATH_MAX_LENGTH + 32]; // where it saves: --out, or beside it once another run has that
+    OutFolder *folder;              // that this process has locked; NULL: it has not
+    Error away, taken;              // why it is not this run's now, or never again; EXIT_DONE: it is
+    double looked_ms;
+    int rescued;   // the number of the folder beside it; 0: none
+    int64_t saved; // the last step that was; 0: none
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
     pthread_t thread;
     bool running; // there is a thread to be joined
-    atomic_bool ended;
+    atomic_bool written;
     // written by the thread, read once it is joined
     bool good;
     Error err;
@@ -42,26 +49,24 @@ static double now_ms(void) {
 }
 
 // What --autotune has found, where people look for it; a run reads only what its checkpoints hold.
-static void write_tuned(const Config *c, const char *choices) {
-    char path[PATH_MAX_LENGTH + sizeof MATMUL_TABLE_NAME];
+static void write_tuned(const char *out, const char *choices) {
+    char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
-    snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, c->out);
+    snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, out);
     if (!file_replace(path, choices, strlen(choices), &err)) fprintf(stderr, "warning: %s\n", err.text);
 }
 
-// The folder of the run may have been removed under it; where it can be made again, nothing is lost but the log.
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    bool gone = !s->shards && !path_is_folder(c->out);
     if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
-    s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
-    if (s->good && gone)
-        fprintf(stderr, "warning: the folder %s was removed during the run and has been made again\n", c->out);
-    if (s->good && c->autotune && s->snapshot.choices) write_tuned(c, s->snapshot.choices);
+    s->good = checkpoint_write(s->out, &s->snapshot, vocabulary, &s->err);
+    if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->out, s->snapshot.choices);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
-    if (s->good && s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
+    bool ours = !s->folder || lock_is_held(&s->folder->lock); // what another run has put there meanwhile is not pruned
+    if (s->good && ours && s->snapshot.exec->rank == 0)
+        checkpoint_prune(s->out, s->snapshot.run.step, keep, c->keep_every);
 }
 
 static void *write_in_thread(void *argument) {
@@ -69,7 +74,7 @@ static void *write_in_thread(void *argument) {
     double begin = now_ms();
     write_files(s);
     s->ms += now_ms() - begin;
-    atomic_store(&s->ended, true);
+    atomic_store(&s->written, true);
     return NULL;
 }
 
@@ -85,10 +90,22 @@ static bool start_thread(Saver *s) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    atomic_store(&s->ended, false);
+    atomic_store(&s->written, false);
     bool started = pthread_create(&s->thread, NULL, saver_thread, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
+}
+
+// Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
+static void see_saved(Saver *s) {
+    char folder[PATH_MAX_LENGTH + 64];
+    Error err;
+    if (s->step <= s->saved || s->running || !s->good) return;
+    if (s->snapshot.exec->rank > 0 &&
+        !(checkpoint_folder(s->out, s->step, folder, sizeof folder, &err) && path_is_folder(folder)))
+        return;
+    s->saved = s->step;
+    error_saved(s->out, s->saved);
 }
 
 static void join(Saver *s) {
@@ -104,7 +121,7 @@ static void say(Saver *s) {
     if (s->snapshot.exec->rank > 0) return;
     if (s->good) log_nonfinite(s->log, s->snapshot.nonfinite);
     if (s->good)
-        log_text(s->log, "saved %s/step-%08lld", s->config->out, (long long)s->step);
+        log_text(s->log, "saved %s/step-%08lld", s->out, (long long)s->step);
     else
         fprintf(
             stderr,
@@ -118,12 +135,21 @@ static void wait_at_exit(void) {
     if (at_exit && at_exit->running && !pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
 }
 
+int64_t saver_bytes(const Arena *arena, Exec *exec) {
+    Snapshot snapshot;
+    snapshot_open(&snapshot, arena, exec);
+    const int64_t bytes = (int64_t)snapshot.bytes;
+    snapshot_close(&snapshot);
+    return bytes;
+}
+
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log) {
     static bool registered;
     Saver *s = (Saver *)xcalloc(1, sizeof *s);
     s->config = config;
     s->log = log;
     s->log_fd = log_descriptor(log);
+    snprintf(s->out, sizeof s->out, "%s", config->out);
     s->step = -1;
     s->said = true;
     snapshot_open(&s->snapshot, arena, exec);
@@ -135,6 +161,11 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     at_exit = s;
     if (!registered) registered = atexit(wait_at_exit) == 0;
     return s;
+}
+
+void saver_watch(Saver *s, OutFolder *folder) {
+    s->folder = folder;
+    s->looked_ms = now_ms();
 }
 
 bool saver_share(Saver *s, Shards *shards, Error *err) {
@@ -150,10 +181,52 @@ bool saver_share(Saver *s, Shards *shards, Error *err) {
         (double)s->snapshot.bytes / 1e9);
 }
 
+// --- the folder ------------------------------------------------------------------------------------------------------
+
+// The log in s->out, after `what`, and our descriptor of it.
+static void keep_log(Saver *s, const char *what) {
+    log_keep(s->log, s->out, what);
+    if (s->log_fd >= 0) close(s->log_fd);
+    s->log_fd = log_descriptor(s->log);
+}
+
+// By the thread that trains, while nothing is being written. True where the folder was made again.
+static bool look_after_folder(Saver *s) {
+    char what[2 * PATH_MAX_LENGTH + 128];
+    Error err;
+    if (!s->folder || s->taken.code != EXIT_DONE) return false;
+    s->looked_ms = now_ms();
+    OutState state = out_keep(s->folder, what, sizeof what, &err);
+    s->away.code = EXIT_DONE;
+    if (state == OUT_AWAY) s->away = err;
+    if (state == OUT_TAKEN) s->taken = err;
+    if (state == OUT_AWAY || state == OUT_TAKEN) return false;
+    if (state == OUT_AGAIN) fprintf(stderr, "warning: %s\n", what);
+    keep_log(s, state == OUT_AGAIN ? what : NULL);
+    return state == OUT_AGAIN;
+}
+
+// Whether there is a folder to save to, before a save begins. One that another run has is left to it.
+static bool may_save(Saver *s) {
+    look_after_folder(s);
+    s->err = s->away;
+    if (s->taken.code == EXIT_DONE || s->rescued) return s->away.code == EXIT_DONE;
+    s->err = s->taken;
+    s->rescued = out_rescue(s->folder, &s->err);
+    if (!s->rescued) return false;
+    snprintf(s->out, sizeof s->out, "%s", s->folder->path);
+    keep_log(s, s->taken.text);
+    return true;
+}
+
 // The processes wait for the save before and for the new folder.
 static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
-    bool mine = s->snapshot.exec->rank > 0 || checkpoint_prepare(s->config->out, run->step, &s->err);
+    bool first = s->snapshot.exec->rank == 0;
+    bool mine = !first || (may_save(s) && checkpoint_prepare(s->out, run->step, &s->err));
+    int rescued = (int)comm_max_i64(comm, s->rescued);
+    if (rescued > s->rescued) out_rescue_path(s->out, sizeof s->out, s->config->out, rescued); // rank 0 has made it
+    s->rescued = rescued;
     comm_patience(comm, SAVER_PATIENCE);
     s->good = comm_all_good(comm, mine, &s->err);
     comm_patience(comm, 0);
@@ -167,12 +240,14 @@ static void write_in_foreground(Saver *s) {
 
 void saver_save(Saver *s, const RunState *run) {
     join(s);
+    see_saved(s);
     say(s);
     double begin = now_ms();
     s->step = run->step;
     s->said = false;
     s->ms = 0;
-    if (s->shards && !begin_together(s, run)) return;
+    s->good = s->shards ? begin_together(s, run) : may_save(s);
+    if (!s->good) return;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
     s->running = s->snapshot.memory && start_thread(s);
@@ -183,14 +258,34 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, 0);
 }
 
-void saver_poll(Saver *s) {
-    if (s->running && !atomic_load(&s->ended)) return;
+bool saver_poll(Saver *s, Error *err) {
+    if (s->running && !atomic_load(&s->written)) return true;
     join(s);
+    see_saved(s);
     say(s);
+    if (now_ms() - s->looked_ms > LOOK_MS && look_after_folder(s)) signals_ask_save();
+    if (s->taken.code != EXIT_DONE) *err = s->taken;
+    return s->taken.code == EXIT_DONE;
+}
+
+bool saver_is_taken(Saver *s, Error *err) {
+    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "";
+    join(s);
+    see_saved(s);
+    if (s->taken.code == EXIT_DONE) return false;
+    say(s);
+    if (s->rescued && s->good)
+        snprintf(last, sizeof last, "this one is saved in %s: go on with --out %s --resume", s->out, s->out);
+    else if (s->saved > 0 && out_place(s->folder, place, sizeof place))
+        snprintf(last, sizeof last, "the last checkpoint of this one is %s/step-%08lld", place, (long long)s->saved);
+    else
+        snprintf(last, sizeof last, "no checkpoint of this one is left");
+    error_set(err, EXIT_DATA, "%.700s; %.300s", s->taken.text, last);
+    return true;
 }
 
 bool saver_finish(Saver *s, Error *err) {
-    join(s);
+    if (saver_is_taken(s, err)) return false;
     if (s->step < 0 || s->good) {
         say(s);
         return true;
@@ -201,7 +296,7 @@ bool saver_finish(Saver *s, Error *err) {
 }
 
 int64_t saver_step(const Saver *s) {
-    return s->step;
+    return s->taken.code != EXIT_DONE && !s->rescued ? -1 : s->step;
 }
 
 double saver_expected_ms(const Saver *s) {

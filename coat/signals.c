@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "error.h"
+
 #define REPEATED_NS 200000000LL
 #define TERMINAL_PATIENCE 2 // seconds
 
@@ -42,10 +44,29 @@ static void on_alarm(int number) {
     errno = before;
 }
 
-// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit; gettid and
-// tgkill are nothing but system calls).
+static size_t add(char *text, size_t size, size_t used, const char *more) {
+    size_t length = strlen(more);
+    if (length > size - used) length = size - used;
+    memcpy(text + used, more, length);
+    return used + length;
+}
+
+// Of several processes one may be lost, and the launcher ends the others with this signal and soon after for good: then
+// this is their last line.
+static void say_stop(void) {
+    char text[2048];
+    size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");
+    if (error_rank >= 0) {
+        used = add(text, sizeof text, used, "; if another process is lost, ");
+        used = add(text, sizeof text - 1, used, error_advice());
+    }
+    used = add(text, sizeof text, used, "\n");
+    if (write(STDERR_FILENO, text, used) < 0) errno = 0;
+}
+
+// Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit, memcpy and
+// strlen; gettid and tgkill are nothing but system calls).
 static void on_stop(int number) {
-    static const char text[] = "asked to end: saving what is done; once more ends the process at once\n";
     int before = errno;
     struct timespec now;
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
@@ -55,7 +76,7 @@ static void on_stop(int number) {
         stop_signal = number;
         alarm(1);
         // held up in here, this thread would take a second signal, sent at the same time, for a later one
-        if (poll(&output, 1, 0) > 0 && write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0;
+        if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
     }
@@ -104,6 +125,10 @@ bool signals_take_save(void) {
     if (!save_asked) return false;
     save_asked = 0; // a request that comes between the two lines is this one's
     return true;
+}
+
+void signals_ask_save(void) {
+    save_asked = 1;
 }
 
 const char *signals_name(int number) {

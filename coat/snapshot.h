@@ -38,11 +38,11 @@ void snapshot_take(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 
-// Makes the folder that a checkpoint is written into. One process does so itself; of several rank 0, before any of them
+// Makes the folder that a checkpoint is written into, under `out`, which is there. One process does so itself; of several rank 0, before any of them
 // writes.
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
-// Saves a snapshot under `out`, a folder that is there or whose parent is. Says no more than that it failed, and
+// Saves a snapshot under `out`, a folder that is there. Says no more than that it failed, and
 // why; on failure nothing of the new checkpoint remains and older ones are untouched. Looks at the device only where
 // the snapshot has no memory. Several processes do this at the same time, and rank 0's result is that of the whole. Sets
 // snapshot->nonfinite.

@@ -177,7 +177,7 @@ rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75
-if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s in .* for rank $rank, which hangs" "$folder/stopped.said"; then
+if [ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s in .* for rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"; then
     ok "a process that is stopped while it trains ends all, and is named"
 else
     bad "a process that is stopped while it trains" "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"

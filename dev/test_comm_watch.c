@@ -99,6 +99,8 @@ static void test_watch_hang(void **state) {
 static bool watch_killed(CommPlace *place, RankResult *result) {
     (void)result;
     start_watch(place);
+    error_saved("runs/x", 20);
+    error_saved("runs/x", 32);
     if (place->rank == 1) raise(SIGKILL);
     return wait_for_ever();
 }
@@ -108,6 +110,13 @@ static void test_watch_killed(void **state) {
     const RankResult *results = watched(busy_patience, 3, watch_killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
+    bool advised = false; // by the first that notices it, whom the other follows
+    for (int r = 0; r < 3; r++)
+        advised |=
+            strstr(results[r].said,
+                   "it was killed or stopped; nothing is saved since step 32: go on with --out runs/x --resume\n") !=
+            NULL;
+    assert_true(advised);
 }
 
 static void take_long(void) {

@@ -329,13 +329,13 @@ static void overwrite_removes_them(void **state) {
     unlink(path_of("again/log.jsonl"));
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
-    Lock lock = {-1, ""};
-    assert_false(out_prepare(config, &lock, &err)); // event files alone are a run too
-    lock_release(&lock);
+    OutFolder folder;
+    assert_false(out_prepare(config, &folder, &err)); // event files alone are a run too
+    out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;
-    assert_true(out_prepare(config, &lock, &err));
-    lock_release(&lock);
+    assert_true(out_prepare(config, &folder, &err));
+    out_close(&folder);
     assert_true(event_file(config->out)[0]);
     assert_true(out_clear(config, &err));
     assert_string_equal(event_file(config->out), "");

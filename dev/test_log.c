@@ -94,6 +94,115 @@ static void json_lines(void **state) {
     assert_string_equal(contents(path), expected);
 }
 
+// step 2 of 4 is done, and its validation, when the files are touched and looked after
+static Log *half_a_run(void) {
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    assert_non_null(log);
+    for (int64_t s = 1; s <= 2; s++) log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
+    log_val(log, 2, 1.75);
+    return log;
+}
+
+static void other_half(Log *log) {
+    for (int64_t s = 3; s <= 4; s++) log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
+    log_close(log);
+}
+
+// The log has all lines, and after those of step 2 one with this note.
+static void assert_noted(const char *name, const char *said) {
+    char line[4 * TEST_PATH], all[8 * TEST_PATH];
+    const char *third = strstr(expected, "{\"step\":3");
+    snprintf(line, sizeof line, "{\"step\":2,\"note\":\"%s\"}\n", said);
+    snprintf(all, sizeof all, "%.*s%s%s", (int)(third - expected), expected, line, third);
+    assert_string_equal(contents(name), all);
+}
+
+static void removed_files_come_back(void **state) {
+    (void)state;
+    char note[2 * TEST_PATH], events[TEST_PATH];
+    capture(STDERR_FILENO);
+    Log *log = half_a_run();
+    log_keep(log, config.out, NULL); // nothing has happened, and nothing is said
+    int before = log_descriptor(log);
+    snprintf(note, sizeof note, "rm %s/events.*; ls %s >%s", config.out, config.out, path_of("left"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(system(note), 0);
+    assert_string_equal(contents(path_of("left")), "");
+    log_keep(log, config.out, NULL);
+    int after = log_descriptor(log);
+    struct stat old, new;
+    assert_true(fstat(before, &old) == 0 && fstat(after, &new) == 0 && old.st_ino != new.st_ino);
+    close(before);
+    close(after);
+    log_keep(log, config.out, NULL);
+    other_half(log);
+    snprintf(note, sizeof note, "%s was removed during the run; it is made again with all of its lines", path);
+    snprintf(events, sizeof events, "warning: %s\n", note);
+    assert_string_equal(captured(), events);
+    assert_noted(path, note);
+    snprintf(note, sizeof note, "ls %s | grep -c '^events.out.tfevents.' >%s", config.out, path_of("left"));
+    assert_int_equal(system(note), 0);
+    assert_string_equal(contents(path_of("left")), "1\n");
+}
+
+static void a_replaced_log_is_kept(void **state) {
+    (void)state;
+    char note[2 * TEST_PATH], other[TEST_PATH];
+    capture(STDERR_FILENO);
+    Log *log = half_a_run();
+    snprintf(other, sizeof other, "%s/log-replaced-1.jsonl", config.out);
+    write_text(other, "of another time\n");
+    other[strlen(other) - 7] = '2';
+    assert_int_equal(unlink(path), 0);
+    write_text(path, "edited\n");
+    log_keep(log, config.out, NULL);
+    other_half(log);
+    captured();
+    assert_string_equal(contents(other), "edited\n");
+    snprintf(note, sizeof note,
+             "%s was replaced during the run; it is made again with all of its lines, and the other file kept as "
+             "log-replaced-2.jsonl",
+             path);
+    assert_noted(path, note);
+}
+
+// To a folder beside the one that another run has by now, whose log is left alone.
+static void the_log_moves(void **state) {
+    (void)state;
+    char there[TEST_PATH];
+    capture(STDERR_FILENO);
+    Log *log = half_a_run();
+    assert_int_equal(unlink(path), 0);
+    write_text(path, "theirs\n");
+    snprintf(there, sizeof there, "%s", path_of("moved"));
+    assert_int_equal(mkdir(there, 0777), 0);
+    log_keep(log, there, "it was \"taken\"");
+    other_half(log);
+    assert_string_equal(captured(), ""); // the caller has said it
+    assert_string_equal(contents(path), "theirs\n");
+    assert_noted(path_of("moved/log.jsonl"), "it was \\\"taken\\\"");
+    assert_true(folder_remove(there, &err));
+}
+
+// One that cannot come back is said once, and comes back when it can.
+static void no_folder_for_the_log(void **state) {
+    (void)state;
+    capture(STDERR_FILENO);
+    Log *log = half_a_run();
+    assert_true(folder_remove(config.out, &err));
+    log_keep(log, config.out, NULL);
+    log_keep(log, config.out, NULL);
+    assert_true(folder_make(config.out, &err));
+    log_keep(log, config.out, NULL);
+    other_half(log);
+    const char *said = captured(), *first = strstr(said, "cannot be made again: No such file");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "cannot be made again"));
+    char note[2 * TEST_PATH];
+    snprintf(note, sizeof note, "%s was removed during the run; it is made again with all of its lines", path);
+    assert_noted(path, note);
+}
+
 // Further figures are a line like any other: trimmed with their step, said by rank 0 alone, not shown to people.
 static void objects(void **state) {
     (void)state;
@@ -497,6 +606,10 @@ static void json_mode(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(json_lines),
+        TEST(removed_files_come_back),
+        TEST(a_replaced_log_is_kept),
+        TEST(the_log_moves),
+        TEST(no_folder_for_the_log),
         TEST(objects),
         TEST(lines_are_there_at_once),
         TEST(other_ranks_say_nothing),

@@ -96,6 +96,62 @@ bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of
 }
 bad_data train 9
 bad_data val 2 --val-every 2
+# A folder that is renamed comes back for all; where another run has it by then, all save beside it, and end with 2.
+lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
+    local name=$1 launcher
+    shift
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 400 --save-every 40 >"$folder/said" 2>&1 </dev/null &
+    launcher=$!
+    until [ -d "$folder/$name/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    "$@"
+    status=0
+    wait $launcher || status=$?
+}
+train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 400
+renamed() { mv "$folder/renamed" "$folder/renamed-before"; }
+lost_folder renamed renamed
+if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was renamed to ' "$folder/said")" -eq 1 ] && [ "$(values loss renamed | wc -l)" -eq 400 ]; then
+    same "a folder that is renamed comes back for two processes" 00000400 unlost renamed
+else
+    bad "a folder that is renamed comes back for two processes" "status $status" "$(cat "$folder/said")"
+fi
+taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/step-00000001" && mv "$folder/other" "$folder/taken"; }
+lost_folder taken taken
+if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
+    grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved in .*/taken-rescued-1: go on with' "$folder/said"; then
+    train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 400 --resume && same "and where another run has it, two save beside it" 00000400 unlost taken-rescued-1
+else
+    bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
+fi
+# One that is killed: mpirun ends the others, whose last line says what is saved. Before the first save nothing is.
+lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is killed once PATTERN is there; sets $advice
+    local name=$1 pattern=$2 launcher
+    shift 2
+    "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
+    launcher=$!
+    until compgen -G "$pattern" >/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done
+    sleep 0.3
+    pkill -KILL -n -P $launcher -f train_gpt2_fp8_cpu
+    status=0
+    wait $launcher || status=$?
+    advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -u)
+}
+lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
+step=0 whole=yes # one may have come to know of a save before the other
+while read -r line; do
+    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): go on with --out $folder/killed --resume\$|\1|p" <<<"$line")
+    [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
+done <<<"$advice"
+if [ $status -ne 0 ] && [ "$whole" ]; then
+    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) &&
+        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 200)))" unkilled killed
+else
+    bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
+fi
+lost_process early "$folder/early/log.jsonl" --out "$folder/early"
+if [ $status -ne 0 ] && [ "$advice" = "nothing is saved yet: start again with --out $folder/early --resume" ]; then ok "or that nothing is"; else
+    bad "or that nothing is" "status $status" "$(cat "$folder/said")"
+fi
 # What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0

@@ -153,6 +153,7 @@ static void test_without_memory(void **state) {
 // One save after the other, each pruning: the newest and the multiples stay.
 static void test_keep(void **state) {
     (void)state;
+    Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
     each_state(run, fill_rubbish, NULL); // any bits at all would not be finite
@@ -164,7 +165,7 @@ static void test_keep(void **state) {
     for (int step = 10; step <= 100; step += 10) {
         rs.step = step;
         saver_save(s.saver, &rs);
-        saver_poll(s.saver);
+        assert_true(saver_poll(s.saver, &err));
     }
     wait_for(&s);
     saving_close(&s);
@@ -268,7 +269,7 @@ static void test_failing_save(void **state) {
     rs.step = 40;
     saver_save(s.saver, &rs); // waits for the first, which failed, and says so
     assert_false(saver_finish(s.saver, &err));
-    saver_poll(s.saver);
+    assert_true(saver_poll(s.saver, &err));
     limit_files(RLIM_INFINITY);
     char *said = quiet_end(kept);
     assert_int_equal(lines_of(said), 1);
@@ -288,28 +289,109 @@ static void test_failing_save(void **state) {
     run_close(run);
 }
 
+// The folder goes, and comes again with the next save, its lock and log; where its parent is gone the save fails.
 static void test_folder_gone(void **state) {
     (void)state;
     Error err;
+    OutFolder out;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 7);
     Saving s = saving_open(run, "mount/gone");
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
-    assert_true(folder_remove(path_of("mount/gone"), &err));
+    saver_save(s.saver, &rs);
+    wait_for(&s);
+    s.config.overwrite = true;
+    assert_true(out_prepare(&s.config, &out, &err));
+    saver_watch(s.saver, &out);
+    assert_int_equal(rename(path_of("mount/gone"), path_of("mount/aside")), 0);
+    rs.step = 30;
     int kept = quiet_begin();
     saver_save(s.saver, &rs);
     wait_for(&s);
     char *said = quiet_end(kept);
+    assert_int_equal(lines_of(said), 1);
+    assert_non_null(strstr(said, "mount/gone: the folder was renamed to "));
     assert_non_null(strstr(said, "made again"));
     free(said);
-    assert_true(path_is_file(path_of("mount/gone/step-00000020/manifest.json")));
+    assert_true(path_is_file(path_of("mount/gone/step-00000030/manifest.json")));
+    assert_true(path_is_file(path_of("mount/gone/log.jsonl")));
+    assert_true(path_is_file(path_of("mount/gone/.lock")));
+    assert_true(path_is_file(path_of("mount/aside/step-00000020/manifest.json")));
     assert_int_equal(rename(path_of("mount"), path_of("unmounted")), 0);
-    rs.step = 30;
+    rs.step = 40;
     saver_save(s.saver, &rs);
     assert_false(saver_finish(s.saver, &err));
+    assert_says(&err, "step 40 could not be saved: cannot create the folder ");
     assert_says(&err, "mount/gone");
     assert_false(path_is_folder(path_of("mount")));
+    assert_int_equal(rename(path_of("unmounted"), path_of("mount")), 0);
+    saver_save(s.saver, &rs);
+    wait_for(&s);
+    assert_true(path_is_file(path_of("mount/gone/step-00000040/manifest.json")));
     saving_close(&s);
+    out_close(&out);
+    run_close(run);
+}
+
+// Another run has the folder by the time of a save: nothing is written there, and the state is saved beside it.
+static void test_folder_taken(void **state) {
+    (void)state;
+    Error err;
+    OutFolder out;
+    Lock other;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 8);
+    save(run, "plain8", &rs);
+    for (int away = 0; away < 2; away++) { // away: there is no room beside it
+        Saving s = saving_open(run, away ? "disk1/taken" : "disk0/taken");
+        s.config.overwrite = true;
+        assert_true(out_prepare(&s.config, &out, &err));
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        saver_watch(s.saver, &out);
+        rs.step = 10;
+        saver_save(s.saver, &rs);
+        wait_for(&s);
+        assert_int_equal(saver_step(s.saver), 10);
+        assert_int_equal(rename(s.config.out, path_of(away ? "disk1/old" : "disk0/old")), 0);
+        assert_int_equal(mkdir(s.config.out, 0777), 0);
+        assert_true(lock_take(&other, s.config.out, &err));
+        write_text(in(s.config.out, "step-00000005"), "theirs");
+        for (int i = 1; away && i < 1000; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "disk1/taken-rescued-%d", i);
+            write_text(path_of(name), "");
+        }
+        rs.step = 20;
+        int kept = quiet_begin();
+        saver_save(s.saver, &rs);
+        assert_false(saver_finish(s.saver, &err));
+        Error why;
+        assert_false(saver_poll(s.saver, &why));
+        char *said = quiet_end(kept);
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, "the folder was renamed to ");
+        assert_says(&err, "another run is writing there: process ");
+        assert_int_equal(lines_of(said), away);
+        if (away) {
+            assert_says(&err, "the last checkpoint of this one is ");
+            assert_says(&err, "disk1/old/step-00000010");
+            assert_non_null(strstr(said, "warning: the checkpoint of step 20 could not be saved: cannot create"));
+            assert_int_equal(saver_step(s.saver), -1);
+        } else {
+            assert_says(&err, "disk0/taken-rescued-1 --resume");
+            assert_int_equal(saver_step(s.saver), 20);
+            assert_same_checkpoints("plain8", "disk0/taken-rescued-1", "step-00000020");
+            assert_true(path_is_file(path_of("disk0/taken-rescued-1/log.jsonl")));
+        }
+        free(said);
+        assert_false(path_is_folder(in(s.config.out, "step-00000020")));
+        assert_false(path_is_file(in(s.config.out, "log.jsonl")));
+        assert_text(in(s.config.out, "step-00000005"), "theirs");
+        assert_true(lock_is_held(&other));
+        lock_release(&other);
+        saving_close(&s);
+        out_close(&out);
+    }
     run_close(run);
 }
 
@@ -337,9 +419,9 @@ static void test_exit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),           cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
-                                       cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
-                                       cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_exit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy),        cmocka_unit_test(test_choices),      cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_keep),        cmocka_unit_test(test_not_finite),   cmocka_unit_test(test_failing_save),
+        cmocka_unit_test(test_folder_gone), cmocka_unit_test(test_folder_taken), cmocka_unit_test(test_exit)};
     return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
 }

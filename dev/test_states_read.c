@@ -391,7 +391,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
     static char folder[TEST_PATH * 2];
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
     snprintf(out, sizeof out, "%s", path_of(name));
-    if (!checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
+    if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
     for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0, who waits for the others, last
         Run *run = run_of_rank(kind, 1, rank, ranks);
         char *said = load(run, alone, rs);
