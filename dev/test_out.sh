@@ -140,7 +140,7 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     too_small $? && [ -z "$(ls -A "$out")" ]
     check "a disk without room for one checkpoint is refused" $? "$(cat "$folder/said")" "$(ls -A "$out")"
     room 30
-    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note' "$folder/said"
+    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
     check "room for those that are there at a time is enough" $? "$(cat "$folder/said")"
     room 14
     "$program" "${run[@]}" --keep 1 --steps 170 --out "$out" --resume >/dev/null 2>"$folder/said"
