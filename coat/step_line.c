@@ -197,7 +197,8 @@ const char *end_line(char *text, size_t size, const EndLine *line) {
     if (line->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", line->skipped);
     format_duration(time, sizeof time, line->seconds);
     snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training",
-             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips, time);
+             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips,
+             time);
     return text;
 }
 

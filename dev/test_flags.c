@@ -285,8 +285,9 @@ static void test_malformed(void **state) {
     refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: must be between 0");
     refuse("--train x --no-resume=3", EXIT_USER, "takes no value");
     refuse("--plan=yaml", EXIT_USER, "--plan=yaml&--plan=json");
-    refuse("--help=html", EXIT_USER,
-           "--help html: no group has this name; there are data, model, recipe,&--help=man, --help=bash, --help=markdown");
+    refuse(
+        "--help=html", EXIT_USER,
+        "--help html: no group has this name; there are data, model, recipe,&--help=man, --help=bash, --help=markdown");
     refuse("--help schedule", EXIT_USER,
            "--help schedule: no group has this name; there are data, model, recipe, batch, optimizer, evaluation, "
            "files, run, processes, and --help=man, --help=bash, --help=markdown");

@@ -532,9 +532,9 @@ static void the_first_loss_is_the_run_s(void **state) {
         Log *log = log_open(&config, 0, 4, step, 0, 1000, &err);
         for (int s = step; s <= 4; s++) log_step(log, s, step == 3 ? 0.5 : 0.75, 1, 1, 1, 1, 1, 0);
         log_close(log);
-        assert_int_equal(strstr(captured(), "\nwarning: the loss is above 0.500000, that of step 2: try a smaller --lr\n") !=
-                             NULL,
-                         step == 4);
+        assert_int_equal(
+            strstr(captured(), "\nwarning: the loss is above 0.500000, that of step 2: try a smaller --lr\n") != NULL,
+            step == 4);
     }
     capture(STDERR_FILENO);
     config.json = true;
