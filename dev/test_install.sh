@@ -90,7 +90,8 @@ command -v mandoc >/dev/null && formatters+=("mandoc -W warning -T ascii")
 man --version 2>/dev/null | grep -q '^man ' && formatters+=("man --warnings -l")
 for formatter in "${formatters[@]}"; do
     MANWIDTH=80 $formatter "$folder/page.1" >"$folder/formatted" 2>"$folder/warnings"
-    [ $? -eq 0 ] && [ ! -s "$folder/warnings" ] && sed 's/.\x08//g; s/\x1b\[[0-9]*m//g' "$folder/formatted" | grep -qE '^ +--memory-limit SIZE$'
+    # (grep -q would end before sed has written all)
+    [ $? -eq 0 ] && [ ! -s "$folder/warnings" ] && sed 's/.\x08//g; s/\x1b\[[0-9]*m//g' "$folder/formatted" | grep -E '^ +--memory-limit SIZE$' >/dev/null
     check "$formatter" $? "$(head -5 "$folder/warnings")"
 done
 [ ${#formatters[@]} -gt 0 ] || echo "skip - formatting the man page: no groff, man or mandoc"
