@@ -125,13 +125,13 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# Files are found by name: coat/*.c and coat/cpu/*.c go into every program, coat/cuda/*.cu and *.cpp into those for
-# the GPU; dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; dev/check_*.cu
+# Files are found by name: all C in coat/ goes into every program, coat/cuda/*.cu and *.cpp into those for the GPU;
+# dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; dev/check_*.cu
 # go into test_gpt2 and each into the benchmark of its name; every other C file in dev/ and data/ is a program of its
 # own, data/NAME.c becoming build/prepare_NAME; every other dev/NAME.cu is two, as the trainer is: build/NAME, read as
 # C, and build/NAME_gpu.
 
-MODULES := $(wildcard coat/*.c coat/cpu/*.c)
+MODULES := $(wildcard coat/*.c coat/cpu/*.c coat/cuda/*.c)
 KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 

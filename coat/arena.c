@@ -142,9 +142,9 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     arena->category_bytes[CATEGORY_LOGITS] = logits; // a part of the pool, named because it is easily made smaller
     arena->category_bytes[CATEGORY_SCRATCH] += pool - logits;
     cursor += pool;
-    arena->workspace_parts = ops_workspace_parts(config, device, arena->workspace, MAX_WORKSPACE_PARTS);
+    arena->workspace = ops_workspace(config, device);
     arena->workspace_offset = cursor;
-    for (int i = 0; i < arena->workspace_parts; i++) take(&cursor, arena->workspace[i].bytes);
+    take(&cursor, arena->workspace.bytes);
     arena->category_bytes[CATEGORY_WORKSPACE] = cursor - arena->workspace_offset;
     arena->total_bytes = cursor;
 }
@@ -351,9 +351,8 @@ void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
             first = false;
         }
     }
-    for (int i = 0; i < arena->workspace_parts; i++)
-        fprintf(out, ", {\"name\": \"%s\", \"format\": \"u8\", \"category\": \"workspace\", \"bytes\": %zu}",
-                arena->workspace[i].name, arena->workspace[i].bytes);
+    fprintf(out, ", {\"name\": \"%s\", \"format\": \"u8\", \"category\": \"workspace\", \"bytes\": %zu}",
+            arena->workspace.name, arena->workspace.bytes);
     fprintf(out, "]");
     if (largest_micro_batch > 0) fprintf(out, ", \"largest_micro_batch\": %d", largest_micro_batch);
     fprintf(out, "}\n");

@@ -7,15 +7,12 @@
 extern "C" {
 #endif
 
-#define MAX_WORKSPACE_PARTS 16
-
 typedef struct {
     Config config; // the plan's own copy
     int rank, ranks;
     int zero; // 0 with one process
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
-    WorkspacePart workspace[MAX_WORKSPACE_PARTS];
-    int workspace_parts;
+    WorkspaceNeed workspace;
     size_t workspace_offset, maxima_offset; // maxima: of the shared matrices, one uint32_t each (ZeRO 3)
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;

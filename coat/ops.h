@@ -275,13 +275,18 @@ bool cuda_present(void); // there is an NVIDIA driver with a GPU, whether or not
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
-// Bytes of Exec.workspace that a device's operations need for this configuration (coat/workspace.c; plain
-// arithmetic, so that a machine without a GPU can plan for one). Each named part becomes a row of the plan.
+// Bytes of Exec.workspace that a backend's operations need for this configuration, and which of them needs most: plain
+// arithmetic, so that a machine without a GPU can plan for one. One operation runs at a time and uses the workspace from
+// its beginning: the largest need counts.
 typedef struct {
     const char *name;
     size_t bytes;
-} WorkspacePart;
-int ops_workspace_parts(const Config *config, DeviceKind device, WorkspacePart parts[], int max_parts);
+} WorkspaceNeed;
+WorkspaceNeed cpu_workspace(const Config *config);
+WorkspaceNeed cuda_workspace(const Config *config);
+static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
+    return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);
+}
 
 #ifdef __cplusplus
 }

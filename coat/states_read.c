@@ -4,15 +4,19 @@
 #include <xxhash.h>
 
 #include "checkpoint_shards.h"
-#include "cpu/cpu_moments.h"
 #include "files.h"
 #include "moments.h"
+#include "moments_host.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
 #define STORED_GROUP 128         // elements of a group of codes in the files, of which shares are whole numbers
 #define PIECE ((int64_t)1 << 20) // elements read at a time: whole groups
 #define PIECE_GROUPS (PIECE / STORED_GROUP)
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 static int64_t groups_of(int64_t elements) {
     return (elements + STORED_GROUP - 1) / STORED_GROUP;

@@ -316,9 +316,8 @@ int main(int argc, char **argv) {
     b.config.shape.ffn = 4 * CHANNELS;
     b.exec.ops = cpu_ops();
     if (!b.exec.ops->open(&b.exec, &b.config, &err)) fatal(err.code, "%s", err.text);
-    WorkspacePart parts[4];
-    int count = ops_workspace_parts(&b.config, DEVICE_CPU, parts, 4), threads = cpu_threads(&b.config);
-    for (int i = 0; i < count; i++) b.exec.workspace_bytes += parts[i].bytes;
+    const int threads = cpu_threads(&b.config);
+    b.exec.workspace_bytes = cpu_workspace(&b.config).bytes;
     b.exec.workspace = b.exec.ops->allocate(&b.exec, b.exec.workspace_bytes, &err);
     if (!b.exec.workspace) fatal(err.code, "%s", err.text);
     char text[256];

@@ -89,9 +89,7 @@ static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    WorkspacePart parts[16];
-    const int count = ops_workspace_parts(config, device, parts, 16);
-    for (int i = 0; i < count; i++) exec->workspace_bytes += parts[i].bytes;
+    exec->workspace_bytes = ops_workspace(config, device).bytes;
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
 }

@@ -26,9 +26,7 @@ static void backends_open(Backends *b, Config config) {
         ex->ranks = 1;
         config.device = s == 0 ? DEVICE_CPU : DEVICE_CUDA;
         if (!ex->ops->open(ex, &config, &err)) fatal(err.code, "%s", err.text);
-        WorkspacePart parts[MAX_WORKSPACE_PARTS];
-        int count = ops_workspace_parts(&config, config.device, parts, MAX_WORKSPACE_PARTS);
-        for (int i = 0; i < count; i++) ex->workspace_bytes += (parts[i].bytes + 255) / 256 * 256;
+        ex->workspace_bytes = (ops_workspace(&config, config.device).bytes + 255) / 256 * 256;
         ex->workspace = ex->ops->allocate(ex, ex->workspace_bytes, &err);
         if (!ex->workspace) fatal(err.code, "%s", err.text);
         b->state[s] = (StepState *)ex->ops->allocate(ex, sizeof(StepState), &err);

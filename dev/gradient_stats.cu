@@ -168,14 +168,11 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
 // A workspace for operations on rows as wide as the vocabulary, which training quantises nowhere but in the loss.
 static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
-    WorkspacePart parts[MAX_WORKSPACE_PARTS];
-    size_t bytes = 0;
     *wide = m->config;
     if (wide->shape.ffn < wide->shape.vocab_padded) wide->shape.ffn = wide->shape.vocab_padded;
     const DeviceKind device = strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-    const int count = ops_workspace_parts(wide, device, parts, MAX_WORKSPACE_PARTS);
+    const size_t bytes = ops_workspace(wide, device).bytes;
     free(wide);
-    for (int i = 0; i < count; i++) bytes += parts[i].bytes;
     if (bytes <= m->exec.workspace_bytes) return true;
     watch->workspace = m->ops->allocate(&m->exec, bytes, err);
     if (!watch->workspace) return false;

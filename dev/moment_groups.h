@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coat/cpu/cpu_moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
 #include "moment_cases.h"
 
 typedef struct {

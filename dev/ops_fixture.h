@@ -111,9 +111,7 @@ static inline void fixture_begin(Fixture *f, Format format, int threads) {
     f->config.shape.ffn = 1200; // the widest tensor of any test
     f->exec.ops = cpu_ops();
     assert_true(f->exec.ops->open(&f->exec, &f->config, &err));
-    WorkspacePart parts[8];
-    int count = ops_workspace_parts(&f->config, DEVICE_CPU, parts, 8);
-    for (int i = 0; i < count; i++) f->exec.workspace_bytes += parts[i].bytes;
+    f->exec.workspace_bytes = cpu_workspace(&f->config).bytes;
     f->exec.workspace = f->exec.ops->allocate(&f->exec, f->exec.workspace_bytes, &err);
     assert_non_null(f->exec.workspace);
     memset(f->exec.workspace, 0xff, f->exec.workspace_bytes);

@@ -7,9 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coat/cpu/cpu_moments.h"
 #include "coat/json.h"
 #include "coat/moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
 #include "coat/safetensors.h"
 #include "codebook.h"
 #include "histogram_svg.h"

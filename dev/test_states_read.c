@@ -2,8 +2,9 @@
 // optimizer's own functions make of it, what needs no conversion keeps its bits, and what cannot be read is refused.
 #include "dev/checkpoint_run.h"
 
-#include "coat/cpu/cpu_moments.h"
 #include "coat/moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
 #include "coat/snapshot.h"
 
 typedef struct {

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "coat/cpu/cpu_moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
 #include "dev/update_bound.h"
 
 enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };

@@ -2,7 +2,8 @@
 // give the same bits: a fused multiply-add is one rounding, in hardware or in the mathematics library.
 #pragma GCC optimize("no-trapping-math")
 
-#include "cpu_moments.h"
+#include "cpu_internal.h"
+#include "moments_host.h"
 
 #include "moments.h"
 

@@ -1,5 +1,6 @@
 // The gradient's norm and the AdamW step (COAT: optimizer states), over all parameters.
-#include "cpu_moments.h"
+#include "cpu_internal.h"
+#include "moments_host.h"
 
 #include <math.h>
 #include <string.h>

@@ -74,13 +74,9 @@ static bool open_attention(Exec *exec, const Config *config, Error *err) {
     if (config->recipe.precision == PRECISION_FP32) return true;
     backend->attention = attention_open(backend->stream, err);
     if (!backend->attention) return false;
-    WorkspacePart parts[16];
-    size_t workspace = 0;
-    int count = ops_workspace_parts(config, DEVICE_CUDA, parts, 16);
-    for (int i = 0; i < count; i++) workspace += parts[i].bytes;
     const ModelShape *model = &config->shape;
     AttentionShape shape = {config->micro_batch, config->seq_len, model->heads, model->kv_heads, model->head_dim};
-    return attention_prepare(backend->attention, shape, workspace, err);
+    return attention_prepare(backend->attention, shape, cuda_workspace(config).bytes, err);
 }
 
 bool cuda_present(void) {

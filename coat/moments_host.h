@@ -1,6 +1,6 @@
-// The 8-bit moments of the CPU backend: blocks of whole groups as FP32, and back (coat/moments.h).
+// The 8-bit moments on the host: pieces of whole groups as FP32, and back (moments.h). The CPU backend has the loops.
 #pragma once
-#include "cpu_internal.h"
+#include "tensor.h"
 
 // How a moment is stored.
 typedef struct {

@@ -1,0 +1,28 @@
+// The CPU backend's part of the memory plan. See ops.h.
+#include "cpu_workspace.h"
+
+#include "ops.h"
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t wider(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// Columns of the widest activation, the logits apart.
+static int64_t widest_activation(const ModelShape *shape) {
+    int64_t qkv = (int64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    return wider(qkv, wider(shape->ffn, shape->channels));
+}
+
+WorkspaceNeed cpu_workspace(const Config *config) {
+    size_t threads = (size_t)cpu_threads(config);
+    int64_t widest = widest_activation(&config->shape);
+    size_t bytes = cpu_piece(widest) + threads * cpu_product_slot();
+    bytes = larger(bytes, threads * cpu_attention_slot(config->seq_len, config->shape.head_dim));
+    bytes = larger(bytes, cpu_row_shared(widest) + threads * cpu_quantize_slot(widest));
+    const WorkspaceNeed need = {"cpu_scratch", bytes};
+    return need;
+}

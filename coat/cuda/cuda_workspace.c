@@ -1,0 +1,40 @@
+// The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine without CUDA can plan. See ops.h.
+#include "attention.h"
+#include "ops.h"
+
+#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // what cuBLASLt's fastest algorithms ask for
+#define SORT_CHUNK 64                         // sorted tokens that leave partial sums of the embedding's gradient
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+// What the largest of the GPU's reductions, the gradient of the token embedding, leaves between its stages: the sort
+// of the tokens (keys and rows, in and out, and the library's own copies) and two partial sums per chunk of sorted
+// tokens. The norms' reductions stay under half of what cuBLASLt has (blocks * 2 * channels, with as many blocks as
+// fill the device and at most 8192 channels), the others are smaller still.
+static size_t reductions_bytes(const Config *config) {
+    size_t tokens = (size_t)config_micro_tokens(config);
+    size_t sort = 24 * tokens + ((size_t)1 << 20);
+    return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
+}
+
+WorkspaceNeed cuda_workspace(const Config *config) {
+    const ModelShape *shape = &config->shape;
+    size_t reductions = reductions_bytes(config);
+    const char *name = reductions > CUBLASLT_WORKSPACE ? "reductions" : "cublaslt";
+    size_t bytes = larger(reductions, CUBLASLT_WORKSPACE);
+    if (config->recipe.precision != PRECISION_FP32) {
+        AttentionShape attention;
+        attention.B = config->micro_batch;
+        attention.T = config->seq_len;
+        attention.heads = shape->heads;
+        attention.kv_heads = shape->kv_heads;
+        attention.head_dim = shape->head_dim;
+        size_t backward = attention_workspace_bytes(attention);
+        if (backward > bytes) name = "attention_backward";
+        bytes = larger(bytes, backward);
+    }
+    const WorkspaceNeed need = {name, bytes};
+    return need;
+}
