@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/fuzz
 FUZZ_NAMES := $(patsubst dev/fuzz/%.c,%,$(wildcard dev/fuzz/fuzz_*.c))
 FUZZ_TARGETS := $(addprefix $(FUZZ_BUILD)/,$(FUZZ_NAMES))
-FUZZ_MODULES := $(wildcard coat/*.c) coat/cpu/cpu_moments.c # what converts states
+FUZZ_MODULES := $(wildcard coat/*.c coat/*/*_workspace.c) coat/cpu/cpu_moments.c # what converts states
 .PHONY: fuzz fuzz-short fuzz-targets
 
 ifneq ($(filter fuzz%,$(GOALS)),)
