@@ -761,7 +761,11 @@ static bool can_go_on(Run *run, Error *err) {
 
 // Saves where the run stands, unless that is saved already.
 static void save_rest(Run *run) {
-    if (comm_max_i64(run->model.comm, saver_step(run->saver) != run->done.step)) saver_save(run->saver, &run->done);
+    Comm *comm = run->model.comm;
+    comm_patience(comm, SAVER_PATIENCE);
+    const bool rest = comm_max_i64(comm, saver_step(run->saver) != run->done.step);
+    comm_patience(comm, 0);
+    if (rest) saver_save(run->saver, &run->done);
 }
 
 // Waits for the last save, on all processes.

@@ -73,9 +73,11 @@ void flags_help_man(FILE *out, const char *program) {
                     : "--train GLOB [--val GLOB] [--model NAME] [--out DIR] [flags]");
     }
     fputs(".SH DESCRIPTION\n", out);
-    roff_line(out, "",
-              "A flag takes its value as --flag value or --flag=value; the last repetition wins. In parentheses: the "
-              "default, and the short flag that llm.c has for the same.");
+    roff_line(
+        out, "",
+        "A flag takes its value as --flag value or --flag=value; the last repetition wins, but all --train count. "
+        "Counts: 20000, 1e6; of TOKENS k is 1024 and M 1024 k, of STEPS k is 1000 and M a million. In parentheses: the "
+        "default, and the short flag that llm.c has for the same.");
     flag_short_ignored(synopsis);
     snprintf(text, sizeof text, "llm.c's flags that are accepted without effect: %s", synopsis);
     roff_line(out, "", text);

@@ -258,12 +258,20 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, 0);
 }
 
+// Looks after the folder between saves. One that was made again has no checkpoint.
+static bool look_again(Saver *s) {
+    if (!look_after_folder(s)) return false;
+    s->step = -1;
+    s->saved = 0;
+    return true;
+}
+
 bool saver_poll(Saver *s, Error *err) {
     if (s->running && !atomic_load(&s->written)) return true;
     join(s);
     see_saved(s);
     say(s);
-    if (now_ms() - s->looked_ms > LOOK_MS && look_after_folder(s)) signals_ask_save();
+    if (now_ms() - s->looked_ms > LOOK_MS && look_again(s)) signals_ask_save();
     if (s->taken.code != EXIT_DONE) *err = s->taken;
     return s->taken.code == EXIT_DONE;
 }
@@ -295,7 +303,11 @@ bool saver_finish(Saver *s, Error *err) {
                      s->err.text);
 }
 
-int64_t saver_step(const Saver *s) {
+int64_t saver_step(Saver *s) {
+    join(s);
+    see_saved(s);
+    say(s);
+    look_again(s);
     return s->taken.code != EXIT_DONE && !s->rescued ? -1 : s->step;
 }
 

@@ -47,8 +47,8 @@ bool saver_finish(Saver *saver, Error *err);
 // way.
 bool saver_is_taken(Saver *saver, Error *err);
 
-// The step that was saved last, or is being saved; -1: none, or where another run has the folder.
-int64_t saver_step(const Saver *saver);
+// The step that was saved last and is there; -1: none, or where another run has the folder. Waits for the write under way.
+int64_t saver_step(Saver *saver);
 
 // What a save will take with all its waiting, in ms: as long as the longest so far, and guessed before the first.
 double saver_expected_ms(const Saver *saver);
