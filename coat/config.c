@@ -30,6 +30,10 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
     if (kind == RECIPE_COAT) {
         recipe->saved = SAVED_COAT;
+        // Less rounding than published: norms and the activation read what was made, data gradients keep a bit more.
+        recipe->norm_input = NORM_INPUT_RESIDUAL;
+        recipe->activation_input = ACTIVATION_INPUT_PRODUCT;
+        recipe->gradient_codes_data = FMT_E4M3;
         recipe->recompute = 1;
         recipe->moments = MOMENTS_COAT;
         recipe->master = MASTER_SPLIT16;
@@ -267,6 +271,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
                          "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, "
                          "or a beginning as fc*, with commas and no spaces between, or none",
                          (int)length, unmatched);
+    if (r->scaling == SCALING_TENSOR && !given(p, "activation-input")) r->activation_input = ACTIVATION_INPUT_SAVED;
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"

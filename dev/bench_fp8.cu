@@ -102,14 +102,17 @@ static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     return t;
 }
 
-static Tensor transposed_tensor(Bench *bench, Tensor of) {
-    Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
+// In another format it has a scale of its own.
+static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
+    Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, format, 1.0f);
+    if (format != of.format) return t;
     bench->exec.ops->release(&bench->exec, t.scale);
     t.scale = of.scale;
     return t;
 }
 
 static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
+    const Recipe *r = &bench->config.recipe;
     memset(o, 0, sizeof *o);
     for (int s = 0; s < SETS; s++) {
         o->a[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
@@ -117,9 +120,9 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
         o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
         o->saved[s] = saved_tensor(bench, M, cols);
         o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
-        o->grad[s] = bench_tensor(bench, M, cols, bench->config.recipe.gradient_codes_data, 1.0f);
-        o->codes_t[s] = transposed_tensor(bench, o->codes[s]);
-        o->grad_t[s] = transposed_tensor(bench, o->grad[s]);
+        o->grad[s] = bench_tensor(bench, M, cols, r->gradient_codes_data, 1.0f);
+        o->codes_t[s] = transposed_tensor(bench, o->codes[s], FMT_E4M3);
+        o->grad_t[s] = transposed_tensor(bench, o->grad[s], r->gradient_codes_weights);
         give_maxima(bench, &o->codes[s]);
         give_maxima(bench, &o->grad[s]);
     }
@@ -141,6 +144,7 @@ static void scale_by_row(Bench *bench, Operands *o) {
     bench->exec.ops->upload(&bench->exec, o->row_scales, host, bytes);
     free(host);
     for (int s = 0; s < SETS; s++) {
+        if (o->grad_t[s].scale != o->grad[s].scale) bench->exec.ops->release(&bench->exec, o->grad_t[s].scale);
         bench->exec.ops->release(&bench->exec, o->codes[s].scale);
         bench->exec.ops->release(&bench->exec, o->grad[s].scale);
         o->codes[s].granularity = o->grad[s].granularity = SCALE_ROW;
@@ -160,7 +164,8 @@ static void release_maxima(Bench *bench, Tensor *t) {
 
 static void free_operands(Bench *bench, Operands *o) {
     for (int s = 0; s < SETS; s++) {
-        o->codes_t[s].scale = o->grad_t[s].scale = o->a[s].scale = o->b[s].scale = NULL;
+        if (o->row_scales || o->grad_t[s].scale == o->grad[s].scale) o->grad_t[s].scale = NULL;
+        o->codes_t[s].scale = o->a[s].scale = o->b[s].scale = NULL;
         if (o->row_scales) o->codes[s].scale = o->grad[s].scale = NULL;
         Tensor *all[] = {&o->a[s],     &o->b[s],       &o->c[s],    &o->saved[s],
                          &o->codes[s], &o->codes_t[s], &o->grad[s], &o->grad_t[s]};
@@ -230,7 +235,7 @@ static void bench_weights(Block *block, Operands *o) {
         Weight *w = &parameters[i].weight;
         w->value = bench_tensor(bench, rows[i % PER_LAYER], cols[i % PER_LAYER], FMT_BF16, 0.02f);
         w->codes = bench_tensor(bench, w->value.rows, w->value.cols, FMT_E4M3, 1.0f);
-        w->codes_t = transposed_tensor(bench, w->codes);
+        w->codes_t = transposed_tensor(bench, w->codes, FMT_E4M3);
     }
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
     for (int i = 0; i < o->count; i++) // as a share of a weight has it

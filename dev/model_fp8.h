@@ -61,7 +61,7 @@ static Config fp8_config(Small s, Fp8Recipe r) {
     c.recipe.saved = r.saved;
     c.recipe.norm_input = r.norm_input;
     c.recipe.activation_input = r.activation_input;
-    if (r.activation_input == ACTIVATION_INPUT_PRODUCT) c.recipe.gradient_codes_data = FMT_E4M3;
+    c.recipe.gradient_codes_data = r.activation_input == ACTIVATION_INPUT_PRODUCT ? FMT_E4M3 : FMT_E5M2;
     c.recipe.recompute = r.recompute;
     c.recipe.group_size = r.group;
     c.recipe.moments = MOMENTS_FP32;

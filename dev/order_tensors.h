@@ -120,12 +120,11 @@ static void reads_norm(Norm norm) {
     reads_data(norm.weight);
 }
 
-// The transpose of q's codes for a sum over rows: its scale is q's, or made here from those of q's rows.
+// The transpose of q's codes for a sum over rows: its scale is q's, or made here from those of q's rows, or for a format
+// of its own.
 static void writes_transposed(Tensor q_t, Tensor q) {
-    if (q.granularity == SCALE_ROW) {
-        reads_scale(q);
-        access_scale(write_memory, q_t);
-    }
+    if (q.granularity == SCALE_ROW) reads_scale(q);
+    if (q_t.scale && !same_memory(q_t.scale, q.scale)) access_scale(write_memory, q_t);
     if (codes(q_t)) reads_scale(q_t);
     writes_data(q_t);
 }

@@ -151,6 +151,8 @@ static void test_scaling_recorded(void **state) {
     (void)state;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
+    run->arena.config.recipe.norm_input = NORM_INPUT_SAVED; // as published
+    run->arena.config.recipe.activation_input = ACTIVATION_INPUT_SAVED;
     assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-a", "\"scaling\": \"tensor\""));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-b", "\"scaling\": \"token\""));
     assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));

@@ -95,11 +95,15 @@ static void test_scaling(void **state) {
     assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
     assert_int_equal(r->gradient_codes_data, FMT_E5M2);
     go_on("--resume=7 --recipe coat"); // named: nothing of the record
-    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes_weights == FMT_E5M2);
+    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes_data == FMT_E4M3);
+    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_PRODUCT);
     go_on("--no-resume --recipe fp8-linear");
-    assert_true(r->kind == RECIPE_FP8_LINEAR && r->gradient_codes_weights == FMT_E5M2);
-    go_on("--no-resume --gradient-codes-data e4m3");
-    assert_true(r->kind == RECIPE_COAT && r->gradient_codes_data == FMT_E4M3 && r->gradient_codes_weights == FMT_E5M2);
+    assert_true(r->kind == RECIPE_FP8_LINEAR);
+    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    go_on("--no-resume --gradient-codes-data e5m2");
+    assert_true(r->kind == RECIPE_COAT && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    go_on("--no-resume --scaling tensor"); // GELU of the product needs a scale per token
+    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_SAVED);
 }
 
 // What is not the record of a recipe is passed over whole, for an older one.

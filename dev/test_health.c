@@ -139,8 +139,8 @@ static void check_object(ScalingKind scaling) {
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, scaling, LINEAR_FP8, 1);
     const int64_t last = scaling == SCALING_TOKEN ? 31 : 0; // of the rows' scales, the others being smaller
-    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2.0f / 128; // E5M2
-    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f / 128;
+    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2; // E4M3
+    ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
     Tensor h = arena_tensor(&run.arena, H, VALUE, 1), m = arena_tensor(&run.arena, FCW, MOMENT_M, 2);
     for (int i = 0; i < 16; i++) ((uint8_t *)h.data)[i] = 0x7e;
     ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);

@@ -153,8 +153,9 @@ static void assert_warning(Run *run, const char *expected) {
 static void gradients_warnings(void **state) {
     (void)state;
     Run run;
-    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_FP8, 1); // gradients in E5M2
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_FP8, 1);
     Recipe *r = &run.arena.config.recipe;
+    r->gradient_codes_data = FMT_E5M2;
     set_counts(&run, SEEN_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
     set_counts(&run, SEEN_DLOGITS, 0, 0, 700, 100);
     assert_warning(&run, "");

@@ -85,7 +85,7 @@ enum {
     RECIPE,
     RECOMPUTE,
     HEAD,
-    NORM_INPUT,
+    ROUNDING, // as published, the default, and between the two
     SCALING,
     LAYERS,
     TRANSPOSES,
@@ -102,7 +102,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
     [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2"},
     [HEAD] = {"--head bf16", "--head fp8"},
-    [NORM_INPUT] = {"--norm-input saved", "--norm-input residual"},
+    [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
     [SCALING] = {"--scaling token", "--scaling tensor"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
@@ -376,7 +376,7 @@ static void lifetimes_are_long_enough(void **state) {
         {{[RECIPE] = 0, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 1, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
-        {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [NORM_INPUT] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [ROUNDING] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
     };

@@ -25,7 +25,7 @@ resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "coat is the default" $? 'coat: linear fp8, head bf16, saved coat, scaling token, gradient codes e5m2, recompute 1,' ''
+shows "coat is the default" $? 'coat: linear fp8, head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
 train named 4 --recipe coat
 same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
 "$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
@@ -73,7 +73,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
     "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" \
-    "coat --head fp8 --group-size 32 --norm-input residual --activation-input product --fast-accumulation-data" \
+    "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
     rm -rf "$folder/whole" "$folder/cut"
@@ -101,7 +101,8 @@ cmp -s "$folder"/per-t{oken,ensor}/step-00000003/model.safetensors && bad "--sca
 grep -q '"scaling": "token"' "$folder/per-token/step-00000003/state.json" && grep -q '"scaling": "tensor"' "$folder/per-tensor/step-00000003/state.json" && ok "--scaling is recorded" || bad "--scaling is recorded"
 cp -r "$folder/per-token" "$folder/rescaled"
 train rescaled 6 --resume --scaling tensor
-shows "resumed with another scaling" $? 'coat:' "resume: --scaling was token and is now tensor
+shows "resumed with another scaling" $? 'coat:' "resume: --activation-input was product and is now saved
+resume: --scaling was token and is now tensor
 $resuming"
 train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
 same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
@@ -109,12 +110,12 @@ plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes 
 [ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
 
 cp -r "$folder/per-token" "$folder/recoded"
-train recoded 6 --resume --gradient-codes-data e4m3
-shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e4m3/e5m2,' "resume: --gradient-codes-data was e5m2 and is now e4m3
+train recoded 6 --resume --gradient-codes-data e5m2
+shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e5m2,' "resume: --gradient-codes-data was e4m3 and is now e5m2
 $resuming"
 cmp -s "$folder"/re{scaled,coded}/step-00000006/model.safetensors && bad "they change the training" || ok "they change the training"
 train recoded 9 --resume
-shows "and the next resumption keeps them" $? 'coat: .*gradient codes e4m3/e5m2,' "$resuming"
+shows "and the next resumption keeps them" $? 'coat: .*gradient codes e5m2,' "$resuming"
 
 # --- another recipe is said
 train plain 3 --recipe bf16

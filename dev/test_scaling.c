@@ -64,13 +64,13 @@ static void assert_rows(TensorId codes, TensorId product, TensorId memory) {
     }
 }
 
-// The transpose has one scale of its own where the codes have one per row, and theirs where they have one.
+// The transpose has one scale of its own where the codes have one per row or another format, and theirs else.
 static void assert_transpose(TensorId transpose, TensorId codes) {
     assert_granularity(transpose, SCALE_TENSOR);
     for (int layer = 0; layer < LAYERS; layer++) {
         Tensor t = tensor(transpose, layer), q = tensor(codes, layer);
         assert_true(t.transposed && t.scale && (uintptr_t)t.scale % 16 == 0);
-        if (q.granularity == SCALE_ROW)
+        if (q.granularity == SCALE_ROW || q.format != t.format)
             assert_ptr_not_equal(t.scale, q.scale);
         else
             assert_ptr_equal(t.scale, q.scale);
