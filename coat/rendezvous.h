@@ -7,7 +7,6 @@ extern "C" {
 #endif
 
 #define RENDEZVOUS_PORT 29500 // unless MASTER_PORT or --rendezvous says otherwise
-#define RENDEZVOUS_BYTES 1024 // at most
 
 typedef struct {
     char host[256]; // of rank 0, a name or an address; "" = by file

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "coat/plot.h"
+#include "dev/loss_svg.h"
 
 static const char usage[] = "usage: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...\n"
                             "\n"

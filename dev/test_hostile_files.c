@@ -7,8 +7,8 @@
 #include "coat/hf.h"
 #include "coat/log.h"
 #include "coat/manifest.h"
-#include "coat/plot.h"
 #include "coat/run_state.h"
+#include "dev/loss_svg.h"
 
 static void test_messages_stay_lines(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 // Tests of the loss plot: what ends up in the picture, and what is said of logs that cannot be drawn.
 #include <math.h>
 
-#include "coat/plot.h"
+#include "dev/loss_svg.h"
 #include "test_folder.h"
 
 static Error err;

@@ -82,12 +82,6 @@ template <typename T> __device__ static inline Vector16<T> vector_from_bits(uint
     return v;
 }
 
-template <typename T> __device__ static inline uint4 vector_bits(Vector16<T> v) {
-    uint4 bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
 template <typename T> __device__ static inline Vector16<T> load16(const T *address) {
     return vector_from_bits<T>(*(const uint4 *)address);
 }
@@ -95,14 +89,6 @@ template <typename T> __device__ static inline Vector16<T> load16(const T *addre
 // Read once, not worth keeping in the caches.
 template <typename T> __device__ static inline Vector16<T> load16_streaming(const T *address) {
     return vector_from_bits<T>(__ldcs((const uint4 *)address));
-}
-
-template <typename T> __device__ static inline void store16(T *address, Vector16<T> v) {
-    *(uint4 *)address = vector_bits(v);
-}
-
-template <typename T> __device__ static inline void store16_streaming(T *address, Vector16<T> v) {
-    __stcs((uint4 *)address, vector_bits(v));
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) {

@@ -186,12 +186,6 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
-__device__ static inline float warp_max(float x) {
-#pragma unroll
-    for (int mask = WARP / 2; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, mask));
-    return x;
-}
-
 // Sums of N values over a warp, N a power of two: lane i gets that of value[i % N]. In each exchange a lane hands
 // over the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {

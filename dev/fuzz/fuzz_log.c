@@ -4,7 +4,7 @@
 
 #include "coat/files.h"
 #include "coat/log.h"
-#include "coat/plot.h"
+#include "dev/loss_svg.h"
 
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     Error err;

@@ -1,11 +1,12 @@
-#include "plot.h"
-
+// The loss curve of a run as an SVG picture, drawn from its log.jsonl without any other program.
+#pragma once
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
-#include "files.h"
+#include "coat/files.h"
 
 // The picture in SVG units (pixels at 100 %), and its inner rectangle.
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 800, TOP = 56, BOTTOM = 480 };
@@ -18,6 +19,12 @@ enum { LONGEST_LINE = 1 << 16 }; // of log.jsonl; a run's are a few hundred byte
 #define COLOUR_REFERENCE "#6b7280"
 #define COLOUR_TEXT "#222222"
 #define COLOUR_GRID "#e5e7eb"
+
+// A dashed horizontal line, for example {"bigram", 2.91}.
+typedef struct {
+    const char *label;
+    double value; // nats per token
+} PlotReference;
 
 typedef struct {
     double *x, *y;
@@ -242,7 +249,7 @@ static void draw_labels(FILE *out, const Plot *plot) {
         put_text(out, RIGHT + 8, labels[i].y + 4.5, "start", labels[i].colour, labels[i].text);
 }
 
-static void draw(FILE *out, const Plot *plot, const char *title) {
+static void draw_picture(FILE *out, const Plot *plot, const char *title) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
             "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
@@ -269,8 +276,11 @@ static void draw(FILE *out, const Plot *plot, const char *title) {
     fputs("</svg>\n", out);
 }
 
-bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title, const PlotReference *references,
-                   int reference_count, Error *err) {
+// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Steps whose loss is
+// null or missing are left out, damaged lines too. title may be NULL.
+// Errors (EXIT_DATA): the log cannot be read or holds no loss; the picture cannot be written.
+static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title,
+                          const PlotReference *references, int reference_count, Error *err) {
     Plot plot;
     memset(&plot, 0, sizeof plot);
     plot.references = references;
@@ -283,7 +293,7 @@ bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *tit
         size_t size = 0;
         FILE *memory = open_memstream(&text, &size);
         if (!memory) fatal(EXIT_DEVICE, "host memory: no room for the picture %s", svg_path);
-        draw(memory, &plot, title);
+        draw_picture(memory, &plot, title);
         fclose(memory);
         good = file_replace(svg_path, text, size, err);
         free(text);
