@@ -1,5 +1,5 @@
 // Everything a run is told: the model's shape, the recipe, the schedule, the files. Filled from the
-// command line by config_parse(); read-only afterwards.
+// command line by config_parse() of config_parse.h; read-only afterwards.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -167,14 +167,6 @@ void config_defaults(Config *config);
 // Sets every field of the recipe to what --recipe means.
 void recipe_apply(Recipe *recipe, RecipeKind kind);
 
-// Parses argv into config. llm.c's short flags are rewritten to the long ones first. Returns false with
-// err filled for unknown, malformed or contradictory flags. *exit_now becomes true when the flag asked only
-// for text (--help, --version), which has been printed.
-// A model named by folder or weight file, or the checkpoint that is resumed, is only marked (shape_files);
-// its shape is read by model_shape_from_files() of hf.h, and seq_len stays 0 until config_check() where neither a flag nor
-// what is resumed gives it.
-bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err);
-
 // Whether the run trains a model, as opposed to evaluating one or sampling from it.
 static inline bool config_trains(const Config *config) {
     return config->train[0] && !config->eval_only;
@@ -202,17 +194,16 @@ bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 // gpt2:dN and gpt3:cN too), with GPT-2's vocabulary. Returns false if the name is not in the table.
 bool model_shape_named(const char *name, ModelShape *shape);
 
+// A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels. `path`, which says
+// them, is for messages. Errors: EXIT_DATA.
+bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
+                int64_t positions, const char *path, Error *err);
+
 // Sets vocab and vocab_padded.
 void model_shape_vocab(ModelShape *shape, int vocab);
 
 const char *recipe_name(RecipeKind kind);
 const char *schedule_name(ScheduleKind kind);
-
-// A number for a recipe, by which processes find out that theirs are the same. Never negative.
-int64_t recipe_fingerprint(const Config *config);
-
-// The same for what else decides the course of a training: the shape, the batch, the optimizer, the order of the data.
-int64_t course_fingerprint(const Config *config);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;

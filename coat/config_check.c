@@ -1,6 +1,6 @@
 // The second half of the checks: what depends on the final shape and on the number of processes, and what is
 // not built yet.
-#include "config_recipe.h"
+#include "config.h"
 
 #include <string.h>
 
@@ -167,7 +167,7 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
 
 // The libraries' FP8 products take inner and outer dimensions that are multiples of 16, and the GPU's kernels handle 16
 // columns at a time. (The vocabulary is padded, and samples are made in passes of a multiple of 16 tokens.)
-bool recipe_check_shape(const Config *c, Error *err) {
+static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
@@ -187,6 +187,26 @@ bool recipe_check_shape(const Config *c, Error *err) {
         return false;
     return !head || c->logits_chunk >= tokens ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
+}
+
+static void add_note(Config *c, const char *because) {
+    size_t used = strlen(c->notes);
+    const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
+    snprintf(c->notes + used, sizeof c->notes - used, "note: --recipe bf16: not %s, %s, because %s\n",
+             recipe_name(c->recipe.kind), whose, because);
+}
+
+// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then
+// it is refused (because of the shape; the device refuses by itself). Settles it.
+static bool recipe_settle(Config *c, Error *err) {
+    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
+    bool settled = c->recipe_settled;
+    c->recipe_settled = true;
+    if (settled || (fits && device)) return fits;
+    add_note(c, fits ? c->gpu_without_fp8 : err->text);
+    c->recipe = c->plain_recipe;
+    return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
 }
 
 // A recorded batch that is no multiple of what so many processes do in one pass: with fewer sequences per pass it may be

@@ -13,39 +13,6 @@
 
 // ---------------------------------------------------------------- shapes
 
-bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
-                int64_t positions, const char *path, Error *err) {
-    const struct {
-        const char *name;
-        int64_t value, max;
-    } checks[] = {{"layers", layers, 1024},
-                  {"heads", heads, 1024},
-                  {"channels", channels, 65536},
-                  {"vocabulary", vocab, 1 << 24},
-                  {"positions", positions, 1 << 24}};
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        if (checks[i].value < 1 || checks[i].value > checks[i].max)
-            return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,
-                             checks[i].name, (long long)checks[i].max);
-    if (channels % heads)
-        return error_set(err, EXIT_DATA, "%s: %lld channels cannot be divided among %lld heads", path,
-                         (long long)channels, (long long)heads);
-    memset(shape, 0, sizeof *shape);
-    shape->layers = (int)layers;
-    shape->heads = shape->kv_heads = (int)heads;
-    shape->head_dim = (int)(channels / heads);
-    shape->channels = (int)channels;
-    shape->ffn = (int)(ffn ? ffn : 4 * channels);
-    shape->positions = (int)positions;
-    shape->norm = NORM_LAYER;
-    shape->activation = ACT_GELU_TANH;
-    shape->position_kind = POSITIONS_LEARNED;
-    shape->biases = shape->tied_head = true;
-    shape->norm_eps = 1e-5f;
-    model_shape_vocab(shape, (int)vocab);
-    return true;
-}
-
 // A setting that must have one value, where the file names it at all.
 static bool require_bool(const json_t *config, const char *path, const char *key, bool value, Error *err) {
     const json_t *item = json_object_get(config, key);

@@ -17,10 +17,6 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // The text of a config.json. `path` is for messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels.
-bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
-                int64_t positions, const char *path, Error *err);
-
 // The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. eos is
 // the id that ends and begins texts, -1 = unknown. Fails for shapes that GPT2LMHeadModel cannot express.
 bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, int eos, Error *err);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "hf.h"
 
 #define LLMC_MAGIC 20240326
 #define LLMC_FP32 3

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "coat/config.h"
+#include "coat/config_parse.h"
 
 static Config config;
 static Error error;

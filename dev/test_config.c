@@ -1,6 +1,7 @@
 // Tests of the configuration: defaults, recipes, named models, contradictions, what is not built yet.
 #include <unistd.h>
 
+#include "coat/config_settings.h"
 #include "config_fixture.h"
 
 static void test_defaults(void **state) {

@@ -1,21 +1,10 @@
-#include "config_recipe.h"
+#include "config_settings.h"
 
 #include <string.h>
 
 #include <xxhash.h>
 
-#include "checkpoint.h"
-#include "files.h"
 #include "flags.h"
-#include "json.h"
-#include "manifest.h"
-#include "run_state.h"
-
-#define STATE_FILE "state.json"
-#define CONFIG_FILE "config.json"
-#define STATE_LIMIT ((size_t)1 << 20)
-
-// ---------------------------------------------------------------- what a checkpoint records
 
 static bool setting_is(const json_t *settings, const char *key, const char *value) {
     const char *text = json_string_value(json_object_get(settings, key));
@@ -88,97 +77,17 @@ static bool take_recipe(Config *config, const json_t *settings) {
     return take_settings(config, settings, is_of_recipe);
 }
 
-// ---------------------------------------------------------------- of which checkpoint
-
-// What is asked of a checkpoint, and where it goes.
-typedef struct {
-    bool recipe;
-    Wanted wanted;
-    Config *config;
-} Taking;
-
-static bool take_recorded(const char *folder, const Taking *taking) {
-    char path[PATH_MAX_LENGTH + 64];
-    Manifest manifest;
-    Error ignored;
-    if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good = manifest_check_file(&manifest, STATE_FILE, &ignored) &&
-                path_join(path, sizeof path, folder, STATE_FILE, &ignored);
-    manifest_close(&manifest);
-    json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
-    if (!state) return false;
-    json_t *settings = json_object_get(state, "settings");
-    settings_rename(settings);
-    Config *before = (Config *)xmalloc(sizeof *before), *config = taking->config;
+bool config_take_settings(Config *config, const json_t *settings, bool recipe, const Config *flags) {
+    const Wanted wanted = !config_forward_only(flags) ? is_of_training
+                          : flags->eval_only          ? is_of_evaluation
+                                                      : is_of_sample;
+    Config *before = (Config *)xmalloc(sizeof *before);
     *before = *config;
     config->seq_len = 0; // if they do not say it
-    good = (!taking->recipe || take_recipe(config, settings)) && take_settings(config, settings, taking->wanted);
+    const bool good = (!recipe || take_recipe(config, settings)) && take_settings(config, settings, wanted);
     if (!good) *config = *before;
-    if (good) config->recorded_step = checkpoint_step(folder);
     free(before);
-    json_decref(state);
     return good;
-}
-
-// config.json as the checkpoint was saved with it.
-static bool has_shape(const char *folder, const Taking *unused) {
-    (void)unused;
-    Manifest manifest;
-    Error ignored;
-    if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good = manifest_check_file(&manifest, CONFIG_FILE, &ignored);
-    manifest_close(&manifest);
-    return good;
-}
-
-// The newest checkpoint in --out, or that of --resume=STEP, that has what is asked for.
-static bool find_resumed(const Config *flags, bool (*has)(const char *folder, const Taking *taking),
-                         const Taking *taking, char *folder, size_t size) {
-    int64_t *steps;
-    Error ignored;
-    if (!flags->resume || !flags->out[0]) return false;
-    int count = checkpoint_steps(flags->out, &steps, &ignored);
-    bool found = false;
-    for (int i = 0; i < count && !found; i++)
-        found = (flags->resume_step < 0 || steps[i] == flags->resume_step) &&
-                checkpoint_folder(flags->out, steps[i], folder, size, &ignored) && has(folder, taking);
-    free(steps);
-    return found;
-}
-
-bool resumed_checkpoint(const Config *flags, char *folder, size_t size) {
-    if (find_resumed(flags, has_shape, NULL, folder, size)) return true;
-    folder[0] = '\0';
-    return false;
-}
-
-bool settings_recorded(const Config *flags, bool recipe_named, bool model_from_files, Config *config) {
-    char folder[PATH_MAX_LENGTH + 64];
-    const bool forward_only = config_forward_only(flags);
-    const Wanted wanted = !forward_only ? is_of_training : flags->eval_only ? is_of_evaluation : is_of_sample;
-    const Taking taking = {!recipe_named, wanted, config};
-    return find_resumed(flags, take_recorded, &taking, folder, sizeof folder) ||
-           (model_from_files && forward_only && path_is_folder(flags->model) && take_recorded(flags->model, &taking));
-}
-
-// ---------------------------------------------------------------- what FP8 can compute
-
-static void add_note(Config *c, const char *because) {
-    size_t used = strlen(c->notes);
-    const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
-    snprintf(c->notes + used, sizeof c->notes - used, "note: --recipe bf16: not %s, %s, because %s\n",
-             recipe_name(c->recipe.kind), whose, because);
-}
-
-bool recipe_settle(Config *c, Error *err) {
-    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
-    bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
-    bool settled = c->recipe_settled;
-    c->recipe_settled = true;
-    if (settled || (fits && device)) return fits;
-    add_note(c, fits ? c->gpu_without_fp8 : err->text);
-    c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
 }
 
 // ---------------------------------------------------------------- comparing

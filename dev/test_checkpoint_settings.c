@@ -272,5 +272,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
     };
-    return cmocka_run_group_tests_name("config_recipe", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("checkpoint_settings", tests, NULL, NULL);
 }
