@@ -186,6 +186,19 @@ static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || short_find(text);
 }
 
+// A weight is of the --train before it in the same place: what stands in another keeps its own.
+static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
+    bool elsewhere = false;
+    if (flag->kind != FLAG_WEIGHT) return true;
+    for (int i = 0; i < args->count; i++) {
+        const bool train = strncmp(args->text[i], "--train=", 8) == 0;
+        if (train && i >= args->first) return true;
+        elsewhere = elsewhere || train;
+    }
+    return error_set(err, EXIT_USER, "--%s %s: no --train stands before it%s; write it behind the one that it is of",
+                     flag->name, value, elsewhere ? " here, and that of --config keeps what the file says" : "");
+}
+
 static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
                          Error *err) {
     const char *name = text + 2;
@@ -195,14 +208,12 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     *took_next = false;
     if (!found) return flag_unknown(text, err);
     const bool optional = found->kind == FLAG_HELP && next && next[0] != '-';
-    if (name[length] || (!flag_needs_value(found) && !optional)) {
-        append(args, name, strlen(name), NULL);
-        return true;
-    }
-    if (is_flag(next))
+    const bool alone = name[length] || (!flag_needs_value(found) && !optional);
+    if (!alone && is_flag(next))
         return error_set(err, EXIT_USER, "--%s needs a value: --%s %s", found->name, found->name, found->placeholder);
-    append(args, name, length, next);
-    *took_next = true;
+    if (!check_weight(args, found, name[length] ? name + length + 1 : next, err)) return false;
+    append(args, name, alone ? strlen(name) : length, alone ? NULL : next);
+    *took_next = !alone;
     return true;
 }
 

@@ -227,9 +227,6 @@ static bool set_weight(const Flag *flag, Config *config, const char *value, Erro
         return error_set(err, EXIT_USER, "--%s %s: must be above 0; leave a --train away that is to have no share",
                          flag->name, value);
     if (!(weight >= flag->min && weight <= flag->max)) return out_of_range(flag, value, err);
-    if (set < 0)
-        return error_set(err, EXIT_USER, "--%s %s: no --train stands before it; write it behind the one that it is of",
-                         flag->name, value);
     if (set >= MOST_SETS)
         return error_set(err, EXIT_USER, "--%s: at most %d --train can have one; join some of their files in one",
                          flag->name, MOST_SETS);

@@ -273,6 +273,21 @@ static void test_config_file(void **state) {
     accept(line);
     assert_string_equal(config.train, "y\nz\n\nw");
     assert_null(config_weights(&config));
+    // a weight on the command line is of a --train there
+    char sets[TEST_PATH];
+    snprintf(sets, sizeof sets, "%s", path_of("sets"));
+    snprintf(line, sizeof line, "--config %s --train y --train-weight 3 --train z --train-weight 4", sets);
+    accept(line);
+    assert_string_equal(config.train, "y\n\nz");
+    assert_true(config_weights(&config)[0] == 3.0 && config_weights(&config)[1] == 4.0);
+    snprintf(line, sizeof line, "--config %s --train-weight 0.5", sets);
+    refuse(line, EXIT_USER,
+           "--train-weight 0.5: no --train stands before it here, and that of --config keeps what the "
+           "file says; write it behind the one that it is of");
+    snprintf(line, sizeof line, "--train-weight=0.5 --train y --config %s", sets);
+    refuse(line, EXIT_USER, "--train-weight 0.5: no --train stands before it here, and that of --config");
+    snprintf(line, sizeof line, "--config %s --config %s", sets, config_file("weight", "--lr 1\n--train-weight 2\n"));
+    refuse(line, EXIT_USER, "weight:2: --train-weight 2: no --train stands before it here, and that of --config");
     // a list takes the place of the file's
     Arguments args;
     char notes[8] = "", *argv[] = {(char *)"x", (char *)"--config", first, (char *)"--train", (char *)"f", (char *)"g"};
