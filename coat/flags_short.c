@@ -217,12 +217,20 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     return true;
 }
 
-// A value that no flag takes; perhaps one that must be written with '='.
+// A value that no flag takes; perhaps one that must be written with '=', which is told where it would be taken then.
 static bool stray_value(const char *text, const char *before, Error *err) {
     bool negated = false, dashes = strncmp(before, "--", 2) == 0;
     const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
-    if (flag && flag->kind >= FLAG_RESUME && *flag->placeholder && !negated)
-        return error_set(err, EXIT_USER, "%s %s: write %s=%s", before, text, before, text);
+    if (flag && *flag->placeholder && !negated) {
+        Config *unused = (Config *)xcalloc(1, sizeof *unused);
+        const bool good = flag_set(flag, unused, text, false, err);
+        free(unused);
+        return good ? error_set(err, EXIT_USER, "%s %s: write %s=%s", before, text, before, text) : false;
+    }
+    if (flag && flag_has_negation(flag))
+        return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value; write --%s or --no-%s", text, before,
+                         flag->name, flag->name);
+    if (flag) return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value", text, before);
     return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
 }
 

@@ -238,7 +238,14 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     config->resume = !negated;
     config->resume_step = -1;
     if (!value) return true;
-    return set_whole(flag, &config->resume_step, value, err);
+    if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
+    // the folder of a run, or of its checkpoint?
+    const char *checkpoint = strstr(value, "/step-0");
+    char step[32] = "";
+    if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));
+    return error_set(err, EXIT_USER,
+                     "--resume %s: not a whole number; the run's folder goes to --out: --out %.*s --resume%s", value,
+                     checkpoint ? (int)(checkpoint - value) : (int)strlen(value), value, step);
 }
 
 static bool set_plan(Config *config, const char *value, Error *err) {

@@ -247,6 +247,19 @@ static void test_malformed(void **state) {
     refuse("x.bin", EXIT_USER, "x.bin: not a flag");
     refuse("--plan json", EXIT_USER, "--plan=json");
     refuse("--train x --resume 20", EXIT_USER, "--resume=20");
+    // what is suggested is not refused in its turn
+    refuse("--train x --resume runs/x", EXIT_USER,
+           "--resume runs/x: not a whole number; the run's folder goes to --out: --out runs/x --resume");
+    refuse("--train x --resume=./2x/step-00000020/", EXIT_USER,
+           "--resume ./2x/step-00000020/: not a whole number; the run's folder goes to --out: --out ./2x --resume=20");
+    accept("--train x --out ./2x --resume=20");
+    refuse("--train x --out o --resume=", EXIT_USER, "--resume : not a whole number");
+    refuse("--plan x", EXIT_USER, "--plan=x: must be --plan or --plan=json");
+    refuse("--train x --shuffle false", EXIT_USER,
+           "false: not a flag, and --shuffle takes no value; write --shuffle or --no-shuffle");
+    refuse("--train x --no-shuffle 1", EXIT_USER, "1: not a flag, and --no-shuffle takes no value; write --shuffle or");
+    refuse("--train x --no-resume 1", EXIT_USER, "1: not a flag, and --no-resume takes no value; write --resume or");
+    refuse("--version 2", EXIT_USER, "2: not a flag, and --version takes no value");
     refuse("--lr", EXIT_USER, "--lr needs a value: --lr RATE");
     refuse("--lr --train x", EXIT_USER, "--lr needs a value");
     refuse("--out -b 4", EXIT_USER, "--out needs a value");

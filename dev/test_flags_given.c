@@ -308,6 +308,9 @@ static void test_config_file_errors(void **state) {
     refuse_file("--lr 1\n\n--max-steps 5\n", 3, EXIT_USER, ":3: --max-steps: here it is --steps");
     refuse_file("# one\n--lr fast", 2, EXIT_USER, ":2: --lr fast: not a number");
     refuse_file("--steps 5\n--lr\n--seed 3\n", 2, EXIT_USER, ":2: --lr needs a value: --lr RATE");
+    refuse_file("--steps 5\n--resume runs/x\n", 2, EXIT_USER, ":2: --resume runs/x: &: --out runs/x --resume");
+    refuse_file("--shuffle yes\n", 1, EXIT_USER,
+                ":1: yes: not a flag, and --shuffle takes no value; write --shuffle or");
     refuse_file("--steps 5 6\n", 1, EXIT_USER, ":1: 6: not a flag");
     refuse_file("lr 3e-4\n", 1, EXIT_USER, ":1: lr: write the line as on the command line: --lr 3e-4");
     refuse_file("--steps 5\nlr = 3e-4\n", 2, EXIT_USER, ":2: lr: write the line as on the command line: --lr 3e-4");
