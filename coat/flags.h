@@ -110,6 +110,8 @@ bool arguments_read(Arguments *args, const char *path, Error *err);
 bool arguments_blame(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
+// Whether the first `length` characters are a short flag.
+bool flag_is_short(const char *text, size_t length);
 // The short flag that stands for long flag `name`, or NULL.
 const char *flag_short_name(const char *name);
 // The short flags that are accepted without effect, separated by spaces.

@@ -70,6 +70,12 @@ static const Short *short_find(const char *name) {
     return NULL;
 }
 
+bool flag_is_short(const char *text, size_t length) {
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return true;
+    return false;
+}
+
 const char *flag_short_name(const char *name) {
     size_t length = strlen(name);
     for (int i = 0; i < TABLE_COUNT; i++) {

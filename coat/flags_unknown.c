@@ -3,6 +3,8 @@
 // called so before, else the one that is spelled nearly like it.
 #include "flags.h"
 
+#include <ctype.h>
+
 #define LEAVE "leave it away"
 
 // clang-format off
@@ -171,6 +173,38 @@ static const char *find_near(const char *name) {
     return foreign ? foreign->ours : NULL;
 }
 
+// "-b4", "-l=3e-4": llm.c's flag and its value together, where that is a number or behind '='.
+static bool joined_short(const char *text, Error *err) {
+    for (size_t length = strlen(text) < 3 ? strlen(text) : 3; length > 1 && text[1] != '-'; length--) {
+        const bool equals = text[length] == '=';
+        const char *value = text + length + equals;
+        if (!flag_is_short(text, length) || !(equals || isdigit((unsigned char)value[*value == '-' || *value == '.'])))
+            continue;
+        error_set(err, EXIT_USER, "%s: llm.c's flags stand apart from their values; write %.*s %s", text, (int)length,
+                  text, *value ? value : "VALUE");
+        return true;
+    }
+    return false;
+}
+
+// "no-dropout", "no-val": the opposite of what is not here, or of a flag that has none.
+static bool not_negated(const char *text, int length, const char *name, Error *err) {
+    if (strncmp(name, "no-", 3) != 0) return false;
+    bool negated;
+    const Foreign *foreign = find_foreign(name + 3, 0);
+    const char *ours = foreign ? foreign->ours : name + 3;
+    const Flag *flag = ours ? flag_find(ours, strlen(ours), &negated) : NULL;
+    if (foreign && !ours)
+        error_set(err, EXIT_USER, "%.*s: unknown flag; %s", length, text, foreign->remark);
+    else if (flag && flag_has_negation(flag))
+        error_set(err, EXIT_USER, "%.*s: here it is --%s%s", length, text, negated ? "" : "no-", flag->name);
+    else if (flag)
+        error_set(err, EXIT_USER,
+                  "%.*s: unknown flag; --%s has no --no- form: leave it away, or give --%s another value", length, text,
+                  flag->name, flag->name);
+    return flag || (foreign && !ours);
+}
+
 bool flag_unknown(const char *text, Error *err) {
     const int length = (int)strcspn(text, "=");
     char name[MOST_NAME];
@@ -178,6 +212,7 @@ bool flag_unknown(const char *text, Error *err) {
     if (!plain_name(text, name))
         return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
     const char *section = strrchr(name, '.'), *last = section ? section + 1 : name;
+    if (joined_short(text, err) || not_negated(text, length, last, err)) return false;
     const Foreign *foreign = find_foreign(name, 0);
     if (!foreign && section) foreign = find_foreign(last, 0);
     if (foreign && !foreign->ours)
@@ -186,7 +221,11 @@ bool flag_unknown(const char *text, Error *err) {
     const char *remark = foreign && foreign->remark ? foreign->remark : "";
     if (ours)
         return error_set(err, EXIT_USER, "%.*s: here it is --%s%s%s", length, text, ours, *remark ? "; " : "", remark);
-    const char *near = find_near(strncmp(last, "no-", 3) == 0 ? last + 3 : last);
-    if (near) return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s?", length, text, near);
+    const bool no = strncmp(last, "no-", 3) == 0;
+    const char *near = find_near(no ? last + 3 : last);
+    const Flag *meant = no && near ? flag_find(near, strlen(near), &negated) : NULL;
+    if (near)
+        return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s%s?", length, text,
+                         meant && flag_has_negation(meant) && !negated ? "no-" : "", near);
     return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
 }

@@ -240,7 +240,7 @@ static void test_sets(void **state) {
 static void test_malformed(void **state) {
     (void)state;
     refuse("--tran x", EXIT_USER, "--tran: unknown flag&did you mean --train?");
-    refuse("--no-shufle --train x", EXIT_USER, "--no-shufle&--shuffle");
+    refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: unknown flag; did you mean --no-shuffle?");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: unknown flag&--help");
     refuse("-train x", EXIT_USER, "-train: here it is --train");
     refuse("-- --train x", EXIT_USER, "--");

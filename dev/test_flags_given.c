@@ -87,6 +87,17 @@ static void test_short_flags(void **state) {
     refuse("-i a -y 2 -o o", EXIT_USER, "-y 2: must be 0 or 1");
     refuse("-i a -b x", EXIT_USER, "--micro-batch x: not a whole number");
     refuse("-i a -zz 3", EXIT_USER, "-zz: unknown flag");
+    // together with their values
+    refuse("-i a -b4", EXIT_USER, "-b4: llm.c's flags stand apart from their values; write -b 4");
+    refuse("-i a -nk5", EXIT_USER, "-nk5: llm.c's flags stand apart from their values; write -nk 5");
+    refuse("-i a -m-1", EXIT_USER, "-m-1: llm.c's flags stand apart from their values; write -m -1");
+    refuse("-i a -q.1", EXIT_USER, "write -q .1");
+    refuse("-i a -l=3e-4", EXIT_USER, "-l=3e-4: llm.c's flags stand apart from their values; write -l 3e-4");
+    refuse("-i=a/*.bin", EXIT_USER, "-i=a/*.bin: llm.c's flags stand apart from their values; write -i a/*.bin");
+    refuse("-b= -i a", EXIT_USER, "-b=: llm.c's flags stand apart from their values; write -b VALUE");
+    accept("-i a/*.bin -b 4 -nk 5 -m -1 -q .1 -l 3e-4 -o o");
+    refuse("-n-layer 3", EXIT_USER, "-n-layer: here it is --layers");
+    refuse("-1", EXIT_USER, "-1: unknown flag; --help lists them all");
 }
 
 // What other trainers call a flag is answered with its name here; other words get a suggestion only where it is near.
@@ -146,6 +157,15 @@ static void test_unknown(void **state) {
     refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: unknown flag; --steps counts steps");
     refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
     refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
+    // opposites of what is not here, or has none
+    refuse("--no-dropout", EXIT_USER, "--no-dropout: unknown flag; there is no dropout; leave it away");
+    refuse("--no_compile=1", EXIT_USER, "--no_compile: unknown flag; there is nothing to choose; leave it away");
+    refuse("--no-bias", EXIT_USER, "--no-bias: here it is --no-biases");
+    refuse("--no-disable-bias-linear", EXIT_USER, "--no-disable-bias-linear: here it is --biases");
+    refuse("--no-val", EXIT_USER,
+           "--no-val: unknown flag; --val has no --no- form: leave it away, or give --val another value");
+    refuse("--no-gradient-checkpointing", EXIT_USER, "--no-gradient-checkpointing: unknown flag; --recompute has no");
+    refuse("--no-quite", EXIT_USER, "--no-quite: unknown flag; did you mean --no-quiet?");
     // slips, also of a foreign name, and beginnings
     refuse("--stpes 5", EXIT_USER, "--stpes: unknown flag; did you mean --steps?");
     refuse("--learing-rate 5", EXIT_USER, "--learing-rate: unknown flag; did you mean --lr?");
