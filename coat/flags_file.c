@@ -30,6 +30,10 @@ static bool split(char *line, char **words, int *count, Error *err) {
         }
         if (quote)
             return error_set(err, EXIT_USER, "a %c is missing: quotes end on the line that they begin on", quote);
+        if (at[-1] == '\\' && !at[strspn(at, " \t\r")])
+            return error_set(err, EXIT_USER,
+                             "the line ends in \\, which joins no lines here: write a flag and all its values on one "
+                             "line, without the \\");
         at += *at != '\0';
         *to++ = '\0';
     }
@@ -66,7 +70,8 @@ bool arguments_read(Arguments *args, const char *path, Error *err) {
     args->first = args->count;
     args->source = source;
     int number = 1;
-    for (char *line = text; good && *line; number++) {
+    char *first = strncmp(text, "\xEF\xBB\xBF", 3) == 0 ? text + 3 : text; // editors' mark of UTF-8
+    for (char *line = first; good && *line; number++) {
         const size_t length = strcspn(line, "\n");
         const bool last = !line[length];
         line[length] = '\0';

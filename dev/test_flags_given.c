@@ -287,6 +287,14 @@ static void test_config_file(void **state) {
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
+    // as other systems' editors write it
+    snprintf(
+        line, sizeof line, "--config %s",
+        config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));
+    accept(line);
+    assert_string_equal(config.train, "a b.bin");
+    assert_int_equal(config.steps, 7);
+    assert_string_equal(config.prompt, "c\\");
     // a list takes the place of the file's, weights and all
     snprintf(line, sizeof line, "--config %s --train y z --train w",
              config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n"));
@@ -337,6 +345,13 @@ static void test_config_file_errors(void **state) {
     refuse_file("--lr = 3e-4\n", 1, EXIT_USER, "--lr: write the line as on the command line: --lr 3e-4");
     refuse_file("lr=3e-4\n", 1, EXIT_USER, "write the line as on the command line: --lr=3e-4");
     refuse_file("--prompt 'a b\n", 1, EXIT_USER, ":1: a ' is missing: quotes end on the line that they begin on");
+    static const char *const continued[] = {"--lr 1\n--steps 5 \\\n--seed 3\n", "--lr 1\n--steps 5\\\r\n",
+                                            "#\n--steps 5 \\ \t"};
+    for (size_t i = 0; i < sizeof continued / sizeof *continued; i++)
+        refuse_file(continued[i], 2, EXIT_USER,
+                    ":2: the line ends in \\, which joins no lines here: write a flag and all its values on one line, "
+                    "without the \\");
+    refuse_file("\xEF\xBB\xBFlr 1\n", 1, EXIT_USER, ":1: lr: write the line as on the command line: --lr 1");
     refuse_file("-y 2\n", 1, EXIT_USER, ":1: -y 2: must be 0 or 1");
     // no file reads another, nor itself
     refuse_file("--lr 1\n--config other\n", 2, EXIT_USER, ":2: --config: a file of flags reads no other; name both");
