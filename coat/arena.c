@@ -293,14 +293,6 @@ static size_t total_bytes(const TensorLayout *t) {
     return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers + t->amax_bytes;
 }
 
-const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
-    if (bytes < 1000000000)
-        snprintf(text, MEMORY_TEXT, "%.2f MB", (double)bytes / 1e6);
-    else
-        snprintf(text, MEMORY_TEXT, "%.2f GB", (double)bytes / 1e9);
-    return text;
-}
-
 static void print_share(FILE *out, const char *name, size_t bytes, size_t total) {
     char text[MEMORY_TEXT];
     fprintf(out, "  %-16s %12s %6.1f %%\n", name, memory_text(text, bytes), 100.0 * (double)bytes / (double)total);

@@ -1,5 +1,6 @@
 // The memory plan made from the table of tensors, and the run's one allocation.
 #pragma once
+#include "amounts.h"
 #include "ops.h"
 #include "tensors.h"
 
@@ -51,9 +52,6 @@ Tensor arena_held(const Arena *arena, TensorId id, Role role, int layer, int64_t
 // the shape of the whole.
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
-
-#define MEMORY_TEXT 24
-const char *memory_text(char text[MEMORY_TEXT], size_t bytes); // "35.81 GB", below 1 GB "512.30 MB"; returns text
 
 // The plan as a table for people, or as one JSON object for scripts (largest_micro_batch 0: not asked for).
 void arena_report(const Arena *arena, FILE *out);

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "amounts.h"
 #include "checkpoint.h"
 #include "events.h"
 #include "files.h"
@@ -187,18 +188,13 @@ static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int6
     return saves < kept ? saves : kept;
 }
 
-static const char *bytes_text(char text[32], double bytes) {
-    snprintf(text, 32, bytes >= 1e9 ? "%.2f GB" : "%.2f MB", bytes / (bytes >= 1e9 ? 1e9 : 1e6));
-    return text;
-}
-
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err) {
-    char one[32], there[32], fix[64] = "";
+    char one[MEMORY_TEXT], there[MEMORY_TEXT], fix[64] = "";
     int64_t count = most_at_a_time(config, room.held, begun, steps), fit = (int64_t)(room.free / bytes);
     note[0] = 0;
-    bytes_text(one, bytes);
-    bytes_text(there, room.free);
+    memory_text(one, (size_t)bytes);
+    memory_text(there, (size_t)room.free);
     if (fit < 1)
         return error_set(err, EXIT_DATA,
                          "--out %s: a checkpoint takes %s, and %s are free there; make room or choose another folder",

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "amounts.h"
 #include "files.h"
 #include "matmul_choices.h"
 #include "signals.h"
@@ -145,6 +146,7 @@ int64_t saver_bytes(const Arena *arena, Exec *exec) {
 
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log) {
     static bool registered;
+    char bytes[MEMORY_TEXT];
     Saver *s = (Saver *)xcalloc(1, sizeof *s);
     s->config = config;
     s->log = log;
@@ -155,9 +157,9 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     snapshot_open(&s->snapshot, arena, exec);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         fprintf(stderr,
-                "note: there is no room for a copy of the states (%.2f GB of host memory); training waits while "
+                "note: there is no room for a copy of the states (%s of host memory); training waits while "
                 "checkpoints are written\n",
-                (double)s->snapshot.bytes / 1e9);
+                memory_text(bytes, s->snapshot.bytes));
     at_exit = s;
     if (!registered) registered = atexit(wait_at_exit) == 0;
     return s;
@@ -174,11 +176,11 @@ bool saver_share(Saver *s, Shards *shards, Error *err) {
     bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
     s->foreground = comm_max_i64(shards->comm, !room);
     if (room || !gathers) return true;
-    return error_set(
-        err, EXIT_DEVICE,
-        "host memory: rank 0 needs %.2f GB for a copy of the weights, which --zero 3 gathers to save them; "
-        "use --zero 2",
-        (double)s->snapshot.bytes / 1e9);
+    char bytes[MEMORY_TEXT];
+    return error_set(err, EXIT_DEVICE,
+                     "host memory: rank 0 needs %s for a copy of the weights, which --zero 3 gathers to save them; "
+                     "use --zero 2",
+                     memory_text(bytes, s->snapshot.bytes));
 }
 
 // --- the folder ------------------------------------------------------------------------------------------------------

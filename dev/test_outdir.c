@@ -191,6 +191,8 @@ static void test_room(void **state) {
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(
         &err, "disk/run: a checkpoint takes 1.70 GB, and 900.00 MB are free there; make room or choose another folder");
+    assert_false(fits(4e-6, 0, 0));
+    assert_says(&err, "a checkpoint takes 1.70 GB, and 4.00 KB are free there");
     fits_all(1, 0, 0); // that of the end
     config.save_every = 100;
     fits_all(10, 0, 0);

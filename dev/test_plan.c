@@ -222,8 +222,30 @@ static void a_failed_allocation(void **state) {
     assert_null(strstr(error.text, "--zero"));
 }
 
+// No size is shown as none at all.
+static void sizes_as_text(void **state) {
+    (void)state;
+    static const struct {
+        size_t bytes;
+        const char *text;
+    } sizes[] = {{0, "0 B"},
+                 {1, "1 B"},
+                 {999, "999 B"},
+                 {1000, "1.00 KB"},
+                 {8192, "8.19 KB"},
+                 {1000000, "1.00 MB"},
+                 {512300000, "512.30 MB"},
+                 {35810000000, "35.81 GB"},
+                 {SIZE_MAX, "18446744073.71 GB"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[MEMORY_TEXT];
+        assert_string_equal(memory_text(text, sizes[i].bytes), sizes[i].text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_as_text),
         cmocka_unit_test(what_is_named_saves_what_it_says),
         cmocka_unit_test(what_is_set_is_not_named),
         cmocka_unit_test(the_largest_comes_first),
