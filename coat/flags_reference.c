@@ -109,10 +109,16 @@ void flags_help_man(FILE *out, const char *program) {
 // assignments of the shell.
 static void print_completion(FILE *out, const char *placeholder) {
     const char *paths = "", *between = "";
+    char groups[FLAG_TEXT_LENGTH];
+    flag_group_list(groups);
+    char *to = groups; // without the commas
+    for (const char *from = groups; (*to = *from); from++) to += *from != ',';
     fputs("choices='", out);
     for (const char *p = placeholder; *p;) {
         const int length = (int)strcspn(p, "|");
-        if (!isupper((unsigned char)*p))
+        if (strncmp(p, "GROUP", 5) == 0)
+            fprintf(out, "%s%s", between, groups), between = " ";
+        else if (!isupper((unsigned char)*p))
             fprintf(out, "%s%.*s", between, length, p), between = " ";
         else if (strncmp(p, "DIR", 3) == 0)
             paths = "-d";
@@ -123,36 +129,62 @@ static void print_completion(FILE *out, const char *placeholder) {
     fprintf(out, "' paths=%s", paths);
 }
 
-void flags_help_bash(FILE *out, const char *program) {
+// "    --name | -n | --name=) choices='' paths=-f ;;", with those of the forms that take a value.
+static void print_value_case(FILE *out, const Flag *flag) {
+    const bool same_values = flag->kind != FLAG_CHOICE; // llm.c's -w has others than --master
+    const char *shorter = same_values && flag_needs_value(flag) ? flag_short_name(flag->name) : NULL;
+    fputs("    ", out);
+    if (flag_needs_value(flag) || flag->kind == FLAG_HELP) fprintf(out, "--%s | ", flag->name);
+    if (shorter) fprintf(out, "%s | ", shorter);
+    fprintf(out, "--%s=) ", flag->name);
+    print_completion(out, flag->placeholder);
+    fputs(" ;;\n", out);
+}
+
+// What stands behind no flag: flags, or another file of a list that has begun.
+static void print_other_case(FILE *out) {
     int count;
     const Flag *table = flag_table(&count);
-    fprintf(out,
-            "# bash's completion for %s, made by %s --help=bash\n"
-            "_complete_%s() {\n"
-            "    local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} choices paths=\n"
-            "    if [[ $word == = ]]; then word='' flag+='='; elif [[ $flag == = ]]; then\n"
-            "        flag=${COMP_WORDS[COMP_CWORD - 2]}=\n"
-            "    fi\n"
-            "    case $flag in\n",
-            program, program, program);
-    for (int i = 0; i < count; i++) {
-        const bool same_values = table[i].kind != FLAG_CHOICE; // llm.c's -w has others than --master
-        const char *shorter = same_values ? flag_short_name(table[i].name) : NULL;
-        if (!*table[i].placeholder) continue;
-        fputs("    ", out);
-        if (flag_needs_value(&table[i])) fprintf(out, "--%s | ", table[i].name);
-        if (flag_needs_value(&table[i]) && shorter) fprintf(out, "%s | ", shorter);
-        fprintf(out, "--%s=) ", table[i].name);
-        print_completion(out, table[i].placeholder);
-        fputs(" ;;\n", out);
-    }
     fputs("    *) choices='", out);
     for (int i = 0; i < count; i++) {
         fprintf(out, i ? " --%s" : "--%s", table[i].name);
-        if (table[i].kind == FLAG_BOOL || table[i].kind == FLAG_RESUME) fprintf(out, " --no-%s", table[i].name);
+        if (flag_has_negation(&table[i])) fprintf(out, " --no-%s", table[i].name);
     }
+    fputs("'\n"
+          "        while [[ ${COMP_WORDS[--at]} != -* ]] && ((at > 0)); do :; done\n"
+          "        case $word:${COMP_WORDS[at]} in\n"
+          "        -*) ;;\n"
+          "        ",
+          out);
+    const char *between = "";
+    for (int i = 0; i < count; i++) {
+        const char *shorter = flag_short_name(table[i].name);
+        if (!flag_takes_list(&table[i])) continue;
+        fprintf(out, "%s*:--%s", between, table[i].name), between = " | ";
+        if (shorter) fprintf(out, " | *:%s", shorter);
+    }
+    fputs(") choices='' paths=-f ;;\n"
+          "        esac ;;\n",
+          out);
+}
+
+void flags_help_bash(FILE *out, const char *program) {
+    int count;
+    const Flag *table = flag_table(&count);
+    fprintf(
+        out,
+        "# bash's completion for %s, made by %s --help=bash\n"
+        "_complete_%s() {\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD - 1]} choices paths= at=$COMP_CWORD\n"
+        "    if [[ $word == = ]]; then word='' flag+='='; elif [[ $flag == = ]]; then\n"
+        "        flag=${COMP_WORDS[COMP_CWORD - 2]}=\n"
+        "    fi\n"
+        "    case $flag in\n",
+        program, program, program);
+    for (int i = 0; i < count; i++)
+        if (*table[i].placeholder) print_value_case(out, &table[i]);
+    print_other_case(out);
     fprintf(out,
-            "' ;;\n"
             "    esac\n"
             "    mapfile -t COMPREPLY < <(compgen -W \"$choices\" -- \"$word\"\n"
             "        [[ -z $paths ]] || compgen $paths -- \"$word\")\n"
