@@ -818,9 +818,10 @@ static bool check_skips(Run *run, Error *err) {
     if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
     run->agreed = true; // by the same numbers
     return error_set(err, EXIT_DIVERGED,
-                     "training diverged: %lld updates in a row had %s loss or gradient; resume from an earlier "
+                     "training diverged: %lld update%s in a row had %s loss or gradient; resume from an earlier "
                      "checkpoint with a smaller --lr",
-                     (long long)m->host.skipped_run, m->guard ? "an outlying or non-finite" : "a non-finite");
+                     (long long)m->host.skipped_run, plural(m->host.skipped_run),
+                     m->guard ? "an outlying or non-finite" : "a non-finite");
 }
 
 // A step that is skipped warns of itself; what FP8 health finds in it says nothing of the codes.
@@ -864,8 +865,8 @@ static void log_sets(Run *run, bool as_text) {
     for (int k = 0; k < sets; k++) {
         const DataSet set = data_set(run->train, k, run->done.sequences);
         if (as_text)
-            log_text(run->log, "%s: %lld sequences, %lld tokens, %.3g epochs", set.name, (long long)set.seen,
-                     (long long)(set.seen * T), set.epochs);
+            log_text(run->log, "%s: %lld sequence%s, %lld token%s, %.3g epoch%s", set.name, (long long)set.seen,
+                     plural(set.seen), (long long)(set.seen * T), plural(set.seen * T), set.epochs, plural(set.epochs));
         json_text_open(&t, NULL, '{');
         json_text_string(&t, "set", set.name);
         json_text_int(&t, "sequences", set.seen);
@@ -1164,9 +1165,9 @@ static bool run_all(Run *run, const Config *config, Error *err) {
     if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
     if (run->train && c->steps < 0 && run->steps == 0) {
         run->agreed = true; // they count the same tokens
-        return error_set(err, EXIT_DATA,
-                         "--train: %lld tokens are fewer than the %lld of one step; lower --batch-tokens",
-                         (long long)data_tokens(run->train), (long long)step_tokens);
+        return error_set(err, EXIT_DATA, "--train: %lld token%s fewer than the %lld of one step; lower --batch-tokens",
+                         (long long)data_tokens(run->train), data_tokens(run->train) == 1 ? " is" : "s are",
+                         (long long)step_tokens);
     }
     int32_t ids[MOST_PROMPT_TOKENS]; // a prompt that cannot be used is found now, not at the end
     bool usable = !c->prompt[0] || c->sample_tokens == 0 || prompt_tokens(run, ids, err) > 0;

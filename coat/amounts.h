@@ -1,17 +1,16 @@
 // How messages write amounts: sizes with their unit, and counts with their noun.
 #pragma once
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #define MEMORY_TEXT 24
 
-// "35.81 GB", "512.30 MB", "8.19 KB", "1 B": in powers of 1000; returns text.
+// "35.81 GB", below 1 GB "512.30 MB", and "8.19 KB" or "1 B" where that would be 0.00; returns text.
 static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     const double value = (double)bytes;
     if (bytes < 1000)
         snprintf(text, MEMORY_TEXT, "%zu B", bytes);
-    else if (bytes < 1000000)
+    else if (bytes < 10000)
         snprintf(text, MEMORY_TEXT, "%.2f KB", value / 1e3);
     else if (bytes < 1000000000)
         snprintf(text, MEMORY_TEXT, "%.2f MB", value / 1e6);
@@ -20,7 +19,12 @@ static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     return text;
 }
 
-// What a noun ends in behind its count: "%d file%s".
-static inline const char *plural(int64_t count) {
-    return count == 1 ? "" : "s";
+// What a noun ends in behind its count, as in "%d file%s", or a number that %.3g shows: nothing behind 1.
+static inline const char *plural(double count) {
+    return count >= 0.9995 && count < 1.005 ? "" : "s";
+}
+
+// What its verb ends in then: "1 file holds", "2 files hold".
+static inline const char *singular(double count) {
+    return *plural(count) ? "" : "s";
 }

@@ -313,7 +313,10 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
             found = good && check_folder(folder, true, &why);
             if (good && !found) fprintf(stderr, "skipping the checkpoint %s: %s\n", folder, why.text);
         }
-        if (good && !found && count > 0)
+        if (good && !found && count == 1)
+            good = error_set(err, EXIT_DATA,
+                             "%s: its only checkpoint is not whole; --overwrite starts again and deletes it", out);
+        else if (good && !found && count > 1)
             good = error_set(err, EXIT_DATA,
                              "%s: none of the %d checkpoints is whole; --overwrite starts again and deletes them", out,
                              count);

@@ -288,8 +288,8 @@ bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const C
     if (!safetensors_open(&file, path, err)) return false;
     XXH3_state_t *hash = XXH3_createState();
     if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
-    bool good = file.count == count ||
-                error_set(err, EXIT_DATA, "%s has %d tensors where this run has %d", path, file.count, count);
+    bool good = file.count == count || error_set(err, EXIT_DATA, "%s has %d tensor%s where this run has %d", path,
+                                                 file.count, plural(file.count), count);
     // all shapes before the first byte, so that a refusal leaves the device as it was
     for (int i = 0; good && i < count; i++)
         good = check_tensor(&file, safetensors_find(&file, list[i].name), &list[i], err);

@@ -82,8 +82,8 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
             return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,
                              checks[i].name, (long long)checks[i].max);
     if (channels % heads)
-        return error_set(err, EXIT_DATA, "%s: %lld channels cannot be divided among %lld heads", path,
-                         (long long)channels, (long long)heads);
+        return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
+                         (long long)channels, plural(channels), (long long)heads);
     shape_gpt2(shape, (int)layers, (int)heads, (int)channels, (int)positions);
     if (ffn) shape->ffn = (int)ffn;
     model_shape_vocab(shape, (int)vocab);

@@ -147,8 +147,9 @@ static bool check_shape(const Config *c, Error *err) {
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
     if (c->seq_len > s->positions)
-        return error_set(err, EXIT_USER, "--seq-len %d: the model has %d positions; use --seq-len %d%s", c->seq_len,
-                         s->positions, s->positions, c->shape_files[0] ? "" : " or a larger --positions");
+        return error_set(err, EXIT_USER, "--seq-len %d: the model has %d position%s; use --seq-len %d%s", c->seq_len,
+                         s->positions, plural(s->positions), s->positions,
+                         c->shape_files[0] ? "" : " or a larger --positions");
     return (c->tokenizer != TOKENIZER_BYTES && c->tokenizer != TOKENIZER_GPT2) ||
            config_check_tokenizer(c, c->tokenizer == TOKENIZER_BYTES ? 257 : 50257, err);
 }

@@ -125,9 +125,10 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     loader->tokens += set->tokens;
     if (loader->set_count > 1 && set->sequences == 0)
         return error_set(err, EXIT_DATA,
-                         "%s: %" PRId64 " tokens make no sequence of %d + 1 tokens: use a smaller --seq-len, or leave "
+                         "%s: %" PRId64
+                         " token%s make%s no sequence of %d + 1 tokens: use a smaller --seq-len, or leave "
                          "this set away",
-                         set->name, set->tokens, loader->T);
+                         set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T);
     if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
         const int files = end - set->first_shard;
         XXH64_update(hash, &files, sizeof files);
@@ -151,10 +152,11 @@ static bool check_sets(DataLoader *loader, Error *err) {
     int64_t needed = (int64_t)loader->B * loader->ranks;
     if (loader->sequences < needed)
         return error_set(err, EXIT_DATA,
-                         "%s: %" PRId64 " tokens make %" PRId64
-                         " sequences of %d + 1 tokens, but one micro-batch needs "
-                         "%" PRId64 " (%d rows on %d %s): use a smaller --micro-batch or --seq-len, or more data",
-                         loader->sets[0].name, loader->tokens, loader->sequences, loader->T, needed, loader->B,
+                         "%s: %" PRId64 " token%s make%s %" PRId64
+                         " sequence%s of %d + 1 tokens, but one micro-batch needs "
+                         "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
+                         loader->sets[0].name, loader->tokens, plural(loader->tokens), singular(loader->tokens),
+                         loader->sequences, plural(loader->sequences), loader->T, needed, loader->B, plural(loader->B),
                          loader->ranks, loader->ranks == 1 ? "process" : "processes");
     return true;
 }
@@ -384,8 +386,8 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
         used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
     if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
     if (used >= (int)size) return text;
-    snprintf(text + used, size - (size_t)used, "%d shard%s, %s tokens, %s", loader->count,
-             loader->count == 1 ? "" : "s", tokens,
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count),
+             tokens, plural(loader->tokens),
              narrow && wide ? "uint16 and uint32"
              : wide         ? "uint32"
                             : "uint16");

@@ -57,8 +57,8 @@ bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
                          (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
                          foreign_kind((const unsigned char *)header, have));
     if (have < sizeof header)
-        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " bytes, less than its header of %d", path,
-                         shard->bytes, DATA_HEADER_BYTES);
+        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
+                         shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
     int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
@@ -71,14 +71,14 @@ bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
                          shard->tokens);
     if (shard->tokens > room)
         return error_set(err, EXIT_DATA,
-                         "%s is truncated: its header says %" PRId64 " tokens, the file holds %" PRId64
+                         "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
                          ": copy or make it again",
-                         path, shard->tokens, room);
+                         path, shard->tokens, plural(shard->tokens), room);
     if (shard->bytes != DATA_HEADER_BYTES + shard->tokens * shard->token_bytes)
         return error_set(err, EXIT_DATA,
                          "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
-                         " tokens of %d bytes: copy or make it again",
-                         path, shard->bytes, shard->tokens, shard->token_bytes);
+                         " token%s of %d bytes: copy or make it again",
+                         path, shard->bytes, shard->tokens, plural(shard->tokens), shard->token_bytes);
 
     char edge[EDGE_BYTES];
     size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "amounts.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

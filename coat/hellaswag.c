@@ -114,8 +114,8 @@ static bool read_file(HellaSwag *set, const char *path, int seq_len, int vocab, 
         return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d: make it again", path, header[1],
                          VERSION);
     if (header[2] < 1 || header[2] > 65536 || size % 2 != 0) // examples are numbered in 16 bits
-        return error_set(err, EXIT_DATA, "%s is damaged: %d examples in %zu bytes: copy or make it again", path,
-                         header[2], size);
+        return error_set(err, EXIT_DATA, "%s is damaged: %d example%s in %zu bytes: copy or make it again", path,
+                         header[2], plural(header[2]), size);
     set->examples = header[2];
     set->rows = (Row *)xcalloc((size_t)set->examples * HELLASWAG_ENDINGS, sizeof *set->rows);
     set->label = (uint8_t *)xcalloc((size_t)set->examples, sizeof *set->label);

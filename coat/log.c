@@ -234,8 +234,8 @@ void log_val(Log *log, int64_t step, double val_loss) {
     log->val_step = step;
     if (log->quiet || log->json) return;
     log_show_step(log);
-    printf("%sval loss %.6f%s after %" PRId64 " steps\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
-           val_loss, colour(log, COLOUR_END), step);
+    printf("%sval loss %.6f%s after %" PRId64 " step%s\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
+           val_loss, colour(log, COLOUR_END), step, plural(step));
     fflush(stdout);
 }
 
@@ -246,8 +246,8 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     log->hellaswag_step = step;
     if (log->quiet || log->json) return;
     log_show_step(log);
-    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " steps\n", colour(log, COLOUR_GREEN), 100.0 * share,
-           colour(log, COLOUR_END), right, examples, step);
+    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " step%s\n", colour(log, COLOUR_GREEN), 100.0 * share,
+           colour(log, COLOUR_END), right, examples, step, plural(step));
     fflush(stdout);
 }
 

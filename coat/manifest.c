@@ -112,8 +112,8 @@ static bool check_file(const Manifest *manifest, const char *name, bool deep, Er
     if (!json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err)) return false;
     if (!json_get_hex(entry, path, "xxh3", &expected, err)) return false;
     if (!file_open(path, &fd, &size, err)) return false;
-    bool good = size == (uint64_t)bytes || error_set(err, EXIT_DATA, "%s is damaged: %llu bytes instead of %lld", path,
-                                                     (unsigned long long)size, (long long)bytes);
+    bool good = size == (uint64_t)bytes || error_set(err, EXIT_DATA, "%s is damaged: %llu byte%s instead of %lld", path,
+                                                     (unsigned long long)size, plural(size), (long long)bytes);
     if (good && deep) {
         good = hash_file(fd, path, size, &hash, err);
         if (good && hash != expected)

@@ -11,7 +11,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "amounts.h"
 #include "checkpoint.h"
 #include "events.h"
 #include "files.h"

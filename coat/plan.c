@@ -227,14 +227,16 @@ static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     if (largest > 0) return true;
     if (fits > 0)
         return error_set(err, EXIT_USER,
-                         "--memory-limit: %d sequences of %d tokens fit in %s, but neither so many nor fewer are a "
+                         "--memory-limit: %d sequence%s of %d token%s fit%s in %s, but neither so many nor fewer are a "
                          "micro-batch that --recipe %s takes with these flags: %s",
-                         fits, c->seq_len, limit, recipe_name(c->recipe.kind), why.text);
+                         fits, plural(fits), c->seq_len, plural(c->seq_len), singular(fits), limit,
+                         recipe_name(c->recipe.kind), why.text);
     plan_advice(c, ranks, device, (size_t)c->memory_limit, advice, sizeof advice);
     return error_set(err, EXIT_USER,
-                     "--memory-limit: one sequence of %d tokens needs %s, the limit is %s%s; --plan "
+                     "--memory-limit: one sequence of %d token%s needs %s, the limit is %s%s; --plan "
                      "without a limit says for what",
-                     c->seq_len, memory_text(needed, planned_bytes(c, ranks, device)), limit, advice);
+                     c->seq_len, plural(c->seq_len), memory_text(needed, planned_bytes(c, ranks, device)), limit,
+                     advice);
 }
 
 bool plan_print(const Config *config, FILE *out, Error *err) {
@@ -249,8 +251,9 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
     if (c.plan == PLAN_JSON) {
         arena_report_json(arena, c.memory_limit > 0 ? c.micro_batch : 0, out);
     } else {
-        fprintf(out, "model       %d layers, %d heads, %d channels: %.1f M parameters\n", s->layers, s->heads,
-                s->channels, (double)model_parameters(s) / 1e6);
+        fprintf(out, "model       %d layer%s, %d head%s, %d channel%s: %.1f M parameters\n", s->layers,
+                plural(s->layers), s->heads, plural(s->heads), s->channels, plural(s->channels),
+                (double)model_parameters(s) / 1e6);
         fprintf(out, "recipe      %s, micro-batch %d x %d tokens, %d process%s, ZeRO %d\n",
                 c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
                 c.seq_len, ranks, ranks > 1 ? "es" : "", c.zero);

@@ -36,9 +36,10 @@ static const char *count(double value) {
 static void report_model(const Config *c, FILE *out) {
     const ModelShape *s = &c->shape;
     item(out, "model",
-         "%s%s%.1f M parameters: %d layers, %d heads, %d channels, %d positions, vocabulary %d (padded to %d)",
-         c->model, c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, s->heads, s->channels,
-         s->positions, s->vocab, s->vocab_padded);
+         "%s%s%.1f M parameters: %d layer%s, %d head%s, %d channel%s, %d position%s, vocabulary %d (padded to %d)",
+         c->model, c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, plural(s->layers), s->heads,
+         plural(s->heads), s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab,
+         s->vocab_padded);
 }
 
 // What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
@@ -75,8 +76,8 @@ static void report_train(const Report *report, FILE *out) {
     const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
         const DataSet set = data_set(report->train, k, sequences);
-        item(out, "", "%.3g %%: %s, %s tokens, %.3g epochs", 100.0 * set.share, set.name, count((double)set.tokens),
-             set.epochs);
+        item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
+             plural(set.tokens), set.epochs, plural(set.epochs));
     }
 }
 
@@ -89,20 +90,27 @@ static void report_schedule(const Report *report, FILE *out) {
     double epoch = (double)data_sequences(report->train) * c->seq_len;
     char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
-    if (report->done > 0) snprintf(done, sizeof done, "; %s steps are done", count((double)report->done));
-    if (c->warmup > 0) snprintf(warmup, sizeof warmup, " after %s steps of warm-up", count((double)c->warmup));
+    if (report->done > 0)
+        snprintf(done, sizeof done, "; %s step%s done", count((double)report->done),
+                 report->done == 1 ? " is" : "s are");
+    if (c->warmup > 0)
+        snprintf(warmup, sizeof warmup, " after %s step%s of warm-up", count((double)c->warmup), plural(c->warmup));
     if (c->schedule != SCHEDULE_CONSTANT) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
-    item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s tokens per step", c->micro_batch,
-         c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens));
+    item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s token%s per step", c->micro_batch,
+         c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens), plural(step_tokens));
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
          schedule_name(c->schedule), c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
-    if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epochs", total / epoch);
-    item(out, "length", "%s steps, %s tokens%s%s", count((double)report->steps), count(total), epochs, done);
+    if (data_sets(report->train) == 1)
+        snprintf(epochs, sizeof epochs, ", %.3g epoch%s", total / epoch, plural(total / epoch));
+    item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),
+         plural(total), epochs, done);
 }
 
 // "every 250 steps" or "at the end".
 static const char *how_often(char text[48], int64_t every) {
-    if (every > 0)
+    if (every == 1)
+        snprintf(text, 48, "every step");
+    else if (every > 0)
         snprintf(text, 48, "every %" PRId64 " steps", every);
     else
         snprintf(text, 48, "at the end");
@@ -119,8 +127,8 @@ static void report_evaluation(const Report *report, FILE *out) {
              report->train ? how_often(often, c->val_every) : "");
     }
     if (report->hellaswag)
-        item(out, "HellaSwag", "%s examples%s%s", count(hellaswag_examples(report->hellaswag)),
-             report->train ? ", " : "",
+        item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(report->hellaswag)),
+             plural(hellaswag_examples(report->hellaswag)), report->train ? ", " : "",
              report->train ? how_often(often, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every) : "");
 }
 

@@ -64,8 +64,8 @@ static bool parse_range(SafeTensor *tensor, const json_t *entry, const char *pat
                          "%s: tensor '%.200s' lies outside the file (cut short?); make or download it again", path,
                          tensor->name);
     if ((uint64_t)(end - begin) != expected)
-        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld bytes where its shape and type need %llu", path,
-                         tensor->name, (long long)(end - begin), (unsigned long long)expected);
+        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld byte%s where its shape and type need %llu", path,
+                         tensor->name, (long long)(end - begin), plural(end - begin), (unsigned long long)expected);
     tensor->begin = (uint64_t)begin;
     tensor->bytes = expected;
     return true;
@@ -89,8 +89,9 @@ static bool check_coverage(const SafeFile *file, Error *err) {
         at += tensor->bytes;
     }
     if (at != file->data_bytes)
-        return error_set(err, EXIT_DATA, "%s: %llu bytes after the last tensor belong to none", file->path,
-                         (unsigned long long)(file->data_bytes - at));
+        return error_set(err, EXIT_DATA, "%s: %llu byte%s after the last tensor belong%s to none", file->path,
+                         (unsigned long long)(file->data_bytes - at), plural(file->data_bytes - at),
+                         singular(file->data_bytes - at));
     return true;
 }
 

@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "amounts.h"
 #include "files.h"
 #include "matmul_choices.h"
 #include "signals.h"

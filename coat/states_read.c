@@ -314,8 +314,9 @@ static bool visit_file(Reader *r, const SafeFile *file, bool read, Found *found,
                 if (!visit_state(r, (TensorId)id, roles[i], layer, read, found, err)) return false;
     int known = found->tensors - before;
     if (file->count == known) return true;
-    return error_set(err, EXIT_DATA, "%s has %d tensors, %d of which are no states of this run's model", file->path,
-                     file->count, file->count - known);
+    return error_set(err, EXIT_DATA, "%s has %d tensor%s, %d of which %s no state%s of this run's model", file->path,
+                     file->count, plural(file->count), file->count - known, file->count - known == 1 ? "is" : "are",
+                     plural(file->count - known));
 }
 
 static bool visit_files(Reader *r, bool read, Found *found, Error *err) {
@@ -359,8 +360,8 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
     bool good = visit_files(&r, false, &found, err);
     if (good && found.moments + found.masters > 0 && exec->rank == 0)
         fprintf(stderr,
-                "resume: the optimizer's states are converted to this run's formats: %d moments, %d master weights\n",
-                found.moments, found.masters);
+                "resume: the optimizer's states are converted to this run's formats: %d moment%s, %d master weight%s\n",
+                found.moments, plural(found.moments), found.masters, plural(found.masters));
     good = good && visit_files(&r, true, &again, err);
     free(r.k);
     free(r.a);

@@ -194,11 +194,12 @@ const char *end_line(char *text, size_t size, const EndLine *line) {
     char loss[48] = "", val[48] = "", skips[64] = "", time[40];
     if (line->trained) snprintf(loss, sizeof loss, ", loss %.6f", line->loss);
     if (line->validated) snprintf(val, sizeof val, ", val loss %.6f", line->val_loss);
-    if (line->skipped > 0) snprintf(skips, sizeof skips, ", %" PRId64 " updates skipped", line->skipped);
+    if (line->skipped > 0)
+        snprintf(skips, sizeof skips, ", %" PRId64 " update%s skipped", line->skipped, plural(line->skipped));
     format_duration(time, sizeof time, line->seconds);
-    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " steps%s%s%s, %s of training",
-             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps, loss, val, skips,
-             time);
+    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " step%s%s%s%s, %s of training",
+             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps,
+             plural(line->total_steps), loss, val, skips, time);
     return text;
 }
 

@@ -190,12 +190,13 @@ static bool load_bin(Tokenizer *t, const char *path, const char *text, size_t si
     if (count < 1 || count > VOCABULARY_MAX)
         return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
     if ((size_t)count > size - BIN_HEADER) // each takes a byte at least
-        return error_set(err, EXIT_DATA, "tokenizer %s: truncated: its header says %d tokens, %zu bytes follow", path,
-                         count, size - BIN_HEADER);
+        return error_set(err, EXIT_DATA, "tokenizer %s: truncated: its header says %d token%s, %zu byte%s follow%s",
+                         path, count, plural(count), size - BIN_HEADER, plural(size - BIN_HEADER),
+                         singular(size - BIN_HEADER));
     int end_of_text = version == 2 ? header[3] : count == GPT2_VOCAB ? GPT2_VOCAB - 1 : -1;
     if (version == 2 && (end_of_text < 0 || end_of_text >= count))
-        return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d tokens", path,
-                         end_of_text, count);
+        return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d token%s", path,
+                         end_of_text, count, plural(count));
     vocabulary_init(&t->vocabulary, count, size);
     t->end_of_text = end_of_text;
     size_t at = BIN_HEADER;
@@ -209,8 +210,8 @@ static bool load_bin(Tokenizer *t, const char *path, const char *text, size_t si
         at += 1 + length;
     }
     if (at != size)
-        return error_set(err, EXIT_DATA, "tokenizer %s: %zu bytes after its last token: the file is damaged", path,
-                         size - at);
+        return error_set(err, EXIT_DATA, "tokenizer %s: %zu byte%s after its last token: the file is damaged", path,
+                         size - at, plural(size - at));
     vocabulary_index(&t->vocabulary);
     // GPT-2 numbered its tokens in the order of their merges, so that the file needs no merges of its own.
     t->can_merge = t->merges.by_id = single == 256;

@@ -265,11 +265,12 @@ static bool remove_old_val(const Options *options, Error *err) {
 
 static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
     int64_t held_out = 0;
-    char cut[80] = " files";
+    char cut[80];
+    snprintf(cut, sizeof cut, " file%s", plural(documents->count));
     for (int64_t i = 0; i < documents->count; i++) held_out += documents->list[i].val;
     if (documents->cut)
         snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
-                 documents->cut == 1 ? "" : "s");
+                 plural(documents->cut));
     printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%" PRId64
            " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64
            " unreadable, %" PRId64 " beyond --max-bytes\n",

@@ -229,9 +229,11 @@ def tokenize(options, inputs, identities):
     splits = {name: Split(name, options.out, settings, kept[name]) for name in ("train", "val")}
     if not complete:
         make(options, inputs, identities, spec, settings, manifest, splits)
-    print("%s: %s training tokens in %d files, %s validation tokens in %d files%s"
-          % (options.out, format(splits["train"].tokens(), ","), len(splits["train"].finished),
-             format(splits["val"].tokens(), ","), len(splits["val"].finished), " (were complete)" if complete else ""))
+    counts = {name: "%d file%s" % (len(split.finished), "" if len(split.finished) == 1 else "s")
+              for name, split in splits.items()}
+    print("%s: %s training tokens in %s, %s validation tokens in %s%s"
+          % (options.out, format(splits["train"].tokens(), ","), counts["train"],
+             format(splits["val"].tokens(), ","), counts["val"], " (were complete)" if complete else ""))
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction

@@ -233,6 +233,7 @@ static void sizes_as_text(void **state) {
                  {999, "999 B"},
                  {1000, "1.00 KB"},
                  {8192, "8.19 KB"},
+                 {10000, "0.01 MB"},
                  {1000000, "1.00 MB"},
                  {512300000, "512.30 MB"},
                  {35810000000, "35.81 GB"},
@@ -243,9 +244,23 @@ static void sizes_as_text(void **state) {
     }
 }
 
+// A noun has its plural behind every count but 1, as %.3g shows it.
+static void counts_as_text(void **state) {
+    (void)state;
+    static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        char shown[16];
+        snprintf(shown, sizeof shown, "%.3g", counts[i]);
+        const bool one = strcmp(shown, "1") == 0;
+        assert_string_equal(plural(counts[i]), one ? "" : "s");
+        assert_string_equal(singular(counts[i]), one ? "s" : "");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_as_text),
+        cmocka_unit_test(counts_as_text),
         cmocka_unit_test(what_is_named_saves_what_it_says),
         cmocka_unit_test(what_is_set_is_not_named),
         cmocka_unit_test(the_largest_comes_first),

@@ -149,4 +149,31 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
 else
     echo "skip - terminals: no python3, or no pseudo-terminals"
 fi
+# --- a noun behind 1 is no plural
+"$build"/prepare_bytes --out "$folder/single" README.md >"$folder/page"
+says "1 file" ' from 1 file \(0 held out\)' "$folder/page"
+one=("$program" --tokenizer bytes --layers 1 --heads 1 --channels 16 --seq-len 16 --micro-batch 1 --schedule constant --sample-tokens 0 --train)
+"${one[@]}" "$folder/single_train.bin" --positions 16 --val "$folder/single_val.bin" --val-every 1 --val-batches 1 --save-every 1 --warmup 1 --steps 1 \
+    --out "$folder/single" >>"$folder/page" 2>&1
+says "1 layer" '^model .* 1 layer, 1 head, 16 channels, 16 positions' "$folder/page"
+says "every step" '^validation .* every step' "$folder/page"
+says "1 step" '^length  *1 step, 16 tokens, ' "$folder/page"
+says "after 1 step" '^val loss [0-9.]+ after 1 step$' "$folder/page"
+says "1 of 1 step" '^done: 1 of 1 step, ' "$folder/page"
+"$program" --plan --layers 1 --heads 1 --channels 64 --steps 1 >>"$folder/page"
+says "the plan, too" '^model +1 layer, 1 head, 64 channels: ' "$folder/page"
+is "no plural" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page" | grep -v '1 process')" ""
+# refused NAME CODE PATTERN FLAGS...
+refused() {
+    "${one[@]}" "${@:4}" >/dev/null 2>"$folder/said"
+    is "$1: exit code" $? "$2"
+    says "$1" "$3" "$folder/said"
+}
+refused "1 position" 1 '^error: --seq-len 16: the model has 1 position; use --seq-len 1 or a larger --positions$' "$folder/single_train.bin" --positions 1
+head -c 1028 "$folder/single_train.bin" >"$folder/odd.bin" # two tokens, and the header says 1
+printf '\1\0\0\0' | dd of="$folder/odd.bin" bs=1 seek=8 conv=notrunc status=none
+refused "1 token" 2 '^error: .*odd.bin is damaged: 1028 bytes, but its header says 1 token of 2 bytes: ' "$folder/odd.bin"
+head -c 1026 "$folder/odd.bin" >"$folder/short.bin"
+refused "1 token, again" 2 '^error: .*short.bin: 1 token makes 0 sequences of 16 \+ 1 tokens, .* \(1 row on 1 process\)' "$folder/short.bin"
+refused "1 update" 4 '^error: training diverged: 1 update in a row had a non-finite loss or gradient; ' "$folder/single_train.bin" --lr 1000 --weight-decay 1000 --steps 40 --max-skipped 1 --recipe bf16
 exit $failures

@@ -329,7 +329,7 @@ static void test_bad_bin(void **state) {
     write_small_bin("cut.bin", 2, 20, 19, 1024 + 39);
     expect_refused("cut.bin", "truncated in token 19");
     write_small_bin("rest.bin", 2, 20, 19, 1024 + 41);
-    expect_refused("rest.bin", "1 bytes after its last token");
+    expect_refused("rest.bin", "1 byte after its last token");
     write_small_bin("end.bin", 2, 20, 20, 1024 + 40);
     expect_refused("end.bin", "end-of-text token 20");
     write_small_bin("end2.bin", 2, 20, -1, 1024 + 40);
