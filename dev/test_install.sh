@@ -47,6 +47,24 @@ is "the GPU's programs" "$(cd "$folder/staged/usr/local" && find . -name '*gpu' 
 BIN=$folder BUILD=$folder DESTDIR=$folder/staged scripts/install.sh uninstall >/dev/null # though they are gone
 is "and uninstalled" "$(find "$folder/staged")" "$folder/staged"
 
+# --- but not those that are older than their sources, or of others: then nothing is installed at all
+# stale NAME MESSAGE: what is said of $folder/both/train_gpt2_fp8
+stale() {
+    local said
+    said=$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale scripts/install.sh install 2>&1)
+    is "$1" "$? $said" "1 error: $folder/both/train_gpt2_fp8 $2; run make, or remove it"
+    [ ! -e "$folder/stale" ]
+    check "and nothing is there" $?
+}
+version=$("$program" --version) && version=${version##* }
+touch -d 2000-01-01 "$folder/both/train_gpt2_fp8"
+said=$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale scripts/install.sh install 2>&1)
+is "a program that is older than its sources" "$? $said" "1 error: $folder/both/train_gpt2_fp8 is older than train_gpt2_fp8.cu: run make, or remove it"
+printf '#!/bin/sh\necho train_gpt2_fp8 0.0.9\n' >"$folder/both/train_gpt2_fp8"
+stale "a program of another version" "is of another version than its sources, $version: it says 'train_gpt2_fp8 0.0.9'"
+printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
+stale "a program that does not start" "does not start: no libcudart"
+
 # --- what is installed runs, from elsewhere
 cd "$folder" || exit
 PATH=$usr/bin:$PATH

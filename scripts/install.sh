@@ -41,9 +41,22 @@ put() {
     echo "  $root$3"
 }
 
+# check_current PROGRAM SOURCE...: it starts, is of the sources' version, and no source is newer
+check_current() {
+    local version said newer
+    version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config.h)
+    said=$("$1" --version 2>&1 | head -n 1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
+    [ "${said##* }" = "$version" ] || fail "$1 is of another version than its sources, $version: it says '$said'; run make, or remove it"
+    newer=$(find "${@:2}" -newer "$1" | head -n 1)
+    [ -z "$newer" ] || fail "$1 is older than $newer: run make, or remove it"
+}
+
 install_all() {
-    local name program manual
+    local name program manual sources
     [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
+    sources=(train_gpt2_fp8.cu coat/*.c coat/c*/*.c)
+    check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
+    [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*.cpp
     if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
         fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
     fi
