@@ -46,6 +46,9 @@ train resumed --recipe coat --steps 12 --save-every 6 --health-every 3 --health-
     ok "a resumed run may look at other steps" || bad "a resumed run may look at other steps" "$(said resumed)"
 
 # Sequences of one token: attention hands nothing on to q and k, so two thirds of dqkv are zero.
+# Which layer has the most is a matter of the text: this one does not change with the sources.
+"$build"/prepare_bytes --out "$folder/fixed" LICENSE >/dev/null || exit 1
+run=("${run[@]/"$folder/src_train.bin"/"$folder/fixed_train.bin"}")
 zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 --no-quiet)
 train zeros "${zeros[@]}" --recipe coat "${e4m3[@]}"
 line='fp8: dqkv_q of layer 0 has 66.7 % of its codes zero or subnormal; --gradient-codes-weights e5m2 keeps more of it'
