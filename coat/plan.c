@@ -4,6 +4,8 @@
 
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
 #define FEWEST_LOGITS 512 // tokens whose logits advice lets exist at a time
+#define MOST_GPUS 1024    // that are advised
+#define DEEPEST_MODEL 96  // d1, d2, ... of model_shape_named()
 
 // --- the largest micro-batch -------------------------------------------------------------------------------------
 
@@ -145,6 +147,24 @@ static Advice best_level(const Config *config, int ranks, DeviceKind device, siz
     return best;
 }
 
+// Leaves away what brings nothing beside the changes before it, as those include it. Returns how many are left.
+static int drop_included(const Config *config, int ranks, DeviceKind device, Advice list[CHANGE_COUNT], int count) {
+    Config c = *config;
+    int kept = 0;
+    size_t before = planned_bytes(&c, ranks, device);
+    for (int i = 0; i < count; i++) {
+        Config next = c;
+        char flag[40];
+        if (!change(&next, ranks, list[i].what, list[i].level, flag)) continue;
+        const size_t after = planned_bytes(&next, ranks, device);
+        if ((double)after > (double)before * (1 - WORTH_NAMING)) continue;
+        list[kept++] = list[i];
+        c = next;
+        before = after;
+    }
+    return kept;
+}
+
 // All changes that are worth it, what saves most first; their number.
 static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, Advice list[CHANGE_COUNT]) {
     int count = 0;
@@ -155,7 +175,7 @@ static int find_changes(const Config *config, int ranks, DeviceKind device, size
         for (; at > 0 && list[at - 1].saved < found.saved; at--) list[at] = list[at - 1];
         list[at] = found;
     }
-    return count;
+    return drop_included(config, ranks, device, list, count);
 }
 
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format, ...) {
@@ -166,23 +186,98 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
     va_end(args);
 }
 
-// Where no micro-batch fits: what all the changes together do, and if that is too little, so many GPUs.
+// Whether some micro-batch fits with the changes of `list` but those that are `left` away (NULL: with all).
+static bool fits_with(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list, int count,
+                      const bool *left) {
+    Config c = *config;
+    Error ignored;
+    char flag[40];
+    int fits;
+    for (int i = 0; i < count; i++)
+        if (!left || !left[i]) change(&c, ranks, list[i].what, list[i].level, flag);
+    return plan_largest_micro_batch(&c, ranks, device, limit, &fits, &ignored) > 0;
+}
+
+// Adds those of the changes without which no micro-batch would fit.
+static void add_needed(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list, int count,
+                       char *text, size_t size) {
+    bool left[CHANGE_COUNT] = {false};
+    for (int i = count - 1; i >= 0; i--) {
+        left[i] = true;
+        left[i] = fits_with(config, ranks, device, limit, list, count, left);
+    }
+    for (int i = 0; i < count; i++)
+        if (!left[i]) add(text, size, " %s", list[i].flag);
+}
+
+// The fewest GPUs on which ZeRO 3 and all the changes let a micro-batch fit; 0: none so few.
+static int fewest_gpus(const Config *config, int ranks, size_t limit, const Advice *list, int count) {
+    for (int gpus = ranks + 1; gpus <= MOST_GPUS; gpus++)
+        if (fits_with(config, gpus, DEVICE_CUDA, limit, list, count, NULL)) return gpus;
+    return 0;
+}
+
+// Whether the shape is that of --model and no other flag's: then a smaller name may take its place.
+static bool shape_is_named(const Config *c) {
+    ModelShape named;
+    if (!c->model[0] || c->shape_files[0] || !model_shape_named(c->model, &named)) return false;
+    model_shape_vocab(&named, c->shape.vocab);
+    named.positions = c->shape.positions; // --seq-len may ask for more
+    return memcmp(&named, &c->shape, sizeof named) == 0;
+}
+
+// Makes *c that of the largest model d1, d2, ... below its own which fits with all the changes; false: none does.
+static bool smaller_model(Config *c, int ranks, DeviceKind device, size_t limit, const Advice *list, int count) {
+    const int64_t whole = model_parameters(&c->shape);
+    int64_t largest = 0;
+    if (!shape_is_named(c)) return false;
+    Config trial = *c;
+    for (int depth = 1; depth <= DEEPEST_MODEL; depth++) {
+        snprintf(trial.model, sizeof trial.model, "d%d", depth);
+        if (!model_shape_named(trial.model, &trial.shape)) continue;
+        model_shape_vocab(&trial.shape, c->shape.vocab);
+        if (trial.shape.positions < trial.seq_len) trial.shape.positions = trial.seq_len;
+        const int64_t parameters = model_parameters(&trial.shape);
+        if (parameters <= largest || parameters >= whole) continue;
+        if (!fits_with(&trial, ranks, device, limit, list, count, NULL)) continue;
+        largest = parameters;
+        *c = trial;
+    }
+    return largest > 0;
+}
+
+// Where no micro-batch fits: what all the changes together do, and if that is too little, what else would.
 static void add_last_resort(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list,
                             int count, char *text, size_t size) {
     Config c = *config;
     Error ignored;
-    char flag[40];
+    char flag[40], needed[MEMORY_TEXT], over[MEMORY_TEXT];
     for (int i = 0; i < count; i++) change(&c, ranks, list[i].what, list[i].level, flag);
     int fits, largest = plan_largest_micro_batch(&c, ranks, device, limit, &fits, &ignored);
     const char *all = count == 1 ? "with it" : "with all of these";
-    if (largest > 0) add(text, size, ": %s --micro-batch %d would fit", all, largest);
-    if (largest > 0 || device == DEVICE_CPU) return;
+    if (largest > 0) {
+        add(text, size, ": %s --micro-batch %d would fit", all, largest);
+        return;
+    }
     c.micro_batch = 1;
+    const size_t bytes = planned_bytes(&c, ranks, device);
+    if (count > 0 && bytes > limit)
+        add(text, size, ": %s --micro-batch 1 still needs %s, %s too much", all, memory_text(needed, bytes),
+            memory_text(over, bytes - limit));
+    c = *config;
     c.zero = 3;
-    int gpus = 2 * ranks;
-    while (gpus < 1024 && planned_bytes(&c, gpus, device) > limit) gpus *= 2;
-    if (planned_bytes(&c, gpus, device) <= limit)
-        add(text, size, "; %s%s%d GPUs with --zero 3 would do", count ? all : "", count ? " " : "", gpus);
+    const int gpus = device == DEVICE_CPU ? 0 : fewest_gpus(&c, ranks, limit, list, count); // a CPU's share one memory
+    if (gpus > 0) {
+        add(text, size, "; %d GPUs with --zero 3", gpus);
+        add_needed(&c, gpus, device, limit, list, count, text, size);
+    }
+    c = *config;
+    const bool smaller = smaller_model(&c, ranks, device, limit, list, count);
+    if (smaller) {
+        add(text, size, "%s --model %s", gpus > 0 ? " or" : ";", c.model);
+        add_needed(&c, ranks, device, limit, list, count, text, size);
+    }
+    if (gpus > 0 || smaller) add(text, size, " would fit");
 }
 
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size) {
@@ -205,7 +300,7 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
 bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
     const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
     const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
-    char failure[512], advice[512], bytes[MEMORY_TEXT];
+    char failure[512], advice[ADVICE_TEXT], bytes[MEMORY_TEXT];
     int most = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++)
         if (arena->category_bytes[c] > arena->category_bytes[most]) most = c;
@@ -220,7 +315,7 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
 // Takes the largest micro-batch under --memory-limit into the configuration.
 static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
-    char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[512];
+    char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
     memory_text(limit, (size_t)c->memory_limit);
     c->micro_batch = largest > 0 ? largest : 1;

@@ -19,9 +19,11 @@ bool plan_print(const Config *config, FILE *out, Error *err);
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
 // What helps a run that needs more than `limit` bytes (0: not known): the micro-batch that would fit, the flags that
-// would shrink the plan, each with what it saves, the largest first, and where it takes all of them, or more GPUs, what
-// those would do. Made by planning again, so that nothing is named that is set already or saves less than 1 %. `text`
-// begins with "; " or is empty.
+// would shrink the plan, each with what it saves, the largest first. Where it takes all of them: what they do. Where they
+// are too little: by how much, the fewest GPUs, and the largest smaller model, that would fit. Made by planning again, so
+// that nothing is named that is set already, that another named flag includes, or that saves less than 1 %. `text` begins
+// with "; " or is empty.
+#define ADVICE_TEXT 768 // room for the longest
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
 // Adds to the err of arena_allocate() what most of the memory is and what helps, as far as the device tells how much

@@ -4,7 +4,7 @@
 #include "config_fixture.h"
 #include "fake_device.h"
 
-static char advice[512];
+static char advice[ADVICE_TEXT];
 
 static size_t bytes_of(const Config *c, int ranks) {
     Arena *arena = (Arena *)xmalloc(sizeof *arena);
@@ -39,7 +39,7 @@ static const char *advise(const char *line, int ranks, size_t limit) {
 static int try_savings(const char *line, int ranks, char flags[512]) {
     const size_t whole = bytes_with(line, "", ranks);
     size_t most = whole;
-    char list[512];
+    char list[ADVICE_TEXT];
     int count = 0;
     flags[0] = '\0';
     const char *begin = strstr(advice, " saves ");
@@ -84,8 +84,9 @@ static void what_is_named_saves_what_it_says(void **state) {
         {XL " coat --grads fp32 --master fp32 --micro-batch 16", 1, 3},
         {XL " coat --moments bf16", 1, 3},
         {XL " bf16", 4, 6},
-        {XL " coat --zero 1", 8, 3},
-        {"--model gpt2 --micro-batch 64 --precision fp32", 1, 2},
+        {XL " coat --zero 1", 8, 2}, // ZeRO 3 keeps no transposed codes itself
+        {"--model gpt2 --micro-batch 64 --precision fp32", 1,
+         1}, // fewer logits alone would save 2 %, beside it nothing
         {"--model gpt2 --micro-batch 64 --eval-only --recipe bf16", 1, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -157,22 +158,61 @@ static void where_it_takes_all(void **state) {
     assert_true(micro_batch_bytes(line, flags, fits + 1, 1) > limit);
 }
 
+// The advice's words between two others.
+static const char *between(const char *begin, const char *end, char words[512]) {
+    has(begin);
+    const char *from = strstr(advice, begin) + strlen(begin), *to = strstr(from, end);
+    if (!to) fail_msg("%s is not behind %s: %s", end, begin, advice);
+    snprintf(words, 512, "%.*s", (int)(to - from), from);
+    return words;
+}
+
+// Where all savings together are too little: what is left over, and the fewest GPUs and the largest model that fit.
 static void where_one_gpu_does_not_do(void **state) {
     (void)state;
-    char flags[512];
-    int gpus;
-    const char *line = "--model d96 --recipe coat";
+    static const struct {
+        const char *line, *flags; // the flags that more GPUs need
+        int ranks;
+    } cases[] = {
+        {"--model d96 --recipe coat", "", 4},
+        {"--model d96 --recipe coat", "", 1},
+        {"--model d96 --recipe bf16", " --moments coat --master split16 --recompute 2", 1},
+    };
     const size_t limit = (size_t)80e9;
-    advise(line, 4, limit);
-    try_savings(line, 4, flags);
-    const char *more = strstr(advice, "; with all of these ");
-    assert_non_null(more);
-    assert_int_equal(sscanf(more, "; with all of these %d GPUs with --zero 3 would do", &gpus), 1);
-    strcat(flags, " --zero 3");
-    assert_true(micro_batch_bytes(line, flags, 1, gpus) <= limit);
-    assert_true(micro_batch_bytes(line, flags, 1, gpus / 2) > limit);
-    advise(line, 4, 1000000); // nor any number of them
-    lacks("would do");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *line = cases[i].line;
+        char flags[512], words[512], more[600], needed[MEMORY_TEXT], over[MEMORY_TEXT], *end;
+        advise(line, cases[i].ranks, limit);
+        try_savings(line, cases[i].ranks, flags);
+        const size_t bytes = micro_batch_bytes(line, flags, 1, cases[i].ranks);
+        snprintf(more, sizeof more, " --micro-batch 1 still needs %s, %s too much; ", memory_text(needed, bytes),
+                 memory_text(over, bytes - limit));
+        has(more);
+        const int gpus = (int)strtol(between(" too much; ", " or --model ", words), &end, 10);
+        snprintf(more, sizeof more, " GPUs with --zero 3%s", cases[i].flags);
+        assert_string_equal(end, more);
+        assert_true(micro_batch_bytes(line, end + strlen(" GPUs with"), 1, gpus) <= limit);
+        snprintf(more, sizeof more, "%s --zero 3", flags);
+        assert_true(micro_batch_bytes(line, more, 1, gpus - 1) > limit);
+        snprintf(more, sizeof more, "--model %s", between(" or --model ", " would fit", words));
+        assert_true(micro_batch_bytes(line, more, 1, cases[i].ranks) <= limit);
+    }
+    lacks("--no-cache-transposed");
+    advise("--model d96 --recipe coat", 4, limit);
+    lacks("--no-cache-transposed"); // ZeRO 3 is named, and does that
+    advise("--model d96 --recipe coat", 4, 1000000);
+    has(" too much");
+    lacks("GPUs"); // no number of them does, and no model
+    lacks("--model");
+    advise("--layers 96 --channels 6144 --recipe coat", 1, limit);
+    has(" would fit");
+    lacks("--model"); // this one has no name
+    bytes_with("--model d96 --recipe coat", "", 1);
+    plan_advice(&config, 1, DEVICE_CPU, limit, advice, sizeof advice);
+    lacks("GPUs"); // processes on a CPU share its memory
+    has(" too much; --model d");
+    advise("--model d96 --recipe coat --batch-tokens 81920", 5, limit);
+    has("; 8 GPUs with --zero 3 or "); // 7 would fit, but not divide the batch
 }
 
 // --- a device that refuses
