@@ -150,12 +150,15 @@ static bool check_sets(DataLoader *loader, Error *err) {
     XXH64_freeState(hash);
     if (!ok) return false;
     int64_t needed = (int64_t)loader->B * loader->ranks;
+    char others[48] = ""; // what is counted here is of all sets
+    if (loader->set_count > 1)
+        snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences < needed)
         return error_set(err, EXIT_DATA,
-                         "%s: %" PRId64 " token%s make%s %" PRId64
+                         "%s%s: %" PRId64 " token%s make%s %" PRId64
                          " sequence%s of %d + 1 tokens, but one micro-batch needs "
                          "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
-                         loader->sets[0].name, loader->tokens, plural(loader->tokens), singular(loader->tokens),
+                         loader->sets[0].name, others, loader->tokens, plural(loader->tokens), singular(loader->tokens),
                          loader->sequences, plural(loader->sequences), loader->T, needed, loader->B, plural(loader->B),
                          loader->ranks, loader->ranks == 1 ? "process" : "processes");
     return true;

@@ -210,6 +210,22 @@ static void test_mixture_fingerprint(void **state) {
     assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
 }
 
+// What is said to be too little for a micro-batch is what is counted: all sets.
+static void test_mixture_too_small(void **state) {
+    (void)state;
+    write_mixture();
+    Error err;
+    const double weights[] = {0.7, 0.2, 0.1};
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 10, MIX_T, 0, 3, 5, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    if (!strstr(err.text, "/a_*.bin and 1 other set: 113 tokens make 27 sequences of 4 + 1 tokens, but one "))
+        fail_msg("%s", err.text);
+    char patterns[4 * TEST_PATH];
+    snprintf(patterns, sizeof patterns, "%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin"));
+    assert_null(data_open_sets(patterns, weights, 28, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
+}
+
 static void test_other_vocabulary(void **state) {
     (void)state;
     Error err;
@@ -257,6 +273,7 @@ int main(void) {
         cmocka_unit_test_setup(test_mixture, test_folder_empty),
         cmocka_unit_test_setup(test_mixture_on_ranks, test_folder_empty),
         cmocka_unit_test_setup(test_mixture_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_mixture_too_small, test_folder_empty),
         cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
         cmocka_unit_test_setup(test_shared_file, test_folder_empty),
     };
