@@ -983,15 +983,13 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
-
 static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
     if (config_trains(c)) {
         run->train =
             data_open_sets(c->train, config_weights(c), B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
-        if (!run->train || (vocab >= LEAST_WITHOUT_BYTES && !data_one_vocabulary(run->train, err))) return false;
+        if (!run->train) return false;
     }
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
@@ -1004,8 +1002,15 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
+
 static void note_bytes(DataLoader *loader) {
-    if (loader && data_begins_with_bytes(loader))
+    const char *bytes, *other;
+    if (loader && data_mixes_bytes(loader, &bytes, &other))
+        fprintf(stderr,
+                "note: the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?\n",
+                bytes, other);
+    else if (loader && data_begins_with_bytes(loader))
         fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
                 data_set(loader, 0, 0).name);
 }

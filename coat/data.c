@@ -294,17 +294,14 @@ bool data_begins_with_bytes(DataLoader *loader) {
     return begins_with_bytes(loader, 0);
 }
 
-bool data_one_vocabulary(DataLoader *loader, Error *err) {
-    int bytes = -1, other = -1;
+bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
+    *bytes = *other = NULL;
     for (int i = 0; i < loader->count; i++) {
         if (loader->shards[i].tokens < 1024) continue; // cannot be told
-        int *kind = begins_with_bytes(loader, i) ? &bytes : &other;
-        if (*kind < 0) *kind = i;
+        const char **kind = begins_with_bytes(loader, i) ? bytes : other;
+        if (!*kind) *kind = loader->shards[i].path;
     }
-    if (bytes < 0 || other < 0) return true;
-    return error_set(err, EXIT_DATA,
-                     "--train: the tokens of %s look like bytes, those of %s do not: make all with the same tokenizer",
-                     loader->shards[bytes].path, loader->shards[other].path);
+    return *bytes && *other;
 }
 
 const char *data_shared_file(const DataLoader *a, const DataLoader *b) {

@@ -60,9 +60,9 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 // False where it has fewer than 1,024, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
-// False with err (EXIT_DATA) where some files begin so and others do not: no vocabulary has both. Of files of fewer than
-// 1,024 tokens it cannot be told.
-bool data_one_vocabulary(DataLoader *loader, Error *err);
+// Whether some files begin so and others do not, as where they were made with different tokenizers; the paths of the
+// first of each kind. It looks like a mistake and need not be one. Of files of fewer than 1,024 tokens it cannot be told.
+bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
 // The path of a file that both have, under whatever names; NULL: none.
 const char *data_shared_file(const DataLoader *a, const DataLoader *b);
