@@ -9,6 +9,7 @@
 #include "data_files.h"
 #include "files.h"
 #include "mixture.h"
+#include "permute.h"
 
 // Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
 // may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
@@ -36,30 +37,6 @@ struct DataLoader {
     int64_t tokens, sequences;
     void *buffer; // (T + 1) tokens as stored
 };
-
-static uint64_t mix(uint64_t x) { // a bijection whose every output bit depends on every input bit
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
-    return x ^ (x >> 32);
-}
-
-int64_t data_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
-    // A Feistel network permutes 0 .. 4^half - 1; walking along its cycles until a number below n comes permutes
-    // 0 .. n-1. At least 8 bits, because a network on fewer reaches only few of the permutations.
-    int half = 4;
-    while (((uint64_t)1 << (2 * half)) < (uint64_t)n) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, key = mix(mix(seed) + (uint64_t)epoch), x = (uint64_t)i;
-    do {
-        uint64_t left = x >> half, right = x & mask;
-        for (uint64_t round = 1; round <= 6; round++) {
-            uint64_t next = left ^ (mix(key + round * 0x9e3779b97f4a7c15u + right) & mask);
-            left = right;
-            right = next;
-        }
-        x = left << half | right;
-    } while (x >= (uint64_t)n);
-    return (int64_t)x;
-}
 
 // The descriptor of a shard, opened when it is not. -1 with err.
 static int shard_descriptor(DataLoader *loader, int index, Error *err) {
@@ -326,7 +303,7 @@ static int64_t sequence_at(DataLoader *loader, int64_t position) {
     const Set *set = &loader->sets[number];
     int64_t epoch = index / set->sequences, sequence = index % set->sequences;
     const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // the first set's is the run's
-    if (loader->shuffle) sequence = data_permute(sequence, set->sequences, seed, epoch);
+    if (loader->shuffle) sequence = permute(sequence, set->sequences, seed, epoch);
     return set->first_sequence + sequence;
 }
 

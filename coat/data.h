@@ -1,6 +1,5 @@
-// The token reader: files of token ids in, rows of inputs and targets out. Files are llm.c's .bin: a header of
-// 256 int32, then the tokens, little-endian. Magic 20240520 version 1 holds uint16, magic 20240801 version 7
-// uint32; header[2] is the number of tokens.
+// The token reader: files of token ids (data_files.h) in, rows of inputs and targets out. Sets of files, the order of
+// their sequences (permute.h) and the turns that sets take (mixture.h) come together here.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,12 +10,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define DATA_HEADER_BYTES 1024
-#define DATA_MAGIC_U16 20240520
-#define DATA_VERSION_U16 1
-#define DATA_MAGIC_U32 20240801
-#define DATA_VERSION_U32 7
 
 // One reader per rank. Not for use by several threads at a time (it owns the buffer that rows are read into).
 typedef struct DataLoader DataLoader;
@@ -84,9 +77,6 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size);
 // A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'
 // weights; not of their names. Recorded in checkpoints, so that resuming on other data is noticed.
 uint64_t data_fingerprint(const DataLoader *loader);
-
-// Element i of the permutation of 0 .. n-1 that (seed, epoch) names, 0 <= i < n. Constant memory.
-int64_t data_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch);
 
 #ifdef __cplusplus
 }

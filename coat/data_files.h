@@ -1,14 +1,21 @@
-// The files of training or validation data: which they are, and whether each is what its header says. Internal to the
-// token reader.
+// The files of training or validation data: which they are, and whether each is what its header says. Files are llm.c's
+// .bin: a header of 256 int32, then the tokens, little-endian. Magic 20240520 version 1 holds uint16, magic 20240801
+// version 7 uint32; header[2] is the number of tokens.
 #pragma once
 #include <sys/types.h>
 #include <xxhash.h>
 
-#include "data.h"
+#include "error.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define DATA_HEADER_BYTES 1024
+#define DATA_MAGIC_U16 20240520
+#define DATA_VERSION_U16 1
+#define DATA_MAGIC_U32 20240801
+#define DATA_VERSION_U32 7
 
 typedef struct {
     char *path;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "data.h"
+#include "permute.h"
 
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle) {
     double sum = 0;
@@ -45,7 +45,7 @@ static void enter_block(Mixture *mixture, int64_t block) {
         memcpy(before, after, sizeof before);
     }
     for (int i = 0; i < MIXTURE_BLOCK; i++) {
-        const int64_t turn = mixture->shuffle ? data_permute(i, MIXTURE_BLOCK, mixture->seed, block) : i;
+        const int64_t turn = mixture->shuffle ? permute(i, MIXTURE_BLOCK, mixture->seed, block) : i;
         mixture->set[i] = turns[turn];
         mixture->index[i] = (int64_t)first[turns[turn]]++;
     }

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "data.h"
+#include "data_files.h"
 #include "documents.h"
 #include "files.h"
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 
+#include "coat/permute.h"
 #include "token_files.h"
 
 static void test_bad_files(void **state) {
@@ -140,7 +141,7 @@ static void test_permutation(void **state) {
             int64_t n = sizes[k], fixed = 0;
             memset(seen, 0, sizeof seen);
             for (int64_t i = 0; i < n; i++) {
-                int64_t p = data_permute(i, n, 42, epoch);
+                int64_t p = permute(i, n, 42, epoch);
                 assert_true(p >= 0 && p < n);
                 assert_int_equal(seen[p]++, 0);
                 fixed += p == i;
@@ -149,9 +150,9 @@ static void test_permutation(void **state) {
         }
     }
     for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
-        int64_t n = ((int64_t)1 << 40) + 12345, p = data_permute(i, n, 7, 0);
+        int64_t n = ((int64_t)1 << 40) + 12345, p = permute(i, n, 7, 0);
         assert_true(p >= 0 && p < n);
-        assert_true(p != data_permute(i + 1, n, 7, 0));
+        assert_true(p != permute(i + 1, n, 7, 0));
     }
 }
 
@@ -164,8 +165,8 @@ static void test_permutation_is_fair(void **state) {
     for (int k = 0; k < 24000; k++) {
         int code_seed = 0, code_epoch = 0;
         for (int i = 0; i < 4; i++) {
-            code_seed = code_seed * 4 + (int)data_permute(i, 4, (uint64_t)k, 0);
-            code_epoch = code_epoch * 4 + (int)data_permute(i, 4, 1, k);
+            code_seed = code_seed * 4 + (int)permute(i, 4, (uint64_t)k, 0);
+            code_epoch = code_epoch * 4 + (int)permute(i, 4, 1, k);
         }
         by_seed[code_seed]++;
         by_epoch[code_epoch]++;

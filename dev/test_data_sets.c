@@ -2,6 +2,7 @@
 // is read as ever.
 #include <xxhash.h>
 
+#include "coat/permute.h"
 #include "token_files.h"
 
 // The order of a single set, and its fingerprint, are those that runs have had from the first version on.
@@ -10,8 +11,8 @@ static void test_pinned_order(void **state) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
     write_u16("g_1.bin", 61 * T + 3, 1000);
-    assert_int_equal(data_permute(0, 101, 1234, 0), 38);
-    assert_int_equal(data_permute(0, 101, 1234, 1), 26);
+    assert_int_equal(permute(0, 101, 1234, 0), 38);
+    assert_int_equal(permute(0, 101, 1234, 1), 26);
     const double weight = 0.3; // of one set it changes nothing
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         for (int weighted = 0; weighted < 2; weighted++) {

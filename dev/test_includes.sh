@@ -34,8 +34,15 @@ wrong=$(awk '$1 ~ /^coat/ && $2 !~ /^coat/' <<<"$found")
 [ -z "$wrong" ] && ok "the program's modules include no test or tool" || bad "the program's modules include no test or tool" "$wrong"
 wrong=$(awk '$1 ~ /^coat\/c(pu|uda)/ && $2 ~ /^coat\/c(pu|uda)/' <<<"$found")
 [ -z "$wrong" ] && ok "backends know nothing of each other" || bad "backends know nothing of each other" "$wrong"
+# within coat/: a module is its .c and .h; the token reader's have files at the bottom, and the sets on top
+modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/{data,data_files,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|' | awk '$1 != $2' | sort -u; }
+found=$(modules "$folder/tree")
+loop=$(circles "$found")
+[[ $found == *"data data_files"* && -z $loop ]] && ok "no circle in the token reader" || bad "no circle in the token reader" "$loop" "$found"
 
 # and a circle would be seen
+echo '#include "data.h"' >>"$folder/tree/coat/mixture.c"
+[ -n "$(circles "$(modules "$folder/tree")")" ] && ok "a circle of modules is seen" || bad "a circle of modules is seen"
 echo '#include "cpu/cpu_internal.h"' >>"$folder/tree/coat/arena.c"
 [ -n "$(circles "$(crossings "$folder/tree")")" ] && ok "a circle is seen" || bad "a circle is seen"
 exit $failures

@@ -1,6 +1,7 @@
 // Token files of the tests' own, and readers of them.
 #pragma once
 #include "coat/data.h"
+#include "coat/data_files.h"
 #include "test_folder.h"
 
 #define VOCAB 50257

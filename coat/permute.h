@@ -1,0 +1,29 @@
+// Orders of the training data, without a table: one element of a permutation at a time.
+#pragma once
+#include <stdint.h>
+
+static inline uint64_t permute_mix(uint64_t x) { // a bijection whose every output bit depends on every input bit
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    return x ^ (x >> 32);
+}
+
+// Element i of the permutation of 0 .. n-1 that (seed, epoch) names, 0 <= i < n. Constant memory.
+static inline int64_t permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
+    // A Feistel network permutes 0 .. 4^half - 1; walking along its cycles until a number below n comes permutes
+    // 0 .. n-1. At least 8 bits, because a network on fewer reaches only few of the permutations.
+    int half = 4;
+    while (((uint64_t)1 << (2 * half)) < (uint64_t)n) half++;
+    const uint64_t mask = ((uint64_t)1 << half) - 1, key = permute_mix(permute_mix(seed) + (uint64_t)epoch);
+    uint64_t x = (uint64_t)i;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round = 1; round <= 6; round++) {
+            uint64_t next = left ^ (permute_mix(key + round * 0x9e3779b97f4a7c15u + right) & mask);
+            left = right;
+            right = next;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)n);
+    return (int64_t)x;
+}
