@@ -13,3 +13,24 @@ bad() { # NAME WHAT WAS SAID...
     printf '    %s\n' "$@"
     failures=1
 }
+
+# text FOLDER [FILES]: files of 10 KB of words, the same every time and on every machine, whatever becomes of the sources
+text() {
+    mkdir -p "$1"
+    awk -v folder="$1" -v files="${2:-32}" 'BEGIN {
+        count = split("the of and to in is it a that for on are with as his they be at one have this from or had by hot " \
+            "word but what some we can out other were all there when up use your how said an each she which do their " \
+            "time if will way about many then them write would like so these her long make thing see him two has look", word, " ")
+        x = 1
+        for (file = 1; file <= files; file++) {
+            name = sprintf("%s/%03d.txt", folder, file)
+            for (bytes = 0; bytes < 10000; bytes += length(next_word) + 1) {
+                x = x * 16807 % 2147483647 # exact in the numbers of every awk
+                share = x / 2147483647
+                next_word = word[1 + int(count * share * share)] # the first ones most often
+                printf "%s%s", next_word, x % 12 ? " " : ".\n" >name
+            }
+            close(name)
+        }
+    }'
+}

@@ -5,7 +5,8 @@ check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "${@:3}"; fi
 }
 
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/text"
+"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
 data=$folder/src_train.bin val=$folder/src_val.bin
 steps=160 every=16
 # FP8 moments with random rounding, several micro-batches, and a guard that skips some steps: all of it state
