@@ -18,8 +18,8 @@ refuses() {
     fi
 }
 
-# Tokens: the bytes of this project's own sources.
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+# Tokens: the bytes of a text.
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 data="$folder/src_train.bin" val="$folder/src_val.bin"
 small=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
 run=("${small[@]}" --train "$data" --steps 2)

@@ -17,7 +17,7 @@ command -v python3 >/dev/null || {
     echo "skip - HellaSwag in the trainer: no python3"
     exit 77
 }
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 
 # 60 examples, each four times with its endings turned by one: turned-0 ... turned-3; labels-0 ... labels-3 keep the
 # endings and turn the label.

@@ -14,7 +14,7 @@ check() {
     if said=$("$@" 2>&1); then ok "$name"; else bad "$name" "$said"; fi
 }
 
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 train=$folder/src_train.bin
 "$program" --tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 128 --micro-batch 8 --recipe bf16 --steps 20 \
     --lr 2e-3 --sample-tokens 0 --quiet --train "$train" --out "$folder/run" >/dev/null || { bad "a checkpoint"; exit 1; }

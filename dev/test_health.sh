@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . dev/program_fixture.sh
 export OMP_NUM_THREADS=1
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 run=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 2 --batch-tokens 192 --sample-tokens 0 --quiet
     --threads 1 --lr 1e-3 --train "$folder/src_train.bin" --device cpu)
 train() { "$program" "${run[@]}" --out "$folder/$1" "${@:2}" >"$folder/$1.out" 2>"$folder/$1.said"; }

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . dev/program_fixture.sh
 
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 model=(--tokenizer bytes --layers 3 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0)
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2 --schedule constant)
 eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin" --val-batches 2 --eval-only --json --quiet)

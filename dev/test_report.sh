@@ -20,7 +20,7 @@ is() {
     fi
 }
 
-"$build"/prepare_bytes --out "$folder/t" coat >/dev/null || exit 1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/t" "$folder/texts" >/dev/null || exit 1
 run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256
     --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --lr 3e-3 --sample-tokens 0)
 
@@ -56,7 +56,7 @@ is "and are all shown" "$(grep -cE '^step +[0-9]+/60 .* update skipped' "$folder
 is "not every 0: 1" "$? $(cat "$folder/thin")" "1 error: --log-every 0: must be between 1 and 9000000000000000"
 
 # of several sets each has its share and its epochs: 20 steps of 8 sequences of 32 tokens, of a total that is on the page
-"$build"/prepare_bytes --out "$folder/small" --max-bytes 3000 scripts >/dev/null || exit 1
+head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 "${run[@]}" --train-weight 3 --train "$folder/small_train.bin" --train-weight 1 --steps 20 >"$folder/sets" 2>/dev/null
 page=$(sed '/^step 1/,$d' "$folder/sets" | tr '\n' ' ' | tr -s ' ')
 small=$(($(od -An -t d4 -j 8 -N 4 "$folder/small_train.bin")))
