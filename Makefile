@@ -162,23 +162,30 @@ tools: $(TOOLS)
 unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 
-# Objects are made again when the flags change, not only when a source does.
+# Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
+# changes (objects that are missing make nothing old: they are .SECONDARY).
 remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
 ifdef HOST_FLAGS
+$(call remember,modules,$(MODULES))
+$(call remember,kernels,$(KERNELS))
 $(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))
 ifneq ($(FOUND_NVCC),)
 $(call remember,gpu,$(NVCC) $(FOUND_NVCC) $(CUDA_ROOT) $(GPU_FLAGS) $(NVCC_FLAGS) $(CUDA_LIBS))
 endif
 endif
 
+define archive
+@rm -f $@ && echo "  AR    $@"
+$(Q)ar rcs $@ $(filter %.o,$^)
+endef
+
 # $(call compile,VARIANT,FLAGS): build/VARIANT/x.o from x.c, and from the CUDA C files at the root read as C.
 define compile
 $$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
 	$$(Q)$$(CC) $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
-$$(BUILD)/$(1)/lib.a: $$(MODULES:%.c=$$(BUILD)/$(1)/%.o)
-	@rm -f $$@ && echo "  AR    $$@"
-	$$(Q)ar rcs $$@ $$^
+$$(BUILD)/$(1)/lib.a: $$(MODULES:%.c=$$(BUILD)/$(1)/%.o) $$(BUILD)/flags/modules
+	$$(archive)
 endef
 define compile_as_c
 $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
@@ -204,9 +211,8 @@ $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -MMD -MP -c $< -o $@
 
-$(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS)))
-	@rm -f $@ && echo "  AR    $@"
-	$(Q)ar rcs $@ $^
+$(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS))) $(BUILD)/flags/kernels
+	$(archive)
 
 LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
 # The two libraries call each other.

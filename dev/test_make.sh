@@ -1,11 +1,31 @@
 #!/usr/bin/env bash
-# For which GPUs `make` builds: those of the machine, which a program in the place of nvidia-smi makes up here.
+# What `make` puts into its archives, and for which GPUs it builds: those of the machine, which a program in the place of
+# nvidia-smi makes up here.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL GPU
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failures=0
+
+# An archive holds what is listed: also a module that was there before it and is listed now, and none that is not any more.
+holds() { # NAME ARCHIVE VARIABLE GOAL...
+    local name=$1 archive=$2 variable=$3 list found
+    shift 3
+    for list in error json "error json lock" "error lock"; do
+        make BUILD="$folder/build" FUZZ_BUILD="$folder/fuzz" FUZZ_NAMES= CUDA=0 MPI=0 OPENBLAS=0 \
+            "$variable=$(printf 'coat/%s.c ' $list)" "$@" >"$folder/said" 2>&1
+        found=$(ar t "$archive" 2>&1 | sed 's/\.o$//' | paste -sd ' ')
+        if [ "$found" = "$list" ]; then echo "ok - $name: $list"; else
+            echo "not ok - $name: $list"
+            echo "    holds '$found'; make said: $(cat "$folder/said")"
+            failures=1
+        fi
+    done
+}
+holds "the modules' archive" "$folder/build/cpu/lib.a" MODULES "$folder/build/cpu/lib.a"
+holds "the fuzzers' archive" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
+
 object=$folder/build/gpu/coat/cuda/cuda_norm.o
 all='80 89 90a compute_90'
 

@@ -22,6 +22,7 @@ FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize
 	$(if $(WERROR),-Werror) -I. -Icoat
 FUZZ_LIBS := $(filter %jansson %jansson.a %xxhash %xxhash.a -lm,$(HOST_LIBS))
 $(call remember,fuzz,$(FUZZ_CC) $(FUZZ_FLAGS) $(FUZZ_COVERAGE))
+$(call remember,fuzz_modules,$(FUZZ_MODULES))
 endif
 
 fuzz-targets: $(FUZZ_TARGETS)
@@ -35,9 +36,8 @@ $(FUZZ_BUILD)/%.o: %.c $(BUILD)/flags/fuzz
 
 $(FUZZ_BUILD)/dev/fuzz/driver.o: FUZZ_COVERAGE := # it counts the others' blocks, not its own
 
-$(FUZZ_BUILD)/lib.a: $(FUZZ_MODULES:%.c=$(FUZZ_BUILD)/%.o)
-	@rm -f $@ && echo "  AR    $@"
-	$(Q)ar rcs $@ $^
+$(FUZZ_BUILD)/lib.a: $(FUZZ_MODULES:%.c=$(FUZZ_BUILD)/%.o) $(BUILD)/flags/fuzz_modules
+	$(archive)
 
 $(FUZZ_TARGETS): $(FUZZ_BUILD)/%: $(FUZZ_BUILD)/dev/fuzz/%.o $(if $(FUZZ_CLANG),,$(FUZZ_BUILD)/dev/fuzz/driver.o) $(FUZZ_BUILD)/lib.a
 	@echo "  LINK  $@"
