@@ -165,7 +165,7 @@ tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 # Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
 # changes (objects that are missing make nothing old: they are .SECONDARY).
 remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
-ifdef HOST_FLAGS
+ifneq ($(HOST_INCLUDES),) # a goal that builds nothing looks for nothing, and does not know them
 $(call remember,modules,$(MODULES))
 $(call remember,kernels,$(KERNELS))
 $(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))

@@ -24,6 +24,14 @@ holds() { # NAME ARCHIVE VARIABLE GOAL...
     done
 }
 holds "the modules' archive" "$folder/build/cpu/lib.a" MODULES "$folder/build/cpu/lib.a"
+# what builds nothing leaves nothing to be made again
+make BUILD="$folder/build" MODULES="$(printf 'coat/%s.c ' error lock)" help >/dev/null
+again=$(make -q BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(printf 'coat/%s.c ' error lock)" "$folder/build/cpu/lib.a" 2>&1)
+if [ $? -eq 0 ]; then echo "ok - make help leaves the objects as they are"; else
+    echo "not ok - make help leaves the objects as they are"
+    echo "    $again"
+    failures=1
+fi
 holds "the fuzzers' archive" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
 
 object=$folder/build/gpu/coat/cuda/cuda_norm.o
