@@ -349,9 +349,9 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
         fprintf(out, "model       %d layer%s, %d head%s, %d channel%s: %.1f M parameters\n", s->layers,
                 plural(s->layers), s->heads, plural(s->heads), s->channels, plural(s->channels),
                 (double)model_parameters(s) / 1e6);
-        fprintf(out, "recipe      %s, micro-batch %d x %d tokens, %d process%s, ZeRO %d\n",
+        fprintf(out, "recipe      %s, micro-batch %d x %d token%s, %d process%s, ZeRO %d\n",
                 c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
-                c.seq_len, ranks, ranks > 1 ? "es" : "", c.zero);
+                c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
         if (c.memory_limit > 0)
             fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),

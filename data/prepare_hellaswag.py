@@ -68,4 +68,4 @@ def make_hellaswag(inputs, out, spec):
     header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSION, count, longest)).ljust(1024, b"\0")
     path = out + ("" if out.endswith(".bin") else ".bin")
     write_atomically(path, header, stream)
-    print("%s: %s examples" % (path, format(count, ",")))
+    print("%s: %s example%s" % (path, format(count, ","), "" if count == 1 else "s"))

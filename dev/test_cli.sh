@@ -340,6 +340,11 @@ forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
 [[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ] &&
     ok "--plan --eval-only: a forward pass alone, and one layer of it" || bad "--plan --eval-only: a forward pass alone, and one layer of it" "$forward"
 [ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
+tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
+two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
+refuses "a limit that one sequence fits, which FP8 does not take" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but neither so many nor fewer are a micro-batch" --plan "${tiny[@]}" --memory-limit $((two - 1))B
+said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 | head -n 2)
+[[ $said == "model       1 layer, 1 head, 32 channels"*"micro-batch 1 x 1 token, 1 process, "* ]] && ok "one of each is written as one" || bad "one of each is written as one" "$said"
 refuses "one that is tiny" 1 "\-\-memory-limit: one sequence of 1024 tokens needs [0-9.]+ GB, the limit is 1 B; " --plan --memory-limit 1B
 refuses "a memory limit that nothing fits" 1 "\-\-memory-limit: one sequence of 1024 tokens needs [0-9.]+ GB, the limit is 1\.00 GB; --no-cache-transposed saves [0-9.]+ GB: with it --micro-batch 1 still needs [0-9.]+ GB, [0-9.]+ GB too much; --model d[0-9]+ would fit; " --plan --model d96 --recipe coat --memory-limit 1GB
 refuses "and what helps there" 1 "the limit is 20\.00 GB; --moments coat saves 9\.21 GB, --master split16 .*: with all of these --micro-batch 5 would fit; " --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB

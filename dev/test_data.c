@@ -38,6 +38,10 @@ static void test_bad_files(void **state) {
     expect_refused("cut.bin", 1, 4, 1, "truncated", "holds 100");
     write_header_and_tokens("cut32.bin", DATA_MAGIC_U32, 7, 100, 2, 100, 0, 9); // half of the bytes
     expect_refused("cut32.bin", 1, 4, 1, "truncated", "holds 50");
+    write_header_and_tokens("cut1.bin", DATA_MAGIC_U16, 1, 1, 2, 0, 0, 9);
+    expect_refused("cut1.bin", 1, 4, 1, "says 1 token, the file holds 0", "cut1.bin");
+    write_header_and_tokens("long1.bin", DATA_MAGIC_U16, 1, 1, 2, 2, 0, 9);
+    expect_refused("long1.bin", 1, 4, 1, "says 1 token of 2 bytes", "damaged");
     write_header_and_tokens("long.bin", DATA_MAGIC_U16, 1, 99, 2, 100, 0, 9);
     expect_refused("long.bin", 1, 4, 1, "damaged", "99");
     assert_int_equal(mkdir(path_of("folder"), 0700), 0);
@@ -82,6 +86,9 @@ static void test_too_few_tokens(void **state) {
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
     expect_refused("a.bin", 3, 10, 4, "3 rows on 4 processes", "--seq-len");
     expect_refused("a.bin", 1, 101, 1, "0 sequences", "--seq-len");
+    expect_refused("a.bin", 2, 100, 1, "101 tokens make 1 sequence of 100 + 1 tokens", "2 rows on 1 process)");
+    write_u16("one.bin", 1, 0);
+    expect_refused("one.bin", 1, 4, 1, "1 token makes 0 sequences", "(1 row on 1 process)");
     write_u16("b.bin", 100, 0); // one token short of the last target
     DataLoader *loader = open_one("b.bin", 9, 10, true);
     assert_int_equal(data_sequences(loader), 9);

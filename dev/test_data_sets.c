@@ -209,6 +209,9 @@ static void test_mixture_fingerprint(void **state) {
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
+    write_u16("b.bin", 1, 0);
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
 // What is said to be too little for a micro-batch is what is counted: all sets.

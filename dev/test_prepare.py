@@ -158,7 +158,8 @@ class PrepareTest(unittest.TestCase):
         self.write("m/a.txt", "plain text\n" * 50)
         self.write("m/b.jsonl", '{"text": "one"}\n{"text": "two"}')
         out = self.path("m")
-        self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0, self.path("m/*"))
+        text, _ = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0, self.path("m/*"))
+        self.assertRegex(text, r"training tokens in 1 file, 0 validation tokens in 0 files\n")
         self.assertEqual(self.documents(self.tokens(out, "train")), [b"plain text\n" * 50, b"one", b"two"])
         self.assertFalse(os.path.exists(out + "_val_000000.bin"))
 

@@ -66,7 +66,7 @@ check "the output depends on the contents alone" same_whatever_the_order
 one_file() {
     seq 1 2000 >one.txt
     printf '\303\251\377' >>one.txt
-    "$program" --out one --val-fraction 0.1 one.txt >out || return 1
+    "$program" --out one --val-fraction 0.1 one.txt >out && grep -q " from 1 file (" out || return 1
     [ "$(tokens one_train.bin | head -1) $(tokens one_val.bin | head -1)" = "256 256" ] || return 1
     # both parts together are the text, divided at a line's end
     { tokens one_train.bin | tail -n +2; tokens one_val.bin | tail -n +2; } >got
