@@ -1,5 +1,5 @@
 // The table of tensors as it is written down, before a configuration gives it formats and sizes: for tensors.c,
-// which holds it, and tensors_layout.c, which resolves it.
+// which holds it, and tensors_layout.c and tensors_activations.c, which resolve it.
 #pragma once
 #include "tensors.h"
 
@@ -67,3 +67,10 @@ typedef struct {
 extern const TableRow tensor_table[TENSOR_COUNT];
 
 int64_t tensor_extent(Dim dim, const Config *config);
+
+// Changes a plain saved layout into the one that the activation's rule asks for.
+void tensor_resolve_activation(TensorId id, const Config *config, TensorLayout *layout);
+
+// The tensor whose scale this one has: that of which it is a transposed copy; or, where products read codes with scales
+// per row, that whose product it is. -1: none.
+int tensor_scale_source(TensorId id, Granularity granularity);
