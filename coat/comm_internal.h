@@ -35,7 +35,7 @@ struct Comm {
 // A condition whose timed waits are on CLOCK_MONOTONIC: nobody waits an hour longer where the clock is set back by one.
 void comm_cond_init(pthread_cond_t *condition);
 
-// --- MPI: comm_mpi.c, for the CPU's collectives and to bring NCCL's processes together --------------------------
+// --- MPI: comm_mpi.c for the CPU's collectives; comm_mpi_open.c brings the processes together, NCCL's too ---------
 bool comm_mpi_open(Comm *comm, Error *err);
 typedef struct CommMpi CommMpi;
 CommMpi *mpi_open(const CommPlace *place, Error *err); // NULL with err: no MPI here, or it sees other processes

@@ -1,35 +1,17 @@
 // Collectives over MPI: the CPU twin's. Every one is made of messages between pairs of ranks, sent and received all at
 // once and waited for by asking again and again. So sums are added up here, in the order of the ranks, and who waits
 // too long knows for whom. Empty in a program without MPI.
-#include "comm_internal.h"
+#include "comm_mpi.h"
 
 #ifdef COAT_MPI
-#include <errno.h>
-#include <mpi.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define STAGING_BYTES ((int64_t)32 << 20) // for what the other ranks send to be summed
 #define MESSAGE_BYTES ((int64_t)16 << 20) // of what needs no staging; MPI counts in int
 #define SMALL_BYTES ((int64_t)16 << 10)   // reduced by everybody at once, in one round of messages
-
-struct CommMpi {
-    MPI_Comm comm;
-    int rank, ranks;
-    char *staging; // (ranks, staging_piece) bytes
-    int64_t staging_piece;
-    MPI_Request *requests; // of the messages under way, at most 2 * ranks
-    int *peers;            // with whom
-    int count;
-    const char *doing;
-    double idle_since; // end of the last collective
-    double limit;      // seconds that one wait of this collective may take
-};
 
 __attribute__((format(printf, 2, 3), noreturn)) static void lost(CommMpi *mpi, const char *format, ...) {
     va_list args;
@@ -65,12 +47,6 @@ static void post_receive(CommMpi *mpi, int peer, void *data, int64_t bytes) {
     mpi->peers[mpi->count++] = peer;
 }
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static bool missing(const CommMpi *mpi, int peer) {
     for (int i = 0; i < mpi->count; i++) {
         int done = 0;
@@ -98,14 +74,14 @@ __attribute__((noreturn)) static void give_up(CommMpi *mpi) {
 // A collective begins. The others do the same work as this rank before they come to it: who has taken long itself
 // waits longer for them.
 static void start(CommMpi *mpi, const char *doing, int patience) {
-    double busy = 2 * (seconds_now() - mpi->idle_since);
+    double busy = 2 * (mpi_seconds() - mpi->idle_since);
     mpi->doing = doing;
     mpi->limit = busy > patience ? busy : patience;
 }
 
 // Until all messages are through. Time in which this process itself was stopped does not count.
 static void wait_all(CommMpi *mpi) {
-    double before = seconds_now(), waited = 0;
+    double before = mpi_seconds(), waited = 0;
     for (int tries = 0, done = 0;; tries++) {
         check(mpi, MPI_Testall(mpi->count, mpi->requests, &done, MPI_STATUSES_IGNORE));
         if (done) break;
@@ -115,7 +91,7 @@ static void wait_all(CommMpi *mpi) {
             const struct timespec pause = {0, 50000};
             nanosleep(&pause, NULL);
         }
-        double now = seconds_now(), passed = now - before;
+        double now = mpi_seconds(), passed = now - before;
         before = now;
         waited += passed < 1.0 ? passed : 1.0;
         if (waited > mpi->limit) give_up(mpi);
@@ -314,108 +290,7 @@ static bool mpi_check(Comm *comm, Error *err) { // what fails ends the run where
     return true;
 }
 
-// --- opening and closing --------------------------------------------------------------------------------------------
-
-// MPI itself waits for the others without limit while it starts, whatever has become of them: of one that finds no
-// memory there, for example. A thread ends this process, and the launcher the others, if that takes too long.
-typedef struct {
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool over, running;
-    int rank;
-} Opening;
-
-static void *opening_watch(void *argument) {
-    Opening *o = (Opening *)argument;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += COMM_PATIENCE;
-    pthread_mutex_lock(&o->lock);
-    while (!o->over && pthread_cond_timedwait(&o->changed, &o->lock, &until) != ETIMEDOUT) {}
-    if (!o->over) {
-        fprintf(stderr,
-                "error: rank %d: waited %d s while MPI started for the other ranks, of which one hangs, is lost or has "
-                "no memory\n",
-                o->rank, COMM_PATIENCE);
-        _exit(EXIT_RANK);
-    }
-    pthread_mutex_unlock(&o->lock);
-    return NULL;
-}
-
-static void opening_begin(Opening *o, int rank) {
-    memset(o, 0, sizeof *o);
-    o->rank = rank;
-    pthread_mutex_init(&o->lock, NULL);
-    comm_cond_init(&o->changed);
-    sigset_t all, before; // signals are the main thread's
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    o->running = pthread_create(&o->thread, NULL, opening_watch, o) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-static void opening_end(Opening *o) {
-    pthread_mutex_lock(&o->lock);
-    o->over = true;
-    pthread_cond_signal(&o->changed);
-    pthread_mutex_unlock(&o->lock);
-    if (o->running) pthread_join(o->thread, NULL);
-}
-
-static CommMpi *open_watched(const CommPlace *place, Error *err) {
-    int already = 0, level, ranks, rank;
-    MPI_Initialized(&already);
-    if (already || MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
-        error_set(err, EXIT_RANK, "MPI could not be initialised%s", already ? " twice" : "; see what it says above");
-        return NULL;
-    }
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (ranks != place->ranks || rank != place->rank) {
-        error_set(err, EXIT_USER,
-                  "MPI says rank %d of %d where %s says %d of %d: the launcher is not of the MPI that this program was "
-                  "built with; use its mpirun (or srun --mpi=..., see srun --mpi=list)",
-                  rank, ranks, place->launcher, place->rank, place->ranks);
-        MPI_Finalize();
-        return NULL;
-    }
-    CommMpi *mpi = (CommMpi *)xcalloc(1, sizeof *mpi);
-    mpi->rank = rank;
-    mpi->ranks = ranks;
-    mpi->doing = "the start";
-    mpi->idle_since = seconds_now();
-    mpi->requests = (MPI_Request *)xcalloc(2 * (size_t)ranks, sizeof *mpi->requests);
-    mpi->peers = (int *)xcalloc(2 * (size_t)ranks, sizeof *mpi->peers);
-    // messages are told apart by who sends them and by their order alone, on a communicator of their own
-    MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
-    return mpi;
-}
-
-CommMpi *mpi_open(const CommPlace *place, Error *err) {
-    Opening opening;
-    opening_begin(&opening, place->rank);
-    CommMpi *mpi = open_watched(place, err);
-    opening_end(&opening);
-    return mpi;
-}
-
-void mpi_close(CommMpi *mpi) {
-    MPI_Comm_free(&mpi->comm);
-    MPI_Finalize();
-    free(mpi->staging);
-    free(mpi->requests);
-    free(mpi->peers);
-    free(mpi);
-}
-
-void mpi_abort(CommMpi *mpi, int code) {
-    fflush(NULL);
-    MPI_Abort(mpi->comm, code);
-}
+// --- the implementation of comm.h -------------------------------------------------------------------------------
 
 static void mpi_comm_close(Comm *comm) {
     comm_barrier(comm); // MPI_Finalize waits for the others without limit

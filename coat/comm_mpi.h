@@ -1,0 +1,29 @@
+// The processes as MPI knows them: what opening (comm_mpi_open.c) and collectives (comm_mpi.c) share. Empty in a program
+// without MPI.
+#pragma once
+#include "comm_internal.h"
+
+#ifdef COAT_MPI
+#include <mpi.h>
+#include <time.h>
+
+struct CommMpi {
+    MPI_Comm comm;
+    int rank, ranks;
+    char *staging; // (ranks, staging_piece) bytes
+    int64_t staging_piece;
+    MPI_Request *requests; // of the messages under way, at most 2 * ranks
+    int *peers;            // with whom
+    int count;
+    const char *doing;
+    double idle_since; // end of the last collective
+    double limit;      // seconds that one wait of this collective may take
+};
+
+static inline double mpi_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+#endif
