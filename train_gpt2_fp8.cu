@@ -760,15 +760,6 @@ static bool can_go_on(Run *run, Error *err) {
     return together(run, err->code == EXIT_DONE, err);
 }
 
-// Saves where the run stands, unless that is saved already.
-static void save_rest(Run *run) {
-    Comm *comm = run->model.comm;
-    comm_patience(comm, SAVER_PATIENCE);
-    const bool rest = comm_max_i64(comm, saver_step(run->saver) != run->done.step);
-    comm_patience(comm, 0);
-    if (rest) saver_save(run->saver, &run->done);
-}
-
 // Waits for the last save, on all processes.
 static bool finish_saving(Run *run, Error *err) {
     comm_patience(run->model.comm, SAVER_PATIENCE);
@@ -781,7 +772,7 @@ static bool finish_saving(Run *run, Error *err) {
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = &run->model.config;
     bool saves = run->saver && run->done.step > begun;
-    if (saves) save_rest(run);
+    if (saves) saver_save_last(run->saver, &run->done);
     if (!finish_saving(run, err)) return false;
     if (run->place.rank > 0) return true;
     log_show_step(run->log);
@@ -801,7 +792,7 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->agreed)) return;
     bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
-    if (saves) save_rest(run);
+    if (saves) saver_save_last(run->saver, &run->done);
     comm_patience(comm, SAVER_PATIENCE);
     saver_is_taken(run->saver, err);
     saver_close(run->saver); // waits for what is still being written, of a run that diverged too
@@ -958,7 +949,7 @@ static bool train(Run *run, Error *err) {
     log_sets(run, true);
     if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
     if (reason) return stop(run, reason, begun, err);
-    if (run->saver) save_rest(run);
+    if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);
 }
 

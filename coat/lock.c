@@ -145,6 +145,21 @@ bool lock_take_by_presence(Lock *lock, const char *folder, Error *err) {
     return held(lock, folder, lock->path, ", or delete its .lock-holder if that run is dead", err);
 }
 
+bool lock_was_left(const char *folder) {
+    static const char *const names[] = {".lock", ".lock-holder"};
+    char path[1100], host[256] = "?";
+    bool left = false;
+    gethostname(host, sizeof host - 1);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        Holder holder = read_holder(path);
+        bool ours = holder.pid == (long)getpid() && strcmp(holder.host, host) == 0;
+        if (ours && i == 1) unlink(path); // it would lock us out
+        left |= ours;
+    }
+    return left;
+}
+
 void lock_release(Lock *lock) {
     if (lock->fd < 0) return;
     if (lock_is_held(lock)) unlink(lock->path); // the folder may have been replaced, and be another run's by now

@@ -17,6 +17,9 @@
 #include "manifest.h"
 #include "matmul_choices.h"
 
+#define LONGEST_PLACE 100 // of a folder's new name, in a message that has more to say
+#define RESCUES 1000      // folders beside one, at most
+
 // step-00000020, or what was left of writing one.
 static bool is_checkpoint_name(const char *name) {
     if (*name == '.') name++;
@@ -101,12 +104,13 @@ static bool take(OutFolder *out, Error *err) {
 void out_close(OutFolder *out) {
     lock_release(&out->lock);
     if (out->fd >= 0) close(out->fd);
-    out->fd = -1;
+    if (out->first >= 0) close(out->first);
+    out->fd = out->first = -1;
 }
 
 bool out_prepare(const Config *config, OutFolder *out, Error *err) {
     snprintf(out->path, sizeof out->path, "%s", config->out);
-    out->fd = out->lock.fd = -1;
+    out->fd = out->first = out->lock.fd = -1;
     Error why;
     if (!folder_make(config->out, &why))
         return error_set(err, why.code, "--out %.300s: %.600s; name a folder that can be made and written", config->out,
@@ -224,60 +228,105 @@ bool out_place(const OutFolder *out, char *path, size_t size) {
     return length > 0 && is_same_folder(out->fd, path);
 }
 
+// Makes the folder, or the one that a link of that name leads to. Without its parents: where these are gone, a disk is no
+// longer mounted.
+static bool make_again(const char *path, Error *err) {
+    char at[PATH_MAX], target[PATH_MAX], folder[PATH_MAX];
+    int why = ELOOP;
+    snprintf(at, sizeof at, "%s", path);
+    for (size_t length = strlen(at); length > 1 && at[length - 1] == '/';) at[--length] = 0;
+    for (int hops = 0; hops < 8; hops++) {
+        why = mkdir(at, 0777) == 0 ? 0 : errno;
+        if (!why || (why == EEXIST && path_is_folder(at))) return true;
+        ssize_t length = why == EEXIST ? readlink(at, target, sizeof target - 1) : -1;
+        if (length < 0) break;
+        target[length] = 0;
+        if (target[0] == '/')
+            snprintf(at, sizeof at, "%s", target);
+        else if (!path_folder(folder, sizeof folder, at, err) || !path_join(at, sizeof at, folder, target, err))
+            return false;
+    }
+    return error_set(err, EXIT_DATA, "cannot create the folder %.600s: %s", at, strerror(why));
+}
+
+// What has happened to the folder; of the name that it has now so many characters of the end.
+static void say_lost(const OutFolder *out, bool same, size_t longest, char *text, size_t size) {
+    char place[PATH_MAX_LENGTH];
+    bool renamed = !same && out_place(out, place, sizeof place);
+    size_t length = renamed ? strlen(place) : 0, cut = length > longest ? length - longest : 0;
+    if (same)
+        snprintf(text, size, "its .lock was removed during the run");
+    else if (renamed)
+        snprintf(text, size, "the folder was renamed to %s%s during the run", cut ? "..." : "", place + cut);
+    else
+        snprintf(text, size, "the folder was removed during the run");
+}
+
 OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
-    char lost[2 * PATH_MAX_LENGTH + 64], place[PATH_MAX_LENGTH], found[256];
+    char lost[PATH_MAX_LENGTH + 64], found[256];
     if (lock_is_held(&out->lock)) return OUT_OURS;
     bool same = is_same_folder(out->fd, out->path);
-    if (same)
-        snprintf(lost, sizeof lost, "--out %s: its .lock was removed during the run", out->path);
-    else if (out_place(out, place, sizeof place))
-        snprintf(lost, sizeof lost, "--out %s: the folder was renamed to %s during the run", out->path, place);
-    else
-        snprintf(lost, sizeof lost, "--out %s: the folder was removed during the run", out->path);
-    snprintf(text, size, "%s; it is made again%s", lost, same ? "" : ", with the whole log, and the run goes on in it");
-    // without its parents: where these are gone, a disk is no longer mounted
-    if (!same && mkdir(out->path, 0777) != 0 && errno != EEXIST) {
-        error_set(err, EXIT_DATA, "cannot create the folder %s: %s", out->path, strerror(errno));
-        return OUT_AWAY;
-    }
-    OutFolder now = {"", -1, {-1, "", ""}};
+    bool back = !same && is_same_folder(out->first, out->path) && lock_was_left(out->path);
+    say_lost(out, same, PATH_MAX_LENGTH, lost, sizeof lost);
+    snprintf(text, size, "--out %s: %s; %s%s", out->path, lost,
+             back ? "the one of before is there again" : "it is made again",
+             same ? "" : ", with the whole log, and the run goes on in it");
+    if (!same && !make_again(out->path, err)) return OUT_AWAY;
+    say_lost(out, same, LONGEST_PLACE, lost, sizeof lost);
+    OutFolder now = {"", -1, -1, {-1, "", ""}};
     snprintf(now.path, sizeof now.path, "%s", out->path);
     if (!take(&now, err)) {
         if (!now.lock.holder[0]) return OUT_AWAY;
-        error_set(err, EXIT_DATA, "%.600s, and another run is writing there: %.380s", lost, now.lock.holder);
+        error_set(err, EXIT_DATA, "%.200s, and another run is writing there: %s", lost, now.lock.holder);
         return OUT_TAKEN;
     }
-    bool read = same || find_run(out->path, found, err);
-    if (!same && (!read || found[0])) {
+    bool ours = same || back, read = ours || find_run(out->path, found, err);
+    if (!ours && (!read || found[0])) {
         out_close(&now);
         if (!read) return OUT_AWAY;
-        error_set(err, EXIT_DATA, "%.600s, and the one of that name holds another run (%.100s)", lost, found);
+        error_set(err, EXIT_DATA, "%.200s, and the one of that name holds another run (%.100s)", lost, found);
         return OUT_TAKEN;
     }
+    now.first = out->first < 0 ? out->fd : out->first; // stays open: no other folder gets its number
+    out->fd = out->first < 0 ? -1 : out->fd;
+    out->first = -1;
     out_close(out);
     *out = now;
     return OUT_AGAIN;
 }
 
-void out_rescue_path(char *path, size_t size, const char *out, int number) {
+// number: RESCUES for each folder above, and the one in the name.
+bool out_rescue_path(char *path, size_t size, const char *out, int number) {
     size_t length = strlen(out);
     while (length > 1 && out[length - 1] == '/') length--;
-    snprintf(path, size, "%.*s-rescued-%d", (int)length, out, number);
+    size_t name = length;
+    while (name > 0 && out[name - 1] != '/') name--;
+    size_t folder = name; // with its slash
+    for (int above = number / RESCUES; above > 0; above--) {
+        while (folder > 0 && out[folder - 1] == '/') folder--;
+        if (folder == 0) return false;
+        while (folder > 0 && out[folder - 1] != '/') folder--;
+    }
+    snprintf(path, size, "%.*s%.*s-rescued-%d", (int)folder, out, (int)(length - name), out + name, number % RESCUES);
+    return true;
 }
 
-int out_rescue(OutFolder *out, Error *err) {
-    OutFolder beside = {"", -1, {-1, "", ""}};
-    for (int number = 1; number < 1000; number++) {
-        out_rescue_path(beside.path, sizeof beside.path, out->path, number);
+int out_rescue(OutFolder *out, bool above, Error *err) {
+    OutFolder beside = {"", -1, -1, {-1, "", ""}};
+    bool said = false;
+    for (int number = 1; out_rescue_path(beside.path, sizeof beside.path, out->path, number);) {
         if (mkdir(beside.path, 0777) == 0) {
             if (!take(&beside, err)) return 0;
             out_close(out);
             *out = beside;
             return number;
         }
-        if (errno != EEXIST) break;
+        bool next = errno == EEXIST && number % RESCUES + 1 < RESCUES;
+        if (!next && !said)
+            said = !error_set(err, EXIT_DATA, "cannot create the folder %s: %s", beside.path, strerror(errno));
+        if (!next && !above) return 0;
+        number = next ? number + 1 : (number / RESCUES + 1) * RESCUES + 1;
     }
-    error_set(err, EXIT_DATA, "cannot create the folder %s: %s", beside.path, strerror(errno));
     return 0;
 }
 

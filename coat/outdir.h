@@ -14,7 +14,8 @@ bool out_check(const Config *config, Error *err);
 // The folder while a run writes to it.
 typedef struct {
     char path[PATH_MAX_LENGTH + 32];
-    int fd; // of the folder, whatever its name is by now
+    int fd;    // of the folder, whatever its name is by now
+    int first; // of the first one, where the run is in another by now; -1: it is not
     Lock lock;
 } OutFolder;
 
@@ -40,7 +41,7 @@ bool out_room(const Config *config, OutRoom *room);
 // Looks whether the folder is still the one that the run has locked.
 typedef enum {
     OUT_OURS,  // it is
-    OUT_AGAIN, // it is again, new and empty, or with its lock; text says what had happened
+    OUT_AGAIN, // it is again: new and empty, with its lock, or the first one come back; text says what had happened
     OUT_AWAY,  // it is not, and cannot be made now, as where a disk is away; err (EXIT_DATA) says why
     OUT_TAKEN  // another run writes there, or has left its files there; err (EXIT_DATA) says which
 } OutState;
@@ -49,11 +50,12 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err);
 // Where the run's folder is by now; false: it is nowhere.
 bool out_place(const OutFolder *out, char *path, size_t size);
 
-// For a run whose folder another one has taken: a new folder beside it, RUN-rescued-1 or the next number that is free,
-// locked, in its place. Returns the number, 0 with err (EXIT_DATA) where none can be made.
-int out_rescue(OutFolder *out, Error *err);
-// Its name.
-void out_rescue_path(char *path, size_t size, const char *out, int number);
+// For a run that cannot have its folder back: a new one beside it, RUN-rescued-1 or the next number that is free, locked,
+// in its place. above: where none can be made beside it, then in the next folder above that takes one. Returns a number
+// that stands for its name, 0 with err (EXIT_DATA) where none can be made.
+int out_rescue(OutFolder *out, bool above, Error *err);
+// The name. False: there is no such folder above.
+bool out_rescue_path(char *path, size_t size, const char *out, int number);
 
 // Gives back the lock.
 void out_close(OutFolder *out);

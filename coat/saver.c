@@ -22,9 +22,11 @@ struct Saver {
     char out[PATH_MAX_LENGTH + 32]; // where it saves: --out, or beside it once another run has that
     OutFolder *folder;              // that this process has locked; NULL: it has not
     Error away, taken;              // why it is not this run's now, or never again; EXIT_DONE: it is
+    char left[PATH_MAX_LENGTH];     // where it was when the run left it; "": nowhere
     double looked_ms;
-    int rescued;   // the number of the folder beside it; 0: none
-    int64_t saved; // the last step that was; 0: none
+    bool said_away, last; // it is away, which has been said; the run ends with this save
+    int rescued;          // the number of the folder beside it; 0: none
+    int64_t saved;        // the last step that was; 0: none
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
@@ -115,6 +117,16 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
+// After a failed save. Of a folder that is not the run's now, nothing is known.
+static const char *what_stays(const Saver *s) {
+    int64_t *steps;
+    Error ignored;
+    if (s->last || s->taken.code != EXIT_DONE || (s->folder && !lock_is_held(&s->folder->lock))) return "";
+    bool any = checkpoint_steps(s->out, &steps, &ignored) > 0;
+    free(steps);
+    return any ? "; the run goes on, and earlier checkpoints are untouched" : "; the run goes on";
+}
+
 static void say(Saver *s) {
     if (s->said || s->running) return;
     s->said = true;
@@ -123,11 +135,8 @@ static void say(Saver *s) {
     if (s->good)
         log_text(s->log, "saved %s/step-%08lld", s->out, (long long)s->step);
     else
-        fprintf(
-            stderr,
-            "warning: the checkpoint of step %lld could not be saved: %s; training goes on, and earlier checkpoints "
-            "are untouched\n",
-            (long long)s->step, s->err.text);
+        fprintf(stderr, "warning: the checkpoint of step %lld could not be saved: %s%s\n", (long long)s->step,
+                s->err.text, what_stays(s));
 }
 
 // A thread that ends the process itself cannot be waited for.
@@ -200,6 +209,10 @@ static bool look_after_folder(Saver *s) {
     OutState state = out_keep(s->folder, what, sizeof what, &err);
     s->away.code = EXIT_DONE;
     if (state == OUT_AWAY) s->away = err;
+    if (state == OUT_AWAY && !s->said_away && !s->last)
+        fprintf(stderr, "warning: --out %s cannot be used: %s; the run goes on, and saves there once it can\n",
+                s->config->out, err.text);
+    s->said_away = state == OUT_AWAY;
     if (state == OUT_TAKEN) s->taken = err;
     if (state == OUT_AWAY || state == OUT_TAKEN) return false;
     if (state == OUT_AGAIN) fprintf(stderr, "warning: %s\n", what);
@@ -207,14 +220,23 @@ static bool look_after_folder(Saver *s) {
     return state == OUT_AGAIN;
 }
 
-// Whether there is a folder to save to, before a save begins. One that another run has is left to it.
+// Whether there is a folder to save to, before a save begins. One that another run has is left to it; one that is away
+// may come back, but not for the last save.
 static bool may_save(Saver *s) {
     look_after_folder(s);
-    s->err = s->away;
-    if (s->taken.code == EXIT_DONE || s->rescued) return s->away.code == EXIT_DONE;
-    s->err = s->taken;
-    s->rescued = out_rescue(s->folder, &s->err);
-    if (!s->rescued) return false;
+    bool taken = s->taken.code != EXIT_DONE, away = s->away.code != EXIT_DONE;
+    if (s->rescued || (!taken && !away)) return true;
+    s->err = taken ? s->taken : s->away;
+    if (!taken && !s->last) return false;
+    Error err;
+    out_place(s->folder, s->left, sizeof s->left);
+    s->rescued = out_rescue(s->folder, away, &err);
+    if (!s->rescued) {
+        if (taken) s->err = err;
+        return false;
+    }
+    s->taken = s->err;
+    s->away.code = EXIT_DONE;
     snprintf(s->out, sizeof s->out, "%s", s->folder->path);
     keep_log(s, s->taken.text);
     return true;
@@ -259,12 +281,39 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, 0);
 }
 
-// Looks after the folder between saves. One that was made again has no checkpoint.
+// Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none left.
 static bool look_again(Saver *s) {
-    if (!look_after_folder(s)) return false;
-    s->step = -1;
-    s->saved = 0;
-    return true;
+    char place[PATH_MAX_LENGTH];
+    bool again = look_after_folder(s);
+    if (again || (s->away.code != EXIT_DONE && !out_place(s->folder, place, sizeof place))) {
+        s->step = -1;
+        s->saved = 0;
+    }
+    return again;
+}
+
+// The step of the latest save, if that is there.
+static int64_t there(const Saver *s) {
+    return !s->good || (s->taken.code != EXIT_DONE && !s->rescued) ? -1 : s->step;
+}
+
+void saver_save_last(Saver *s, const RunState *run) {
+    Comm *comm = s->shards ? s->shards->comm : NULL;
+    s->last = true;
+    for (int i = 0; i < 2; i++) {
+        if (comm) comm_patience(comm, SAVER_PATIENCE);
+        join(s);
+        see_saved(s);
+        look_again(s);
+        bool missing = there(s) != run->step;
+        bool lost = s->step < 0 || s->away.code != EXIT_DONE || (s->taken.code != EXIT_DONE && !s->rescued);
+        bool again = missing && (i == 0 || lost);
+        if (comm) again = comm_max_i64(comm, again);
+        if (comm) comm_patience(comm, 0);
+        if (!again) return;
+        s->said = true; // this one makes up for what became of the one before
+        saver_save(s, run);
+    }
 }
 
 bool saver_poll(Saver *s, Error *err) {
@@ -277,19 +326,30 @@ bool saver_poll(Saver *s, Error *err) {
     return s->taken.code == EXIT_DONE;
 }
 
+// What has happened, and where the run is saved, which is never cut; the folder's name where there is room for it.
+static bool set_taken(const Saver *s, const char *where, Error *err) {
+    char text[sizeof s->taken.text + sizeof s->out];
+    int room = (int)sizeof err->text - (int)strlen(where) - 3;
+    int length = snprintf(text, sizeof text, "--out %s: %s", s->config->out, s->taken.text);
+    return error_set(err, EXIT_DATA, "%.*s; %s", room > 0 ? room : 0, length > room ? s->taken.text : text, where);
+}
+
 bool saver_is_taken(Saver *s, Error *err) {
-    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "";
+    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "", where[sizeof err->text];
     join(s);
     see_saved(s);
     if (s->taken.code == EXIT_DONE) return false;
     say(s);
+    snprintf(place, sizeof place, "%s", s->left);
+    if (!s->rescued) out_place(s->folder, place, sizeof place);
+    if (place[0] && s->saved > 0) snprintf(last, sizeof last, "%s/step-%08lld", place, (long long)s->saved);
     if (s->rescued && s->good)
-        snprintf(last, sizeof last, "this one is saved in %s: go on with --out %s --resume", s->out, s->out);
-    else if (s->saved > 0 && out_place(s->folder, place, sizeof place))
-        snprintf(last, sizeof last, "the last checkpoint of this one is %s/step-%08lld", place, (long long)s->saved);
+        snprintf(where, sizeof where, "this one is saved: go on with --out %s --resume", s->out);
+    else if (path_is_folder(last))
+        snprintf(where, sizeof where, "the last checkpoint of this one is %s", last);
     else
-        snprintf(last, sizeof last, "no checkpoint of this one is left");
-    error_set(err, EXIT_DATA, "%.700s; %.300s", s->taken.text, last);
+        snprintf(where, sizeof where, "no checkpoint of this one is left");
+    set_taken(s, where, err);
     return true;
 }
 
@@ -309,7 +369,7 @@ int64_t saver_step(Saver *s) {
     see_saved(s);
     say(s);
     look_again(s);
-    return s->taken.code != EXIT_DONE && !s->rescued ? -1 : s->step;
+    return there(s);
 }
 
 double saver_expected_ms(const Saver *s) {

@@ -84,6 +84,39 @@ said_once "warning: $out/log.jsonl was replaced during the run; .* kept as log-r
     cmp "$folder/edited" "$out/log-replaced-1.jsonl" && whole "$out" 1
 check "and one that is replaced, whose other file is kept" $? "$(said_and_left "$out")"
 
+linked() { rm -r "$out-target"; }
+out=$folder/linked
+mkdir "$out-target" && ln -s linked-target "$out"
+during "$out" linked
+said_once "warning: --out $out: the folder was removed during the run; it is made again" && [ -L "$out" ] && whole "$out-target" 1
+check "so does one that a link leads to" $? "$(said_and_left "$out")"
+
+# the last save is there when the validation after it begins
+at_last() { # OUT COMMAND...: the command is done during the last validation
+    local out=$1 pid
+    shift
+    "$program" "${run[@]}" --val-every 0 --val-batches 4000 --out "$out" >"$folder/out" 2>"$folder/said" &
+    pid=$!
+    until [ -d "$out/$last" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    "$@"
+    wait $pid
+    status=$?
+}
+out=$folder/removed-last
+at_last "$out" removed
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" &&
+    [ $status -eq 0 ] && [ "$(notes "$out")" -eq 1 ] && diff -r "$folder/straight/$last" "$out/$last"
+check "one that is removed after the last save is saved to once more" $? "$(said_and_left "$out")"
+
+# with its parent: nothing is put where a disk may be mounted again
+parent() { rm -r "${out%/*}"; }
+out=$folder/parent/run
+at_last "$out" parent
+rescue=$folder/run-rescued-1
+[ $status -eq 2 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$rescue/$last" &&
+    tail -n 1 "$folder/said" | grep -qx "error: --out $out: cannot create the folder $out: No such file or directory; this one is saved: go on with --out $rescue --resume"
+check "where its parent is removed too, the run is saved above" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+
 # --- a second run, which finds the folder before the first makes it again, or after that
 second() { # FLAGS...: another run in $out, to its end
     "$program" "${run[@]}" --steps 20 --out "$out" "$@" >/dev/null 2>"$folder/second-said"
@@ -91,7 +124,7 @@ second() { # FLAGS...: another run in $out, to its end
 }
 # rescued: the first has ended with 2 and one line, has left the second's folder alone, and is resumed beside it
 rescued() {
-    [ $status -eq 2 ] && said_once "error: --out $out: $1; this one is saved in $out-rescued-1: go on with --out $out-rescued-1 --resume$" &&
+    [ $status -eq 2 ] && said_once "error: --out $out: $1; this one is saved: go on with --out $out-rescued-1 --resume$" &&
         [ "$(notes "$out-rescued-1")" -eq 1 ] && resume "$out-rescued-1" 2>"$folder/resumed" && sed -i '/"note":/d' "$out-rescued-1/log.jsonl" && same "$out-rescued-1"
 }
 quick() { renamed && second && cp -r "$out" "$folder/quick-second"; }

@@ -76,6 +76,60 @@ static void test_renamed(void **state) {
     lock_release(&free);
 }
 
+// The first folder comes back in place of the one that was made for it; not where another run has been in it.
+static void test_brought_back(void **state) {
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        write_text(path_of("disk/run/log.jsonl"), "of before");
+        assert_int_equal(rename(run_folder, aside), 0);
+        assert_int_equal(keep(), OUT_AGAIN);
+        Lock lock;
+        assert_true(!other || lock_take(&lock, aside, &err));
+        if (other) lock_release(&lock);
+        assert_int_equal(rename(run_folder, path_of("disk/second")), 0);
+        assert_int_equal(rename(aside, run_folder), 0);
+        assert_int_equal(keep(), other ? OUT_TAKEN : OUT_AGAIN);
+        if (other) break;
+        assert_text("disk/second during the run; the one of before is there again, with the whole log");
+        assert_locked();
+        assert_true(folder_remove(path_of("disk/second"), &err));
+    }
+    assert_says(&err, "the one of that name holds another run (log.jsonl)");
+}
+
+// A link whose folder is gone leads to a new one; without that one's parent there is none.
+static void test_link(void **state) {
+    (void)state;
+    const char *const targets[] = {"aside", "../disk/aside", aside};
+    out_close(&out);
+    assert_int_equal(rmdir(run_folder), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mkdir(aside, 0777), 0);
+        assert_int_equal(symlink(targets[i], run_folder), 0);
+        snprintf(config.out, sizeof config.out, "%s%s", run_folder, i == 1 ? "/" : "");
+        assert_true(out_prepare(&config, &out, &err));
+        assert_true(folder_remove(aside, &err));
+        assert_int_equal(keep(), OUT_AGAIN);
+        assert_text("the folder was removed during the run; it is made again");
+        assert_true(path_is_folder(aside) && path_is_link(run_folder));
+        assert_locked();
+        out_close(&out);
+        assert_int_equal(rmdir(aside), 0);
+        assert_int_equal(unlink(run_folder), 0);
+    }
+    assert_int_equal(mkdir(path_of("disk/below"), 0777), 0);
+    assert_int_equal(symlink("below/aside", run_folder), 0);
+    assert_int_equal(mkdir(path_of("disk/below/aside"), 0777), 0);
+    assert_true(out_prepare(&config, &out, &err));
+    assert_true(folder_remove(path_of("disk/below/aside"), &err));
+    assert_int_equal(rmdir(path_of("disk/below")), 0);
+    assert_int_equal(keep(), OUT_AWAY);
+    assert_says(&err, "cannot create the folder ");
+    assert_says(&err, "disk/below/aside: No such file");
+    assert_int_equal(out_rescue(&out, false, &err), 1); // beside the link
+    assert_true(path_is_file(path_of("disk/run-rescued-1/.lock")));
+}
+
 // By an empty folder, or one with other things in it.
 static void test_replaced(void **state) {
     (void)state;
@@ -158,15 +212,24 @@ static void test_rescue(void **state) {
     out_rescue_path(name, sizeof name, "runs/x//", 3);
     assert_string_equal(name, "runs/x-rescued-3");
     assert_int_equal(mkdir(path_of("disk/run-rescued-1"), 0777), 0); // of an earlier run
-    assert_int_equal(out_rescue(&out, &err), 2);
+    assert_int_equal(out_rescue(&out, false, &err), 2);
     out_rescue_path(name, sizeof name, run_folder, 2);
     assert_string_equal(out.path, name);
     assert_locked();
     assert_false(path_is_file(path_of("disk/run/.lock")));
     assert_int_equal(rename(path_of("disk"), path_of("unmounted")), 0);
-    assert_int_equal(out_rescue(&out, &err), 0);
+    assert_int_equal(out_rescue(&out, false, &err), 0);
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "run-rescued-2-rescued-1: No such file");
+    int number = out_rescue(&out, true, &err); // above
+    assert_true(number > 0);
+    assert_true(out_rescue_path(name, sizeof name, path_of("disk/run-rescued-2"), number));
+    assert_string_equal(name, path_of("run-rescued-2-rescued-1"));
+    assert_string_equal(name, out.path);
+    assert_locked();
+    assert_false(out_rescue_path(name, sizeof name, "run", number));
+    assert_true(out_rescue_path(name, sizeof name, "/disk/run", number));
+    assert_string_equal(name, "/run-rescued-1");
 }
 
 // 1.7 GB a checkpoint; so many GB free, so many checkpoints there; a run from `begun` to step 1000.
@@ -239,9 +302,18 @@ static void test_room_on_the_disk(void **state) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_ours),     TEST(test_removed),         TEST(test_renamed),
-                                       TEST(test_replaced), TEST(test_lock_removed),    TEST(test_away),
-                                       TEST(test_taken),    TEST(test_other_run),       TEST(test_rescue),
-                                       TEST(test_room),     TEST(test_room_on_the_disk)};
+    const struct CMUnitTest tests[] = {TEST(test_ours),
+                                       TEST(test_removed),
+                                       TEST(test_brought_back),
+                                       TEST(test_link),
+                                       TEST(test_renamed),
+                                       TEST(test_replaced),
+                                       TEST(test_lock_removed),
+                                       TEST(test_away),
+                                       TEST(test_taken),
+                                       TEST(test_other_run),
+                                       TEST(test_rescue),
+                                       TEST(test_room),
+                                       TEST(test_room_on_the_disk)};
     return cmocka_run_group_tests_name("outdir", tests, test_folder_make, test_folder_remove);
 }

@@ -274,6 +274,7 @@ static void test_failing_save(void **state) {
     char *said = quiet_end(kept);
     assert_int_equal(lines_of(said), 1);
     assert_non_null(strstr(said, "warning: the checkpoint of step 30 could not be saved: cannot write "));
+    assert_non_null(strstr(said, "; the run goes on, and earlier checkpoints are untouched\n"));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "step 40");
     free(said);
@@ -395,6 +396,121 @@ static void test_folder_taken(void **state) {
     run_close(run);
 }
 
+static const char *lost_folder; // is removed while it is saved to,
+static int lost_times;          // so often
+
+static char *removing_choices(Exec *exec) {
+    Error err;
+    (void)exec;
+    if (lost_times-- > 0 && !folder_remove(lost_folder, &err)) fail_msg("%s", err.text);
+    return strdup("");
+}
+
+// The folder goes while the last save is written: it is made again and saved to once more, and no more than that.
+static void test_folder_gone_at_last(void **state) {
+    (void)state;
+    Error err, again;
+    OutFolder out;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 9);
+    run->ops.choices_text = removing_choices;
+    save(run, "plain9", &rs);
+    for (int times = 1; times <= 2; times++) {
+        Saving s = saving_open(run, times == 1 ? "lost1" : "lost2");
+        s.config.overwrite = true;
+        assert_true(out_prepare(&s.config, &out, &err));
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        saver_watch(s.saver, &out);
+        lost_folder = s.config.out;
+        lost_times = times;
+        int kept = quiet_begin();
+        saver_save_last(s.saver, &rs);
+        bool good = saver_finish(s.saver, &err);
+        saver_save_last(s.saver, &rs); // a third time where that is asked for
+        assert_true(saver_finish(s.saver, &again));
+        char *said = quiet_end(kept);
+        assert_int_equal(good, times == 1);
+        assert_int_equal(lines_of(said), times);
+        assert_non_null(strstr(said, "the folder was removed during the run; it is made again, with the whole log"));
+        if (!good) assert_says(&err, "the checkpoint of step 20 could not be saved: cannot ");
+        free(said);
+        assert_same_checkpoints("plain9", times == 1 ? "lost1" : "lost2", "step-00000020");
+        saving_close(&s);
+        out_close(&out);
+    }
+    run_close(run);
+}
+
+// One that cannot be made again is said once, and the last save goes to the next folder above that is there.
+static void test_folder_away_at_last(void **state) {
+    (void)state;
+    Error err;
+    OutFolder out;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 9);
+    Saving s = saving_open(run, "top/mount/away");
+    s.config.overwrite = true;
+    assert_true(out_prepare(&s.config, &out, &err));
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    saver_watch(s.saver, &out);
+    assert_int_equal(rename(path_of("top/mount"), path_of("top/unmounted")), 0);
+    int kept = quiet_begin();
+    for (rs.step = 20; rs.step < 40; rs.step += 10) saver_save(s.saver, &rs);
+    rs.step = 30;
+    saver_save_last(s.saver, &rs);
+    assert_false(saver_finish(s.saver, &err));
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "mount/away cannot be used: cannot create the folder "));
+    assert_non_null(strstr(said, "warning: the checkpoint of step 20 could not be saved: cannot create the folder "));
+    assert_non_null(
+        strstr(said, "mount/away: No such file or directory; the run goes on, and saves there once it can\n"));
+    assert_int_equal(lines_of(said), 2);    // and the first save; the last one makes up for the second
+    assert_null(strstr(said, "untouched")); // nobody knows
+    free(said);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "mount/away: No such file or directory; this one is saved: go on with --out ");
+    assert_says(&err, "top/away-rescued-1 --resume");
+    assert_true(path_is_file(path_of("top/away-rescued-1/step-00000030/manifest.json")));
+    assert_true(path_is_file(path_of("top/away-rescued-1/log.jsonl")));
+    assert_false(path_is_folder(path_of("top/mount")));
+    saving_close(&s);
+    out_close(&out);
+    run_close(run);
+}
+
+// However long the paths are: what has happened, and the whole line to go on with.
+static void test_long_paths(void **state) {
+    (void)state;
+    Error err;
+    OutFolder out;
+    Lock other;
+    char name[3 * 201] = "", hint[TEST_PATH + 64], aside[TEST_PATH];
+    for (size_t i = 0; i + 1 < sizeof name; i++) name[i] = i % 201 == 200 ? '/' : 'x';
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 9);
+    Saving s = saving_open(run, name);
+    s.config.overwrite = true;
+    assert_true(out_prepare(&s.config, &out, &err));
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    saver_watch(s.saver, &out);
+    snprintf(aside, sizeof aside, "%s-old", s.config.out);
+    assert_int_equal(rename(s.config.out, aside), 0);
+    assert_int_equal(mkdir(s.config.out, 0777), 0);
+    assert_true(lock_take(&other, s.config.out, &err));
+    int kept = quiet_begin();
+    saver_save_last(s.saver, &rs);
+    assert_false(saver_finish(s.saver, &err));
+    free(quiet_end(kept));
+    snprintf(hint, sizeof hint, "; this one is saved: go on with --out %s-rescued-1 --resume", s.config.out);
+    assert_string_equal(err.text + strlen(err.text) - strlen(hint), hint);
+    assert_says(&err, "the folder was renamed to ...xxx");
+    assert_says(&err, "xx-old during the run, and another run is writing there: process ");
+    lock_release(&other);
+    saving_close(&s);
+    out_close(&out);
+    run_close(run);
+}
+
 // exit() in the middle of a write: the process ends when the files are whole.
 static void test_exit(void **state) {
     (void)state;
@@ -419,9 +535,17 @@ static void test_exit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),        cmocka_unit_test(test_choices),      cmocka_unit_test(test_without_memory),
-        cmocka_unit_test(test_keep),        cmocka_unit_test(test_not_finite),   cmocka_unit_test(test_failing_save),
-        cmocka_unit_test(test_folder_gone), cmocka_unit_test(test_folder_taken), cmocka_unit_test(test_exit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),
+                                       cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_without_memory),
+                                       cmocka_unit_test(test_keep),
+                                       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_failing_save),
+                                       cmocka_unit_test(test_folder_gone),
+                                       cmocka_unit_test(test_folder_taken),
+                                       cmocka_unit_test(test_exit),
+                                       cmocka_unit_test(test_folder_gone_at_last),
+                                       cmocka_unit_test(test_folder_away_at_last),
+                                       cmocka_unit_test(test_long_paths)};
     return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
 }
