@@ -75,6 +75,8 @@ static bool await_note(const char *folder, int rank, int ranks, char *path, size
             free(why);
             return false;
         }
+        if (!path_is_folder(folder))
+            return error_set(err, EXIT_DATA, "cannot write %.900s: the folder was removed", file);
         int64_t now = file_bytes(file);
         if (now != bytes) waited = 0;
         bytes = now;

@@ -2,6 +2,7 @@
 // and neither a failing save nor the removal of old ones loses anything.
 #include "dev/checkpoint_run.h"
 
+#include "coat/checkpoint_shards.h"
 #include "coat/snapshot.h"
 
 static char found[TEST_PATH];
@@ -265,12 +266,25 @@ static void test_choices(void **state) {
     run_close(run);
 }
 
+// Shares of other processes are not waited for in a folder that was removed.
+static void test_no_folder_for_shares(void **state) {
+    (void)state;
+    Error err;
+    JsonText manifest;
+    manifest_begin(&manifest);
+    assert_false(checkpoint_collect_shares(path_of("removed"), 2, &manifest, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
+    json_text_free(&manifest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
                                        cmocka_unit_test(test_damage),
                                        cmocka_unit_test(test_replace_and_prune),
                                        cmocka_unit_test(test_failing_saves),
                                        cmocka_unit_test(test_tokenizer_files),
-                                       cmocka_unit_test(test_choices)};
+                                       cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_no_folder_for_shares)};
     return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
 }
