@@ -7,6 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files.h"
+
+#define ASIDE_BYTES 4096 // of the longest path
+
 void appender_open(Appender *a, int fd, const char *path) {
     struct stat file;
     memset(a, 0, sizeof *a);
@@ -67,7 +71,7 @@ bool appender_flush_say(Appender *a, int64_t step) {
     return good;
 }
 
-bool appender_is_there(const Appender *a) {
+static bool is_there(const Appender *a) {
     struct stat ours, named;
     return a->fd < 0 || (fstat(a->fd, &ours) == 0 && stat(a->path, &named) == 0 && ours.st_ino == named.st_ino &&
                          ours.st_dev == named.st_dev);
@@ -88,13 +92,15 @@ static bool copy_file(int to, int from, int64_t bytes, int64_t *copied) {
     return true;
 }
 
-bool appender_restore(Appender *a) {
+// By its name, which nothing has but a link that leads nowhere. False with errno: it goes on with the one before.
+static bool restore(Appender *a) {
     int64_t copied;
-    int fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    int exclusive = path_is_link(a->path) ? 0 : O_EXCL;
+    int fd = open(a->path, O_RDWR | O_CREAT | exclusive | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return false;
     if (!copy_file(fd, a->fd, a->written, &copied)) {
         int why = errno;
-        unlink(a->path);
+        if (exclusive) unlink(a->path);
         close(fd);
         errno = why;
         return false;
@@ -104,6 +110,47 @@ bool appender_restore(Appender *a) {
     a->written = copied;
     a->torn = false;
     return true;
+}
+
+// What has the file's name goes out of its way. aside: its new name, "" where there was nothing. False with errno.
+static bool move_aside(const char *path, const char *stem, const char *ending, char *aside, size_t size) {
+    struct stat st;
+    aside[0] = 0;
+    if (stat(path, &st) != 0) return true; // a link that leads nowhere leads to the new one
+    for (int number = 1; number < 1000; number++) {
+        snprintf(aside, size, "%.*s%s-replaced-%d%s", (int)(path_base(path) - path), path, stem, number, ending);
+        if (lstat(aside, &st) == 0) continue;
+        if (errno == ENOENT && rename(path, aside) == 0) return true;
+        break;
+    }
+    aside[0] = 0;
+    return false;
+}
+
+FileState appender_keep(Appender *a, const char *stem, const char *ending, const char *pieces, char *text,
+                        size_t size) {
+    char aside[ASIDE_BYTES], with[96], kept[ASIDE_BYTES + 32] = "";
+    int64_t written = a->written;
+    bool said = a->lost;
+    text[0] = 0;
+    a->lost = false;
+    if (is_there(a)) return FILE_KEPT;
+    bool moved = move_aside(a->path, stem, ending, aside, sizeof aside), good = moved && restore(a);
+    const char *what = moved && !aside[0] ? "removed" : "replaced";
+    if (aside[0])
+        snprintf(kept, sizeof kept, "%s other file kept as %s", good ? ", and the" : "; the", path_base(aside));
+    a->lost = !good;
+    if (!good) {
+        if (!said)
+            snprintf(text, size, "%s was %s during the run and cannot be made again: %s%s", a->path, what,
+                     strerror(errno), kept);
+        return FILE_LOST;
+    }
+    bool whole = a->written == written;
+    snprintf(with, sizeof with, whole ? "all of its %s" : "%s of %lld of its %lld bytes", pieces, (long long)a->written,
+             (long long)written);
+    snprintf(text, size, "%s was %s during the run; it is made again with %s%s", a->path, what, with, kept);
+    return whole && !aside[0] ? FILE_AGAIN : FILE_CHANGED;
 }
 
 void appender_close(Appender *a) {

@@ -18,6 +18,7 @@ typedef struct {
     size_t pending_bytes;
     bool torn;        // there is a part of a piece behind `written` that could not be cut off yet
     bool failing;     // and that has been said
+    bool lost;        // it has lost its name, and that has been said
     const char *path; // the caller's, for what is said
 } Appender;
 
@@ -34,12 +35,18 @@ bool appender_flush(Appender *appender);
 // that the newest piece belongs to.
 bool appender_flush_say(Appender *appender, int64_t step);
 
-// Whether the file is still the one of that name: it may have been removed, renamed or replaced. True where there is none.
-bool appender_is_there(const Appender *appender);
-
-// Makes the file again by its name, which nothing has, with all that was written to the one before, and goes on with it.
-// False where that cannot be done now: errno says why, and it goes on with the one before.
-bool appender_restore(Appender *appender);
+// Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all that was
+// written to the one before, and goes on there; a file that has the name by then is renamed to STEM-replaced-1ENDING or the
+// next number that is free. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
+// where it has been said.
+typedef enum {
+    FILE_KEPT,    // it is, or there is none
+    FILE_AGAIN,   // it was removed, and is whole again
+    FILE_CHANGED, // it is made again: another one had its name, or not all of it is there
+    FILE_LOST     // it cannot be made again now, and goes on with the one before
+} FileState;
+FileState appender_keep(Appender *appender, const char *stem, const char *ending, const char *pieces, char *text,
+                        size_t size);
 
 // Tries once more, and closes the file.
 void appender_close(Appender *appender);

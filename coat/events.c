@@ -192,11 +192,14 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     return add_record(writer, &event) && appender_flush_say(&writer->file, step);
 }
 
-bool events_keep(EventWriter *writer, const char *folder) {
-    char name[sizeof writer->path];
+bool events_keep(EventWriter *writer, const char *folder, bool says) {
+    char name[sizeof writer->path], text[2 * sizeof writer->path];
     snprintf(name, sizeof name, "%s", path_base(writer->path));
     snprintf(writer->path, sizeof writer->path, "%s/%s", folder, name);
-    return appender_is_there(&writer->file) || appender_restore(&writer->file);
+    FileState state = appender_keep(&writer->file, "events", "", "events", text, sizeof text);
+    // what was removed is there again
+    if (text[0] && (state == FILE_CHANGED || (state == FILE_LOST && says))) fprintf(stderr, "warning: %s\n", text);
+    return state != FILE_LOST;
 }
 
 const char *events_path(const EventWriter *writer) {

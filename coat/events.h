@@ -33,9 +33,10 @@ EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 // where it is too long.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
-// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another folder.
-// False where that cannot be done now.
-bool events_keep(EventWriter *writer, const char *folder);
+// Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another folder. A
+// file that has its name by then is kept as events-replaced-1 or the next number that is free, which TensorBoard does not
+// read, and a line on stderr says so. False where it cannot be made now; says: that is said, once.
+bool events_keep(EventWriter *writer, const char *folder, bool says);
 
 const char *events_path(const EventWriter *writer);
 void events_close(EventWriter *writer); // NULL is allowed

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +17,6 @@
 
 #define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
 #define LOG_PATH (PATH_MAX_LENGTH + 48)
-#define ASIDE_PATH (LOG_PATH + 64)
 
 struct Log {
     bool active; // rank 0
@@ -32,7 +32,6 @@ struct Log {
     int64_t every;                       // so many steps a line on the terminal
     StepLine line;                       // of the latest step,
     bool held;                           // not shown yet
-    bool homeless;                       // log.jsonl was removed and cannot be made again, which has been said
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -50,6 +49,16 @@ static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
 }
 
+// For a fresh run: a new file, because a run that has lost its lock may still write to the one that has the name. A link
+// leads to the new file; what is no file, as /dev/null, stays.
+static int open_fresh(const char *path) {
+    char actual[PATH_MAX];
+    struct stat st;
+    const char *at = realpath(path, actual) ? actual : path;
+    bool gone = lstat(at, &st) == 0 && S_ISREG(st.st_mode) && unlink(at) == 0;
+    return open(at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (gone ? O_EXCL : O_TRUNC), 0666);
+}
+
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
     const char *out = config->out;
     if (!folder_make(out, err)) return false;
@@ -63,7 +72,7 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
         log->end.first_loss = kept.first_loss;
         log->end.first_step = kept.first_step;
     }
-    int fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     appender_open(&log->file, fd, log->path);
     log->events = events_open(out, first_step, err);
@@ -304,17 +313,6 @@ void log_text(Log *log, const char *format, ...) {
     fflush(stream);
 }
 
-// What has the name of log.jsonl goes out of its way.
-static bool move_aside(const char *path, char aside[ASIDE_PATH]) {
-    struct stat st;
-    if (lstat(path, &st) != 0) return errno == ENOENT;
-    for (int number = 1; number < 1000; number++) {
-        snprintf(aside, ASIDE_PATH, "%.*s-replaced-%d.jsonl", (int)(strlen(path) - strlen(".jsonl")), path, number);
-        if (lstat(aside, &st) != 0) return errno == ENOENT && rename(path, aside) == 0;
-    }
-    return false;
-}
-
 static void add_note(Log *log, const char *text) {
     json_t *string = json_string(text);
     char *json = json_dumps(string, JSON_ENCODE_ANY);
@@ -324,25 +322,13 @@ static void add_note(Log *log, const char *text) {
 }
 
 void log_keep(Log *log, const char *folder, const char *what) {
-    char aside[ASIDE_PATH] = "", text[2 * ASIDE_PATH];
+    char text[2 * LOG_PATH];
     if (log->file.fd < 0) return;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
-    bool there = appender_is_there(&log->file);
-    bool good = there || (move_aside(log->path, aside) && appender_restore(&log->file));
-    if (!good && !log->homeless)
-        fprintf(stderr, "warning: %s was removed during the run and cannot be made again: %s\n", log->path,
-                strerror(errno));
-    log->homeless = !good;
-    events_keep(log->events, folder);
-    if (aside[0])
-        snprintf(
-            text, sizeof text,
-            "%s was replaced during the run; it is made again with all of its lines, and the other file kept as %s",
-            log->path, path_base(aside));
-    else if (!there && good)
-        snprintf(text, sizeof text, "%s was removed during the run; it is made again with all of its lines", log->path);
-    bool found = aside[0] || (!there && good && !what);
-    if (found) fprintf(stderr, "warning: %s\n", text);
+    FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
+    bool found = state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+    if (text[0] && (found || state == FILE_LOST)) fprintf(stderr, "warning: %s\n", text);
+    events_keep(log->events, folder, state != FILE_LOST);
     if (found || what) add_note(log, found ? text : what);
 }
 

@@ -31,7 +31,7 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err);
 // is missing; with config->out "" no file is written.
 // first_step: the first step, counted from 1, that this run will log, so a run that resumes from the checkpoint of
 //   step 20 passes 21. Lines of steps before it are kept, the others and damaged ones are dropped, by replacing the
-//   file at once. 0 or 1: a fresh run, an old file is emptied.
+//   file at once. 0 or 1: a fresh run, a new file takes the place of an old one.
 // peak_flops: FLOP/s of all devices together, 0 where unknown: then no share of peak is shown.
 // parameters: of the model, for the FLOPs of a token.
 // Returns NULL with err (EXIT_DATA) when the folder or file cannot be written.
@@ -70,9 +70,10 @@ __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format
 void log_nonfinite(Log *log, const char *tensor);
 
 // Looks whether log.jsonl and the event file are still there. Those that were removed or replaced are made again in
-// `folder`, with all lines; a file that has the name of log.jsonl is kept as log-replaced-1.jsonl or the next number that
-// is free. what: what has happened to the folder before, and has been said; NULL: nothing. The log has a line of it, or of what
-// has happened to log.jsonl, which is said on stderr.
+// `folder`, with all that they held; a file that has the name of log.jsonl by then is kept as log-replaced-1.jsonl or the
+// next number that is free, one that has the event file's as events-replaced-1. what: what has happened to the folder
+// before, and has been said; NULL: nothing. The log has a line of it, or of what has happened to log.jsonl, which is said
+// on stderr.
 void log_keep(Log *log, const char *folder, const char *what);
 
 // Another descriptor of log.jsonl, for who has to flush it to the disk; -1 where there is no file.

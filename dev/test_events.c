@@ -321,6 +321,54 @@ static void log_writes_both(void **state) {
     assert_string_equal(event_file(config->out), "");
 }
 
+// Another file that has the name is kept under one that TensorBoard does not read; that is said once, as is where it
+// cannot be.
+static void replaced_files_come_back(void **state) {
+    (void)state;
+    static Event events[8];
+    char path[TEST_PATH], note[3 * TEST_PATH];
+    const Scalar scalar = {"loss", 2};
+    Config *config = new_config("replaced");
+    assert_int_equal(mkdir(config->out, 0777), 0);
+    EventWriter *writer = events_open(config->out, 1, &err);
+    assert_non_null(writer);
+    assert_true(events_write(writer, 1, &scalar, 1));
+    snprintf(path, sizeof path, "%s", events_path(writer));
+    assert_int_equal(unlink(path), 0);
+    write_text(path, "theirs");
+    for (int i = 1; i < 1000; i++) { // no name is free
+        snprintf(note, sizeof note, "replaced/events-replaced-%d", i);
+        write_text(path_of(note), "");
+    }
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO), said = open(path_of("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(said, STDERR_FILENO);
+    for (int i = 0; i < 3; i++) assert_false(events_keep(writer, config->out, true));
+    assert_int_equal(unlink(path_of("replaced/events-replaced-999")), 0);
+    for (int i = 0; i < 3; i++) assert_true(events_keep(writer, config->out, true));
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(said);
+    assert_true(events_write(writer, 2, &scalar, 1));
+    assert_int_equal(read_events(path, events, 8), 4);
+    assert_int_equal(events[3].step, 2);
+    size_t size;
+    char *text = read_file(path_of("said"), &size);
+    snprintf(note, sizeof note, "warning: %s was replaced during the run and cannot be made again: ", path);
+    assert_memory_equal(text, note, strlen(note));
+    snprintf(
+        note, sizeof note,
+        "warning: %s was replaced during the run; it is made again with all of its events, and the other file kept "
+        "as events-replaced-999\n",
+        path);
+    assert_string_equal(text + strcspn(text, "\n") + 1, note);
+    free(text);
+    text = read_file(path_of("replaced/events-replaced-999"), &size);
+    assert_memory_equal(text, "theirs", 6);
+    free(text);
+    events_close(writer);
+}
+
 static void overwrite_removes_them(void **state) {
     (void)state;
     Config *config = new_config("again");
@@ -352,6 +400,7 @@ int main(void) {
         cmocka_unit_test(full_disk),
         cmocka_unit_test(unwritable_is_an_error),
         cmocka_unit_test(log_writes_both),
+        cmocka_unit_test(replaced_files_come_back),
         cmocka_unit_test(overwrite_removes_them),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);

@@ -166,6 +166,89 @@ static void a_replaced_log_is_kept(void **state) {
     assert_noted(path, note);
 }
 
+static const char *ends_of(const char *text, int *lines) {
+    *lines = 0;
+    for (const char *at = text; *at; at++) *lines += *at == '\n';
+    return text;
+}
+
+// Another file that cannot be moved, and lines that somebody has cut off: what is said is true, and said once.
+static void what_cannot_be_mended_is_said(void **state) {
+    (void)state;
+    char name[2 * TEST_PATH], warning[3 * TEST_PATH];
+    int lines;
+    capture(STDERR_FILENO);
+    Log *log = half_a_run();
+    assert_int_equal(unlink(path), 0);
+    write_text(path, "edited\n");
+    for (int i = 1; i < 1000; i++) { // no name is free
+        snprintf(name, sizeof name, "%s/log-replaced-%d.jsonl", config.out, i);
+        write_text(name, "");
+    }
+    for (int i = 0; i < 3; i++) log_keep(log, config.out, NULL);
+    assert_string_equal(contents(path), "edited\n");
+    snprintf(warning, sizeof warning, "warning: %s was replaced during the run and cannot be made again: ", path);
+    assert_memory_equal(ends_of(captured(), &lines), warning, strlen(warning));
+    assert_int_equal(lines, 1);
+    capture(STDERR_FILENO);
+    assert_int_equal(unlink(name), 0);
+    int fd = log_descriptor(log);
+    assert_int_equal(ftruncate(fd, strchr(expected, '\n') + 1 - expected), 0);
+    close(fd);
+    for (int i = 0; i < 3; i++) log_keep(log, config.out, NULL);
+    log_close(log);
+    snprintf(
+        warning, sizeof warning,
+        "warning: %s was replaced during the run; it is made again with lines of %d of its %d bytes, and the other "
+        "file kept as log-replaced-999.jsonl\n",
+        path, (int)(strchr(expected, '\n') + 1 - expected), (int)(strstr(expected, "{\"step\":3") - expected));
+    assert_string_equal(captured(), warning);
+    assert_string_equal(contents(name), "edited\n");
+    assert_non_null(strstr(strchr(contents(path), '\n') + 1, "{\"step\":2,\"note\":\""));
+}
+
+// A link to a log elsewhere stays one.
+static void a_link_to_the_log(void **state) {
+    (void)state;
+    char elsewhere[TEST_PATH];
+    snprintf(elsewhere, sizeof elsewhere, "%s", path_of("elsewhere.jsonl"));
+    write_log("");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(elsewhere, path), 0);
+    capture(STDERR_FILENO);
+    for (int there = 0; there < 2; there++) { // it leads nowhere at first
+        Log *log = half_a_run();
+        assert_int_equal(unlink(elsewhere), 0);
+        log_keep(log, config.out, NULL);
+        other_half(log);
+        char note[2 * TEST_PATH];
+        snprintf(note, sizeof note, "%s was removed during the run; it is made again with all of its lines", path);
+        assert_noted(elsewhere, note);
+        assert_true(path_is_link(path));
+    }
+    captured();
+    assert_int_equal(unlink(elsewhere), 0);
+}
+
+// A fresh run does not write into the file of one that has lost its lock and still goes on.
+static void fresh_runs_share_no_file(void **state) {
+    (void)state;
+    char elsewhere[TEST_PATH];
+    snprintf(elsewhere, sizeof elsewhere, "%s", path_of("elsewhere.jsonl"));
+    for (int link = 0; link < 2; link++) {
+        write_log("");
+        if (link) assert_true(unlink(path) == 0 && symlink(elsewhere, path) == 0);
+        capture(STDERR_FILENO);
+        Log *first = half_a_run();
+        run(0, 1, 4, 0);
+        other_half(first);
+        captured();
+        assert_string_equal(contents(path), expected);
+        assert_int_equal(path_is_link(path), link);
+    }
+    assert_int_equal(unlink(elsewhere), 0);
+}
+
 // To a folder beside the one that another run has by now, whose log is left alone.
 static void the_log_moves(void **state) {
     (void)state;
@@ -610,6 +693,9 @@ int main(void) {
         TEST(a_replaced_log_is_kept),
         TEST(the_log_moves),
         TEST(no_folder_for_the_log),
+        TEST(what_cannot_be_mended_is_said),
+        TEST(a_link_to_the_log),
+        TEST(fresh_runs_share_no_file),
         TEST(objects),
         TEST(lines_are_there_at_once),
         TEST(other_ranks_say_nothing),
