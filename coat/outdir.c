@@ -220,6 +220,10 @@ static bool is_same_folder(int fd, const char *path) {
            ours.st_dev == named.st_dev;
 }
 
+bool out_is_there(const OutFolder *out) {
+    return is_same_folder(out->fd, out->path);
+}
+
 bool out_place(const OutFolder *out, char *path, size_t size) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", out->fd);
@@ -265,7 +269,7 @@ static void say_lost(const OutFolder *out, bool same, size_t longest, char *text
 OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
     char lost[PATH_MAX_LENGTH + 64], found[256];
     if (lock_is_held(&out->lock)) return OUT_OURS;
-    bool same = is_same_folder(out->fd, out->path);
+    bool same = out_is_there(out);
     bool back = !same && is_same_folder(out->first, out->path) && lock_was_left(out->path);
     say_lost(out, same, PATH_MAX_LENGTH, lost, sizeof lost);
     snprintf(text, size, "--out %s: %s; %s%s", out->path, lost,

@@ -47,6 +47,9 @@ typedef enum {
 } OutState;
 OutState out_keep(OutFolder *out, char *text, size_t size, Error *err);
 
+// Whether the folder of that name is still the run's.
+bool out_is_there(const OutFolder *out);
+
 // Where the run's folder is by now; false: it is nowhere.
 bool out_place(const OutFolder *out, char *path, size_t size);
 

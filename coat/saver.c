@@ -62,7 +62,10 @@ static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
     if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
-    s->good = checkpoint_write(s->out, &s->snapshot, vocabulary, &s->err);
+    // it may have been another run's for as long as the copy took
+    s->good = !s->folder || out_is_there(s->folder) ||
+              error_set(&s->err, EXIT_DATA, "%s: the folder was removed, renamed or replaced", s->out);
+    s->good = s->good && checkpoint_write(s->out, &s->snapshot, vocabulary, &s->err);
     if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->out, s->snapshot.choices);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;

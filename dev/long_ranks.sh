@@ -121,12 +121,12 @@ lost() { # OUT WHAT: removes WHAT once the last checkpoint is there
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --steps 4 --batch-tokens 128 --zero 1 --val-batches 3000 --out "$1" >"$folder/said" 2>&1 </dev/null &
     local pid=$!
     until [ -d "$1/step-00000004" ] || ! kill -0 $pid 2>/dev/null; do :; done
-    rm -r "$2"
+    mv "$2" "$folder/gone" && rm -r "$folder/gone"
     status=0
     wait $pid || status=$?
 }
 lost "$folder/lost" "$folder/lost"
-[ $status -eq 0 ] && grep -q 'the folder was removed during the run; it is made again' "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost/step-00000004" &&
+[ $status -eq 0 ] && grep -qE 'the folder was re(moved|named to .*/gone) during the run; it is made again' "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost/step-00000004" &&
     ok "a folder that is removed after the last save" || bad "a folder that is removed after the last save" "status $status" "$(cat "$folder/said")"
 lost "$folder/above/lost" "$folder/above"
 [ $status -eq 2 ] && grep -q "error: .*this one is saved: go on with --out $folder/lost-rescued-1 --resume" "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost-rescued-1/step-00000004" &&

@@ -98,7 +98,9 @@ at_last() { # OUT COMMAND...: the command is done during the last validation
     "$program" "${run[@]}" --val-every 0 --val-batches 4000 --out "$out" >"$folder/out" 2>"$folder/said" &
     pid=$!
     until [ -d "$out/$last" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    kill -STOP $pid
     "$@"
+    kill -CONT $pid
     wait $pid
     status=$?
 }
