@@ -24,6 +24,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/hf.h"
 #include "coat/json.h"
 #include "coat/log.h"
+#include "coat/log_trim.h"
 #include "coat/ops.h"
 #include "coat/outdir.h"
 #include "coat/plan.h"

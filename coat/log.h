@@ -21,12 +21,6 @@ extern "C" {
 
 typedef struct Log Log;
 
-// Copies the lines of first_step and later, where the run begins another course, because of --resume=STEP or because
-// --resume found no checkpoint, to a new file, log-abandoned-STEP.jsonl: the steps before them. To be called before the
-// checkpoints of the course that is left are renamed and before log_open() drops these lines, so that whatever of this a
-// crash comes between, every line is in a file. Rank 0 alone does so. False with err (EXIT_DATA): it cannot be written.
-bool log_set_aside(const Config *config, int64_t first_step, Error *err);
-
 // Opens the log of one process; ranks other than 0 get one that says nothing. Makes the folder config->out where it
 // is missing; with config->out "" no file is written.
 // first_step: the first step, counted from 1, that this run will log, so a run that resumes from the checkpoint of

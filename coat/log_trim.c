@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "log.h"
 
 #define LONGEST_LINE (1 << 20) // of log.jsonl; that of FP8 health has up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)

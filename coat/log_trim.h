@@ -1,12 +1,18 @@
-// What a run keeps of the log that it finds. (log_set_aside() of log.h is here too.)
+// What a run keeps of the log that it finds.
 #pragma once
 #include <stdint.h>
 
-#include "error.h"
+#include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+// Copies the lines of first_step and later, where the run begins another course, because of --resume=STEP or because
+// --resume found no checkpoint, to a new file, log-abandoned-STEP.jsonl: the steps before them. To be called before the
+// checkpoints of the course that is left are renamed and before log_open() drops these lines, so that whatever of this a
+// crash comes between, every line is in a file. Rank 0 alone does so. False with err (EXIT_DATA): it cannot be written.
+bool log_set_aside(const Config *config, int64_t first_step, Error *err);
 
 // What the lines that stay say.
 typedef struct {
