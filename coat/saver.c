@@ -295,8 +295,10 @@ static bool look_again(Saver *s) {
     return again;
 }
 
-// The step of the latest save, if that is there.
-static int64_t there(const Saver *s) {
+int64_t saver_step(Saver *s) {
+    join(s);
+    see_saved(s);
+    look_again(s);
     return !s->good || (s->taken.code != EXIT_DONE && !s->rescued) ? -1 : s->step;
 }
 
@@ -305,10 +307,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     s->last = true;
     for (int i = 0; i < 2; i++) {
         if (comm) comm_patience(comm, SAVER_PATIENCE);
-        join(s);
-        see_saved(s);
-        look_again(s);
-        bool missing = there(s) != run->step;
+        bool missing = saver_step(s) != run->step;
         bool lost = s->step < 0 || s->away.code != EXIT_DONE || (s->taken.code != EXIT_DONE && !s->rescued);
         bool again = missing && (i == 0 || lost);
         if (comm) again = comm_max_i64(comm, again);
@@ -365,14 +364,6 @@ bool saver_finish(Saver *s, Error *err) {
     s->said = true; // as an error, by the caller
     return error_set(err, EXIT_DATA, "the checkpoint of step %lld could not be saved: %s", (long long)s->step,
                      s->err.text);
-}
-
-int64_t saver_step(Saver *s) {
-    join(s);
-    see_saved(s);
-    say(s);
-    look_again(s);
-    return there(s);
 }
 
 double saver_expected_ms(const Saver *s) {
