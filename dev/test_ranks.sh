@@ -118,7 +118,7 @@ fi
 taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/step-00000001" && mv "$folder/other" "$folder/taken"; }
 lost_folder taken taken
 if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
-    grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved in .*/taken-rescued-1: go on with' "$folder/said"; then
+    grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved: go on with --out .*/taken-rescued-1 --resume' "$folder/said"; then
     train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 400 --resume && same "and where another run has it, two save beside it" 00000400 unlost taken-rescued-1
 else
     bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
