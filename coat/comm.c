@@ -5,14 +5,6 @@
 #include <time.h>
 #include <unistd.h>
 
-void comm_cond_init(pthread_cond_t *condition) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 // --- one process --------------------------------------------------------------------------------------------------
 
 static void copy(Comm *comm, void *to, const void *from, size_t bytes) {

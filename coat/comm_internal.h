@@ -33,7 +33,13 @@ struct Comm {
 };
 
 // A condition whose timed waits are on CLOCK_MONOTONIC: nobody waits an hour longer where the clock is set back by one.
-void comm_cond_init(pthread_cond_t *condition);
+static inline void comm_cond_init(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
 
 // --- MPI: comm_mpi.c for the CPU's collectives; comm_mpi_open.c brings the processes together, NCCL's too ---------
 bool comm_mpi_open(Comm *comm, Error *err);

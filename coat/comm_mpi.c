@@ -293,7 +293,8 @@ static bool mpi_check(Comm *comm, Error *err) { // what fails ends the run where
 // --- the implementation of comm.h -------------------------------------------------------------------------------
 
 static void mpi_comm_close(Comm *comm) {
-    comm_barrier(comm); // MPI_Finalize waits for the others without limit
+    int64_t nothing = 0; // all come here first: MPI_Finalize waits for the others without limit
+    mpi_host_reduce(comm, &nothing, 1, COMM_SUM);
     mpi_close((CommMpi *)comm->backend);
 }
 

@@ -1,6 +1,8 @@
 // The table of flags, and how one is found in it.
 #include "flags.h"
 
+#include <strings.h>
+
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 #define NOWHERE 0, 0
 #define BIG 9e15 // the largest count a flag takes: exact in a double
@@ -238,4 +240,26 @@ const Flag *flag_find(const char *name, size_t length, bool *negated) {
         }
     }
     return NULL;
+}
+
+static size_t first_word(FlagGroup group) {
+    return strcspn(flag_group_name(group), " ");
+}
+
+bool flag_group_find(const char *name, FlagGroup *group) {
+    for (int i = 0; i < GROUP_COUNT; i++) {
+        *group = (FlagGroup)i;
+        if (strlen(name) == first_word(*group) && strncasecmp(name, flag_group_name(*group), strlen(name)) == 0)
+            return true;
+    }
+    return false;
+}
+
+void flag_group_list(char text[FLAG_TEXT_LENGTH]) {
+    size_t used = 0;
+    for (int i = 0; i < GROUP_COUNT; i++) {
+        const char *name = flag_group_name((FlagGroup)i);
+        used += (size_t)snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s%c%.*s", i ? ", " : "", name[0] | 32,
+                                 (int)first_word((FlagGroup)i) - 1, name + 1);
+    }
 }

@@ -117,7 +117,7 @@ const char *flag_short_name(const char *name);
 // The short flags that are accepted without effect, separated by spaces.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Whether `name` is a group of --help: the first word of its title, in any case (flags_help.c).
+// Whether `name` is a group of --help: the first word of its title, in any case.
 bool flag_group_find(const char *name, FlagGroup *group);
 // "data, model, recipe ..." into text.
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);

@@ -91,28 +91,6 @@ static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     print_wrapped(out, description, TEXT_COLUMN, at);
 }
 
-static size_t first_word(FlagGroup group) {
-    return strcspn(flag_group_name(group), " ");
-}
-
-bool flag_group_find(const char *name, FlagGroup *group) {
-    for (int i = 0; i < GROUP_COUNT; i++) {
-        *group = (FlagGroup)i;
-        if (strlen(name) == first_word(*group) && strncasecmp(name, flag_group_name(*group), strlen(name)) == 0)
-            return true;
-    }
-    return false;
-}
-
-void flag_group_list(char text[FLAG_TEXT_LENGTH]) {
-    size_t used = 0;
-    for (int i = 0; i < GROUP_COUNT; i++) {
-        const char *name = flag_group_name((FlagGroup)i);
-        used += (size_t)snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s%c%.*s", i ? ", " : "", name[0] | 32,
-                                 (int)first_word((FlagGroup)i) - 1, name + 1);
-    }
-}
-
 // What is read first: commands that work as they are, and how flags are written.
 static void print_top(FILE *out, const char *program) {
     char groups[FLAG_TEXT_LENGTH];
