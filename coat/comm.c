@@ -34,9 +34,6 @@ static void one_reduce_scatter(Comm *comm, void *out, const void *in, int64_t co
 static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
-static void one_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root) {
-    (void)comm, (void)data, (void)count, (void)type, (void)root;
-}
 static void one_group(Comm *comm, bool begin) {
     (void)comm, (void)begin;
 }
@@ -59,9 +56,8 @@ static bool one_check(Comm *comm, Error *err) {
 }
 
 static const CommOps one_ops = {
-    "one process",  one_close,     one_abort, one_all_reduce,  one_reduce_scatter,
-    one_all_gather, one_broadcast, one_group, one_host_reduce, one_after_compute,
-    one_mark,       one_wait,      one_check,
+    "one process", one_close,       one_abort,         one_all_reduce, one_reduce_scatter, one_all_gather,
+    one_group,     one_host_reduce, one_after_compute, one_mark,       one_wait,           one_check,
 };
 
 // --- opening ------------------------------------------------------------------------------------------------------
@@ -141,9 +137,6 @@ void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_pe
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     if (count_per_rank > 0) comm->ops->all_gather(comm, out, in, count_per_rank, type);
 }
-void comm_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root) {
-    if (count > 0) comm->ops->broadcast(comm, data, count, type, root);
-}
 void comm_group_begin(Comm *comm) {
     comm->ops->group(comm, true);
 }
@@ -158,9 +151,6 @@ int64_t comm_max_i64(Comm *comm, int64_t mine) {
 int64_t comm_sum_i64(Comm *comm, int64_t mine) {
     comm->ops->host_reduce(comm, &mine, 1, COMM_SUM);
     return mine;
-}
-bool comm_agree(Comm *comm, bool mine) {
-    return comm_sum_i64(comm, mine ? 0 : 1) == 0;
 }
 void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);

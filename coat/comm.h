@@ -62,7 +62,6 @@ void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommO
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
 // out (ranks, count_per_rank) = everyone's in (count_per_rank), which may be out + rank * count_per_rank elements.
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-void comm_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root); // in place
 // Collectives between these two may be sent off together, as one launch; results exist after the end. No nesting.
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
@@ -70,7 +69,6 @@ void comm_group_end(Comm *comm);
 // --- the host's agreement ---------------------------------------------------------------------------------------
 // They return when all ranks have called them, and what they return is the same on all.
 void comm_barrier(Comm *comm);
-bool comm_agree(Comm *comm, bool mine);         // true where it is on all ranks
 int64_t comm_max_i64(Comm *comm, int64_t mine); // the largest
 int64_t comm_sum_i64(Comm *comm, int64_t mine); // the sum
 bool comm_all_good(Comm *comm, bool good,

@@ -15,7 +15,6 @@ typedef struct {
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
-    void (*broadcast)(Comm *, void *data, int64_t count, CommType, int root);
     void (*group)(Comm *, bool begin);
     void (*host_reduce)(Comm *, int64_t *values, int count, CommOp); // of host memory; returns when done
     void (*after_compute)(Comm *);

@@ -264,10 +264,6 @@ void mpi_broadcast_bytes(CommMpi *mpi, void *data, size_t bytes, int root, int p
     }
 }
 
-static void mpi_broadcast(Comm *comm, void *data, int64_t count, CommType type, int root) {
-    mpi_broadcast_bytes((CommMpi *)comm->backend, data, (size_t)count * comm_type_bytes(type), root, comm->patience);
-}
-
 static void mpi_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
     mpi_all_reduce(comm, values, count, COMM_I64, op);
 }
@@ -303,7 +299,7 @@ static void mpi_comm_abort(Comm *comm, int code) {
 }
 
 static const CommOps mpi_ops = {
-    "MPI",     mpi_comm_close,  mpi_comm_abort,    mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather, mpi_broadcast,
+    "MPI",     mpi_comm_close,  mpi_comm_abort,    mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather,
     mpi_group, mpi_host_reduce, mpi_after_compute, mpi_mark,       mpi_wait,           mpi_check,
 };
 

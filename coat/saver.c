@@ -4,9 +4,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "files.h"
 #include "matmul_choices.h"
 #include "signals.h"
@@ -43,12 +43,6 @@ struct Saver {
 };
 
 static Saver *at_exit; // whose thread exit() waits for
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 // What --autotune has found, where people look for it; a run reads only what its checkpoints hold.
 static void write_tuned(const char *out, const char *choices) {

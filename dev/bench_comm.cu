@@ -1,6 +1,6 @@
 // The collectives between the GPUs of a run: checked, then timed for 1 to 512 MiB. Bandwidths as nccl-tests defines
 // them: bytes of the whole buffer per second (algorithm), and that times the share that a rank's links must carry
-// (bus: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and all-gather, 1 for broadcast). Times hold what the
+// (bus: 2 (n - 1) / n for all-reduce, (n - 1) / n for reduce-scatter and all-gather). Times hold what the
 // trainer pays: ordering with the computation, too.
 // Two shares, where the GPUs are H200s of one host: of the links, which carry 450 GB/s in each direction by their
 // specification, and of what NCCL by itself has given there in other runs. Neither ceiling is measured in this run:
@@ -15,8 +15,8 @@
 #include "bench_cuda.h"
 #include "coat/comm.h"
 
-typedef enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, KINDS } Kind;
-static const char *const kind_names[KINDS] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast"};
+typedef enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, KINDS } Kind;
+static const char *const kind_names[KINDS] = {"all-reduce", "reduce-scatter", "all-gather"};
 
 typedef struct {
     Exec exec;
@@ -104,8 +104,7 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     switch (kind) {
     case ALL_REDUCE: comm_all_reduce(c->comm, c->a, count, c->type, COMM_SUM); break;
     case REDUCE_SCATTER: comm_reduce_scatter(c->comm, c->b, c->a, part, c->type); break;
-    case ALL_GATHER: comm_all_gather(c->comm, c->a, c->b, part, c->type); break;
-    default: comm_broadcast(c->comm, c->a, count, c->type, c->ranks - 1); break;
+    default: comm_all_gather(c->comm, c->a, c->b, part, c->type); break;
     }
 }
 
@@ -122,7 +121,6 @@ static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     comm_wait(c->comm, comm_mark(c->comm));
     if (kind == ALL_REDUCE) check(c, c->a, c->type, count, 0, 0, c->ranks, false);
     if (kind == REDUCE_SCATTER) check(c, c->b, c->type, part, c->rank * part, 0, c->ranks, false);
-    if (kind == BROADCAST) check(c, c->a, c->type, count, 0, c->ranks - 1, c->ranks, false);
     for (int r = 0; r < c->ranks && kind == ALL_GATHER; r++)
         check(c, c->a + r * part * size, c->type, part, r * part, r, r + 1, false);
     return all_right(c, kind_names[kind], bytes);
@@ -207,7 +205,7 @@ static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
 
 static double bus_factor(Kind kind, int ranks) {
     double others = (double)(ranks - 1) / ranks;
-    return kind == ALL_REDUCE ? 2 * others : kind == BROADCAST ? 1 : others;
+    return kind == ALL_REDUCE ? 2 * others : others;
 }
 
 #define LINKS_BUS 450.0 // GB/s of an H200's 18 NVLinks in one direction, by their specification
@@ -223,7 +221,7 @@ static double expected_bus(Kind kind, int ranks, int64_t bytes) {
                  {4, 32 * MIB, {290, 241, 241}},
                  {4, 512 * MIB, {347, 310, 317}}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (known[i].ranks == ranks && known[i].bytes == bytes && kind < BROADCAST) return known[i].bus[kind];
+        if (known[i].ranks == ranks && known[i].bytes == bytes) return known[i].bus[kind];
     return 0;
 }
 

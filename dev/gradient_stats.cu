@@ -14,6 +14,8 @@ compiles as CUDA C with both backends (gradient_stats_gpu) and as plain C with t
 #define TESTING
 #include "train_gpt2_fp8.cu"
 
+#include "coat/checkpoint.h"
+#include "coat/data.h"
 #include "gradient_report.h"
 
 static const char usage[] =

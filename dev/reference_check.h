@@ -2,6 +2,7 @@
 // logits for dev/check_transformers.py. Part of test_gpt2.cu.
 #pragma once
 
+#include "coat/checkpoint.h"
 #include "coat/files.h"
 
 static void fail_if(bool bad, const Error *err) {

@@ -118,11 +118,6 @@ static void nccl_all_gather(Comm *comm, void *out, const void *in, int64_t count
     end(comm, ncclAllGather(in, out, (size_t)count_per_rank, nccl_type(type), c->nccl, c->stream), "all-gather");
 }
 
-static void nccl_broadcast(Comm *comm, void *data, int64_t n, CommType type, int root) {
-    Nccl *c = begin(comm);
-    end(comm, ncclBroadcast(data, data, (size_t)n, nccl_type(type), root, c->nccl, c->stream), "broadcast");
-}
-
 static void nccl_group(Comm *comm, bool is_begin) {
     Nccl *n = nccl_of(comm);
     if (is_begin) {
@@ -212,9 +207,8 @@ static void nccl_abort(Comm *comm, int code) {
 }
 
 static const CommOps nccl_ops = {
-    "NCCL",          nccl_close,     nccl_abort,      nccl_all_reduce,  nccl_reduce_scatter,
-    nccl_all_gather, nccl_broadcast, nccl_group,      nccl_host_reduce, nccl_after_compute,
-    nccl_mark,       nccl_wait,      comm_nccl_check,
+    "NCCL",     nccl_close,       nccl_abort,         nccl_all_reduce, nccl_reduce_scatter, nccl_all_gather,
+    nccl_group, nccl_host_reduce, nccl_after_compute, nccl_mark,       nccl_wait,           comm_nccl_check,
 };
 
 // Rank 0's id reaches all: over MPI where its launcher started the processes, else over TCP or a file.

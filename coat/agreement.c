@@ -1,0 +1,26 @@
+#include "agreement.h"
+
+#include <stdio.h>
+
+bool all_well(Agreement *a, bool well, Error *err) {
+    if (a->failed) return false; // further inside
+    if (comm_all_good(a->comm, well, err)) return true;
+    const int rank = comm_rank(a->comm), ranks = comm_ranks(a->comm);
+    a->failed = true;
+    a->speaker = ranks - (int)comm_max_i64(a->comm, well ? 0 : ranks - rank);
+    a->others_well = comm_max_i64(a->comm, well);
+    return false;
+}
+
+bool all_failed(Agreement *a) {
+    a->failed = true;
+    return false;
+}
+
+void agreement_say(const Agreement *a, int rank, const Error *err) {
+    if (a->failed && rank != a->speaker) return;
+    if (a->others_well)
+        fprintf(stderr, "error: rank %d: %s\n", a->speaker, err->text);
+    else
+        fprintf(stderr, "error: %s\n", err->text);
+}

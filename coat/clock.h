@@ -1,0 +1,9 @@
+// Time that no setting of the clock changes.
+#pragma once
+#include <time.h>
+
+static inline double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}

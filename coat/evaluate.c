@@ -1,0 +1,122 @@
+#include "evaluate.h"
+
+#include <ctype.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "sampler.h"
+#include "signals.h"
+
+bool stop_at_once(const Model *m) {
+    return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));
+}
+
+bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
+    const Config *c = &m->config;
+    size_t tokens = (size_t)config_micro_tokens(c);
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
+    bool ok = true;
+    StepState before = m->host;
+    m->host.loss_sum = 0.0;
+    state_upload(m);
+    for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
+        int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
+        ok = ok && data_batch(loader, mine, inputs, targets, err);
+        if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
+        model_forward(m);
+        model_loss(m, i < batches ? (float)(1.0 / ((double)batches * (double)tokens)) : 0.0f, false, false);
+    }
+    shards_sum_loss(&m->shards, m->state);
+    state_download(m);
+    *loss = m->host.loss_sum;
+    m->host = before;
+    state_upload(m);
+    free(inputs);
+    return ok;
+}
+
+int evaluate_hellaswag(Model *m, HellaSwag *set) {
+    int B = m->config.micro_batch, T = (hellaswag_length(set) + 63) / 64 * 64;
+    if (T > m->config.seq_len) T = m->config.seq_len;
+    size_t tokens = (size_t)B * (size_t)T;
+    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
+    float *losses = (float *)xmalloc(tokens * sizeof *losses);
+    int row;
+    for (int n = 0; (row = hellaswag_pass(set, n, B, m->exec.rank, m->exec.ranks)) >= 0 && !stop_at_once(m); n++) {
+        hellaswag_batch(set, row, B, T, inputs, targets);
+        batch_upload(m, B, T, inputs, targets);
+        model_forward(m);
+        model_loss(m, 0.0f, false, false);
+        m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
+        hellaswag_take(set, row, B, T, losses);
+    }
+    state_upload(m); // a loss that is not finite has been noted there, but is none of training's
+    free(losses);
+    free(inputs);
+    return (int)comm_sum_i64(m->comm, hellaswag_right(set));
+}
+
+static float decode_value(const void *data, Format format, int i) {
+    return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
+}
+
+// FP8 products take tokens in sixteens: how many sequences of T tokens a pass has where one is asked for. The
+// micro-batch's tokens are a multiple of 16, so as many fit.
+static int sample_sequences(const Config *c, int T) {
+    int B = 1;
+    bool fp8 = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    while (fp8 && B * T % 16 != 0 && B < c->micro_batch) B++;
+    return B;
+}
+
+void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {
+    const Config *c = &m->config;
+    int T = c->seq_len, vocab = c->shape.vocab;
+    int step = 64 * (1 + (T - 1) / 4096); // passes have at most 64 lengths, as plans of products are kept for each
+    int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
+    int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
+    Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
+    size_t bytes = (size_t)vocab * format_bytes(few.format);
+    void *raw = xmalloc(bytes);
+    float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
+    for (int n = count; n < count + more && !stop_at_once(m); n++) {
+        int length = n < T ? n : T;
+        int padded = length + step - 1 < T ? (length + step - 1) / step * step : T;
+        int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
+        memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
+        memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
+        batch_upload(m, B, padded, window, NULL);
+        model_forward(m);
+        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows), weight(m, WTE, 0), no_tensor());
+        m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
+        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
+        uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
+        ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
+    }
+    free(logits);
+    free(raw);
+    free(window);
+}
+
+void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
+    const bool terminal = isatty(fileno(out));
+    for (int i = 0; i < count; i++) {
+        char text[512];
+        size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
+        for (size_t at = 0; terminal && at < length; at++)
+            if (iscntrl((unsigned char)text[at]) && text[at] != '\n' && text[at] != '\t') text[at] = '?';
+        if (tokenizer)
+            fwrite(text, 1, length, out);
+        else
+            fprintf(out, "%d ", ids[i]);
+    }
+    fprintf(out, "\n");
+    fflush(out);
+}
+
+void print_tokens_json(const char *name, const int32_t *ids, int count) {
+    printf(",\"%s\":[", name);
+    for (int i = 0; i < count; i++) printf(i ? ",%d" : "%d", ids[i]);
+    printf("]");
+}
