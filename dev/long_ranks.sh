@@ -73,7 +73,7 @@ given=(--tokenizer bytes --seq-len 32 --micro-batch 2 --recipe coat --quiet --de
 for zero in 0 3; do
     "${mpirun[@]}" -np 3 "$program" "${given[@]}" --train "$folder/src_train.bin" --steps 2 --batch-tokens 192 --sample-tokens 0 \
         --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights" "$(cat "$folder/said")"
-    for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --sample-tokens 20"; do
+    for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --json --sample-tokens 20"; do
         one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
         if [ "$one" = "$three" ]; then ok "${what%% *} on three processes, ZeRO $zero"; else bad "${what%% *}" "$one" "$three"; fi
     done
