@@ -49,7 +49,7 @@ out=runs/fidelity dry_run='' page_only='' words=() arguments=("$@")
 settings_table() {
     cat <<'TABLE'
 65k     gpt2     65536  1526  64  6e-4  100  0.1  124M, 65,536 tokens per step, as docs/loss.md compares
-262k    gpt2     262144  400  64  3e-4   80  0    124M, 262,144 tokens per step, calm: BF16 should scatter by at most 0.3 %
+262k    gpt2     262144  400  64  3e-4   80  0    124M, 262,144 tokens per step, calm: BF16's seeds scatter by 0.4 %
 524k    gpt2     524288  600  64  3e-4  120  0    124M, 524,288 tokens per step
 stress  gpt2     262144  400  64  6e-4   40  0    124M, 262,144 tokens per step, a high rate: single runs scatter by 1 %
 1558M   gpt2-xl  131072  240  16  1e-4   48  0    1558M, 131,072 tokens per step
