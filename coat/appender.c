@@ -121,9 +121,11 @@ static bool move_aside(const char *path, const char *stem, const char *ending, c
         snprintf(aside, size, "%.*s%s-replaced-%d%s", (int)(path_base(path) - path), path, stem, number, ending);
         if (lstat(aside, &st) == 0) continue;
         if (errno == ENOENT && rename(path, aside) == 0) return true;
-        break;
+        aside[0] = 0;
+        return false;
     }
     aside[0] = 0;
+    errno = EEXIST; // a thousand of them
     return false;
 }
 

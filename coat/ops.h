@@ -199,8 +199,8 @@ typedef struct Ops {
     void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                           bool accumulate);
 
-    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy in codes (--gradient-codes)
-    // with its transpose dy_qt and one scale. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
+    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy in codes
+    // (--gradient-codes-data), dy_qt its transpose (-weights); one scale, or one each where their formats differ. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
     // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
     void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
 

@@ -309,7 +309,9 @@ bool out_rescue_path(char *path, size_t size, const char *out, int number) {
     for (int above = number / RESCUES; above > 0; above--) {
         while (folder > 0 && out[folder - 1] == '/') folder--;
         if (folder == 0) return false;
+        size_t end = folder;
         while (folder > 0 && out[folder - 1] != '/') folder--;
+        if (out[end - 1] == '.' && end - folder <= 2 && out[folder] == '.') return false; // . and .. are no names
     }
     snprintf(path, size, "%.*s%.*s-rescued-%d", (int)folder, out, (int)(length - name), out + name, number % RESCUES);
     return true;

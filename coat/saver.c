@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -52,14 +53,21 @@ static void write_tuned(const char *out, const char *choices) {
     if (!file_replace(path, choices, strlen(choices), &err)) fprintf(stderr, "warning: %s\n", err.text);
 }
 
+// Whether what is written goes into the run's own folder: asked before a write, and before what was written gets its name.
+static bool is_ours(const void *saver, Error *err) {
+    const Saver *s = (const Saver *)saver;
+    if (!s->folder) return true;
+    if (!out_is_there(s->folder))
+        return error_set(err, EXIT_DATA, "%s: the folder was removed, renamed or replaced", s->out);
+    return lock_is_held(&s->folder->lock) || error_set(err, EXIT_DATA, "%s: its .lock was removed", s->out);
+}
+
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
     if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
     // it may have been another run's for as long as the copy took
-    s->good = !s->folder || out_is_there(s->folder) ||
-              error_set(&s->err, EXIT_DATA, "%s: the folder was removed, renamed or replaced", s->out);
-    s->good = s->good && checkpoint_write(s->out, &s->snapshot, vocabulary, &s->err);
+    s->good = is_ours(s, &s->err) && checkpoint_write(s->out, &s->snapshot, vocabulary, is_ours, s, &s->err);
     if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->out, s->snapshot.choices);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
@@ -197,13 +205,26 @@ static void keep_log(Saver *s, const char *what) {
     s->log_fd = log_descriptor(s->log);
 }
 
+// Whether another run has written in our folder while its lock was gone: log.jsonl is not our file.
+static bool has_other_log(const Saver *s) {
+    char path[PATH_MAX_LENGTH + 16];
+    struct stat ours, named;
+    if (s->log_fd < 0 || lock_is_held(&s->folder->lock) || !out_is_there(s->folder)) return false;
+    snprintf(path, sizeof path, "%s/log.jsonl", s->out);
+    return fstat(s->log_fd, &ours) == 0 && stat(path, &named) == 0 &&
+           (ours.st_ino != named.st_ino || ours.st_dev != named.st_dev);
+}
+
 // By the thread that trains, while nothing is being written. True where the folder was made again.
 static bool look_after_folder(Saver *s) {
     char what[2 * PATH_MAX_LENGTH + 128];
     Error err;
     if (!s->folder || s->taken.code != EXIT_DONE) return false;
     s->looked_ms = now_ms();
-    OutState state = out_keep(s->folder, what, sizeof what, &err);
+    const bool other = has_other_log(s);
+    OutState state = other ? OUT_TAKEN : out_keep(s->folder, what, sizeof what, &err);
+    if (other)
+        error_set(&err, EXIT_DATA, "its .lock was removed during the run, and another run has written its log there");
     s->away.code = EXIT_DONE;
     if (state == OUT_AWAY) s->away = err;
     if (state == OUT_AWAY && !s->said_away && !s->last)
@@ -244,10 +265,10 @@ static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool first = s->snapshot.exec->rank == 0;
     bool mine = !first || (may_save(s) && checkpoint_prepare(s->out, run->step, &s->err));
+    comm_patience(comm, SAVER_PATIENCE); // rank 0 may still have been writing
     int rescued = (int)comm_max_i64(comm, s->rescued);
     if (rescued > s->rescued) out_rescue_path(s->out, sizeof s->out, s->config->out, rescued); // rank 0 has made it
     s->rescued = rescued;
-    comm_patience(comm, SAVER_PATIENCE);
     s->good = comm_all_good(comm, mine, &s->err);
     comm_patience(comm, 0);
     return s->good;
@@ -278,13 +299,20 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, 0);
 }
 
+static bool has_checkpoint(const Saver *s, int64_t step) {
+    char folder[PATH_MAX_LENGTH + 64];
+    Error err;
+    return step >= 0 && checkpoint_folder(s->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
+}
+
 // Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none left.
 static bool look_again(Saver *s) {
     char place[PATH_MAX_LENGTH];
     bool again = look_after_folder(s);
     if (again || (s->away.code != EXIT_DONE && !out_place(s->folder, place, sizeof place))) {
-        s->step = -1;
-        s->saved = 0;
+        if (!has_checkpoint(s, s->step)) s->step = -1;
+        if (!has_checkpoint(s, s->saved)) s->saved = 0;
+        error_saved(s->out, s->saved);
     }
     return again;
 }
@@ -307,7 +335,7 @@ void saver_save_last(Saver *s, const RunState *run) {
         if (comm) again = comm_max_i64(comm, again);
         if (comm) comm_patience(comm, 0);
         if (!again) return;
-        s->said = true; // this one makes up for what became of the one before
+        if (s->step == run->step || lost) s->said = true; // this one makes up for what became of it
         saver_save(s, run);
     }
 }

@@ -75,7 +75,7 @@ static bool codes_have_amax(TensorId id) {
 // the result of their product is read by a kernel that can multiply by it: those of the attention and of the activation
 // function, read by residual additions; and in --saved coat the feed-forward layer's input, and its output's gradient.
 // (Attention, which reads qkv, and norms and activations of plain tensors cannot. Gradients that are transposed as they
-// are quantised have one scale, for which their producers leave the maxima.)
+// are quantised have one scale per format, for which their producers leave the maxima.)
 static bool scales_by_row(TensorId id, bool coat) {
     return id == OQ || id == G || (coat && (id == N2 || id == DH_Q));
 }

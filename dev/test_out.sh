@@ -72,6 +72,14 @@ during "$out" no_lock
 said_once "warning: --out $out: its .lock was removed during the run; it is made again$" && whole "$out" 1
 check "a lock that is removed is taken again" $? "$(said_and_left "$out")"
 
+# and where another run has been there in the meantime, what that one has left stays as it is
+visited() { rm "$out/.lock" && "$program" "${run[@]}" --seed 7 --overwrite --out "$out" >/dev/null 2>&1 && cp -r "$out" "$out-theirs"; }
+out=$folder/visited
+during "$out" visited
+[ $status -eq 2 ] && grep -q "error: .*its .lock was removed during the run, and another run has written its log there.*go on with --out $out-rescued-1 --resume" "$folder/said" &&
+    diff -r "$out" "$out-theirs" >"$folder/diff" && compgen -G "$out-rescued-1/step-*" >/dev/null
+check "a run that has been there meanwhile keeps its files, and this one saves beside them" $? "$(said_and_left "$out"; cat "$folder/diff")"
+
 no_log() { rm "$out/log.jsonl"; }
 out=$folder/logless
 during "$out" no_log

@@ -106,6 +106,8 @@ resume: --scaling was token and is now tensor
 $resuming"
 train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
 same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
+train saved-token 3 --linear bf16 --scaling token && train saved-tensor 3 --linear bf16 --scaling tensor
+same "nor with saved activations alone" saved-token/step-00000003 saved-tensor/step-00000003
 plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
 [ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
 

@@ -16,16 +16,16 @@ RAIL = (34, WIDTH - 34)  # the residual stream, and its gradient
 
 # Per row: forward, what is kept (name, format, bytes per token in C, colour), backward; two lines each.
 BLOCK = [
-    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
+    (("add, LayerNorm, quantise", "the norm reads the sum itself"), ("x_in", "E4M3, scale per 16", 1.125, GROUP),
      ("LayerNorm backward", "from the codes of x_in")),
     (("q, k, v = n1 · Wᵀ + bias", "product in FP8"), ("q, k, v", "BF16", 6, BF16),
      ("dgrad, wgrad in FP8", "n1 rebuilt from x_in")),
     (("flash attention", "BF16"), ("o", "BF16", 2, BF16), ("attention backward", "BF16, deterministic")),
     (("projection: y = ô · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "ô rebuilt from o")),
-    (("add, LayerNorm, quantise", "reads the codes that it writes"), ("x_mid", "E4M3, scale per 16", 1.125, GROUP),
+    (("add, LayerNorm, quantise", "the norm reads the sum itself"), ("x_mid", "E4M3, scale per 16", 1.125, GROUP),
      ("LayerNorm backward", "from the codes of x_mid")),
     (("y = n2 · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "n2 rebuilt from x_mid")),
-    (("h = y + bias, GELU, quantise", "GELU reads the codes of h"), ("h", "E4M3, scale per 16", 4.5, GROUP),
+    (("h = y + bias, GELU, quantise", "GELU reads y + bias itself"), ("h", "E4M3, scale per 16", 4.5, GROUP),
      ("GELU backward, quantise", "from the codes of h")),
     (("y = g · Wᵀ", "product in FP8"), None, ("dgrad, wgrad in FP8", "g rebuilt from h")),
 ]
