@@ -66,7 +66,9 @@ bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
     shard->token_bytes = wide ? 4 : 2;
     shard->tokens = header[2];
     int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
-    if (shard->tokens <= 0)
+    if (shard->tokens == 0)
+        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
+    if (shard->tokens < 0)
         return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
                          shard->tokens);
     if (shard->tokens > room)

@@ -14,7 +14,7 @@ static const Flag table[] = {
     {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, "X", 1e-9, 1e9, "none",
      "share of the sequences that come from the --train before it, beside the weights of the others: "
      "--train 'a/*.bin' --train-weight 0.7 --train 'b/*.bin' --train-weight 0.3; none: as if one --train named all"},
-    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "none", "token files held out for validation, in the same way"},
+    {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "none", "token files held out for validation: a quoted pattern, or several names and patterns; the last --val counts"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
      "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2)"},
     {GROUP_DATA, "shuffle", FLAG_BOOL, AT(shuffle), "", 0, 0, NULL, "visit the training windows in random order"},

@@ -2,6 +2,8 @@
 // together, '#' before a word begins a comment; the shell's patterns and variables are left as they are.
 #include "flags.h"
 
+#include <ctype.h>
+
 #include "files.h"
 
 #define FILE_LIMIT ((size_t)1 << 20)
@@ -43,9 +45,13 @@ static bool split(char *line, char **words, int *count, Error *err) {
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";
-    if (words[0][0] != '-' || equals)
-        return error_set(err, EXIT_USER, "%s: write the line as on the command line: --%s%s%s", words[0],
-                         words[0] + strspn(words[0], "-"), *value ? " " : "", value);
+    const char *name = words[0] + strspn(words[0], "-");
+    const int length = (int)strcspn(name, ":"); // as in YAML
+    if ((words[0][0] != '-' || equals || name[length]) && !isalpha((unsigned char)name[0]))
+        return error_set(err, EXIT_USER, "%s: write each line as on the command line, --flag value", words[0]);
+    if (words[0][0] != '-' || equals || (name[length] && !strchr(name, '=')))
+        return error_set(err, EXIT_USER, "%s: write the line as on the command line: --%.*s%s%s", words[0], length,
+                         name, *value ? " " : "", value);
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--config") == 0 || strncmp(words[i], "--config=", 9) == 0)
             return error_set(err, EXIT_USER, "--config: a file of flags reads no other; name both on the command line");

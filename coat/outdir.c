@@ -232,15 +232,26 @@ bool out_place(const OutFolder *out, char *path, size_t size) {
     return length > 0 && is_same_folder(out->fd, path);
 }
 
-// Makes the folder, or the one that a link of that name leads to. Without its parents: where these are gone, a disk is no
-// longer mounted.
-static bool make_again(const char *path, Error *err) {
+// Whether the run's folder was deleted, and not renamed or put out of reach.
+static bool is_deleted(const OutFolder *out) {
+    static const char mark[] = " (deleted)";
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", out->fd);
+    ssize_t length = out->fd < 0 ? -1 : readlink(link, path, sizeof path);
+    const ssize_t end = (ssize_t)sizeof mark - 1;
+    return length > end && memcmp(path + length - end, mark, (size_t)end) == 0;
+}
+
+// Makes the folder, or the one that a link of that name leads to. Its parents where it was deleted, with them perhaps;
+// else, where these are gone, a disk is no longer mounted.
+static bool make_again(const char *path, bool parents, Error *err) {
     char at[PATH_MAX], target[PATH_MAX], folder[PATH_MAX];
     int why = ELOOP;
     snprintf(at, sizeof at, "%s", path);
     for (size_t length = strlen(at); length > 1 && at[length - 1] == '/';) at[--length] = 0;
     for (int hops = 0; hops < 8; hops++) {
         why = mkdir(at, 0777) == 0 ? 0 : errno;
+        if (why == ENOENT && parents && folder_make(at, err)) return true;
         if (!why || (why == EEXIST && path_is_folder(at))) return true;
         ssize_t length = why == EEXIST ? readlink(at, target, sizeof target - 1) : -1;
         if (length < 0) break;
@@ -275,7 +286,7 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
     snprintf(text, size, "--out %s: %s; %s%s", out->path, lost,
              back ? "the one of before is there again" : "it is made again",
              same ? "" : ", with the whole log, and the run goes on in it");
-    if (!same && !make_again(out->path, err)) return OUT_AWAY;
+    if (!same && !make_again(out->path, is_deleted(out), err)) return OUT_AWAY;
     say_lost(out, same, LONGEST_PLACE, lost, sizeof lost);
     OutFolder now = {"", -1, -1, {-1, "", ""}};
     snprintf(now.path, sizeof now.path, "%s", out->path);

@@ -305,7 +305,9 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
     for (int c = 0; c < CATEGORY_COUNT; c++)
         if (arena->category_bytes[c] > arena->category_bytes[most]) most = c;
     snprintf(failure, sizeof failure, "%s", err->text);
-    plan_advice(&arena->config, arena->ranks, device, left > 0 ? (size_t)left : 0, advice, sizeof advice);
+    const size_t mine =
+        left > 0 ? (size_t)left / (device == DEVICE_CPU ? (size_t)arena->ranks : 1) : 0; // CPUs share it
+    plan_advice(&arena->config, arena->ranks, device, mine, advice, sizeof advice);
     return error_set(err, err->code, "%s; most of it is %s, %s%s; see --plan", failure, category_name((Category)most),
                      memory_text(bytes, arena->category_bytes[most]), advice);
 }

@@ -175,8 +175,8 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 const char *end_failure(char *text, size_t size, const EndLine *line) {
     const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
     const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
-    const bool above =
-        (line->trained && line->loss > line->first_loss) || (line->validated && line->val_loss > line->first_loss);
+    const bool loss = line->trained && line->loss > line->first_loss;
+    const bool above = loss || (line->validated && line->val_loss > line->first_loss);
     snprintf(text, size, "%s", "");
     if (line->nonfinite[0])
         snprintf(text, size, "the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr",
@@ -185,8 +185,8 @@ const char *end_failure(char *text, size_t size, const EndLine *line) {
         snprintf(text, size,
                  "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr");
     else if (above)
-        snprintf(text, size, "the loss is above %.6f, that of step %" PRId64 ": try a smaller --lr", line->first_loss,
-                 line->first_step);
+        snprintf(text, size, "the %sloss is above %.6f, that of step %" PRId64 ": try a smaller --lr",
+                 loss ? "" : "validation ", line->first_loss, line->first_step);
     return text;
 }
 

@@ -118,14 +118,17 @@ said_once "warning: --out $out: the folder was removed during the run; it is mad
     [ $status -eq 0 ] && [ "$(notes "$out")" -eq 1 ] && diff -r "$folder/straight/$last" "$out/$last"
 check "one that is removed after the last save is saved to once more" $? "$(said_and_left "$out")"
 
-# with its parent: nothing is put where a disk may be mounted again
 parent() { rm -r "${out%/*}"; }
+out=$folder/above/run
+during "$out" parent
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
+check "so does one that is removed with its parent" $? "$(said_and_left "$out")"
+# where the parent is renamed nothing is put: a disk may be mounted there again
+parent() { mv "${out%/*}" "$folder/unmounted"; }
 out=$folder/parent/run
 at_last "$out" parent
-rescue=$folder/run-rescued-1
-[ $status -eq 2 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$rescue/$last" &&
-    tail -n 1 "$folder/said" | grep -qx "error: --out $out: cannot create the folder $out: No such file or directory; this one is saved: go on with --out $rescue --resume"
-check "where its parent is removed too, the run is saved above" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+[ $status -eq 0 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$folder/unmounted/run/$last"
+check "where its parent is renamed, what is saved is there" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
 
 # --- a second run, which finds the folder before the first makes it again, or after that
 second() { # FLAGS...: another run in $out, to its end

@@ -97,7 +97,7 @@ static void test_brought_back(void **state) {
     assert_says(&err, "the one of that name holds another run (log.jsonl)");
 }
 
-// A link whose folder is gone leads to a new one; without that one's parent there is none.
+// A link whose folder is gone leads to a new one, also without that one's parent where both were deleted.
 static void test_link(void **state) {
     (void)state;
     const char *const targets[] = {"aside", "../disk/aside", aside};
@@ -121,13 +121,16 @@ static void test_link(void **state) {
     assert_int_equal(symlink("below/aside", run_folder), 0);
     assert_int_equal(mkdir(path_of("disk/below/aside"), 0777), 0);
     assert_true(out_prepare(&config, &out, &err));
-    assert_true(folder_remove(path_of("disk/below/aside"), &err));
-    assert_int_equal(rmdir(path_of("disk/below")), 0);
+    assert_int_equal(rename(path_of("disk/below"), path_of("disk/unmounted")), 0);
     assert_int_equal(keep(), OUT_AWAY);
     assert_says(&err, "cannot create the folder ");
     assert_says(&err, "disk/below/aside: No such file");
-    assert_int_equal(out_rescue(&out, false, &err), 1); // beside the link
-    assert_true(path_is_file(path_of("disk/run-rescued-1/.lock")));
+    assert_int_equal(rename(path_of("disk/unmounted"), path_of("disk/below")), 0);
+    assert_true(folder_remove(path_of("disk/below/aside"), &err));
+    assert_int_equal(rmdir(path_of("disk/below")), 0);
+    assert_int_equal(keep(), OUT_AGAIN); // what was deleted with its parent comes back with it
+    assert_true(path_is_folder(path_of("disk/below/aside")));
+    assert_locked();
 }
 
 // By an empty folder, or one with other things in it.
