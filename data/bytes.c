@@ -13,6 +13,7 @@
 #include "files.h"
 
 #define END_OF_TEXT 256
+#define LITTLE_VAL 0.2        // of what was asked for: less than this is said
 #define MUCH_VAL 0.2          // of the text: more than this is said
 #define FEW_HEADERS (1 << 20) // with less text than this, a sample will not look like C
 
@@ -42,10 +43,16 @@ static const char usage[] =
 
 static int compare_documents(const void *a, const void *b) {
     const Document *x = (const Document *)a, *y = (const Document *)b;
-    int by_hash = XXH128_cmp(&x->hash, &y->hash);
-    if (by_hash) return by_hash;
-    int by_path = strcmp(x->path, y->path);
-    return by_path ? by_path : (x->offset > y->offset) - (x->offset < y->offset);
+    int order = XXH128_cmp(&x->hash, &y->hash);
+    if (!order) order = XXH128_cmp(&x->file_hash, &y->file_hash);
+    return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+// Of equal files one counts; pieces that a file repeats, or shares with another, are its text.
+static bool is_duplicate(const Document *document) {
+    const Document *before = document - 1;
+    return XXH128_isEqual(before->hash, document->hash) && XXH128_isEqual(before->file_hash, document->file_hash) &&
+           before->offset == document->offset;
 }
 
 static int64_t total_bytes(const Documents *documents, bool val) {
@@ -76,8 +83,8 @@ static void choose(Documents *documents, const Options *options) {
     int64_t sum = 0;
     for (int64_t i = 0; i < documents->count; i++) {
         const Document *document = &documents->list[i];
-        bool duplicate = i > 0 && XXH128_isEqual(document[-1].hash, document->hash);
-        documents->duplicates += duplicate;
+        bool duplicate = i > 0 && is_duplicate(document);
+        documents->duplicates += duplicate && document->offset == 0;
         bool fits = (double)(sum + document->bytes) <= limit;
         keep[i] = !duplicate && fits;
         if (keep[i]) sum += document->bytes;
@@ -87,17 +94,22 @@ static void choose(Documents *documents, const Options *options) {
     free(keep);
 }
 
-// Marks files for validation, in the order of their hashes, as long as they fit into the share that is asked
-// for; the smallest file if none does.
+// Marks texts for validation, in the order of their hashes, equal ones together, as long as they fit into the share that
+// is asked for; the smallest if none does.
 static void hold_out(Documents *documents, double fraction) {
-    int64_t target = (int64_t)(fraction * (double)total_bytes(documents, false)), sum = 0, smallest = 0;
-    for (int64_t i = 0; i < documents->count; i++) {
-        Document *document = &documents->list[i];
-        document->val = sum + document->bytes <= target;
-        if (document->val) sum += document->bytes;
-        if (document->bytes < documents->list[smallest].bytes) smallest = i;
+    Document *list = documents->list;
+    const int64_t target = (int64_t)(fraction * (double)total_bytes(documents, false));
+    int64_t sum = 0, smallest = 0, next;
+    for (int64_t i = 0; i < documents->count; i = next) {
+        int64_t bytes = 0;
+        for (next = i; next < documents->count && XXH128_isEqual(list[next].hash, list[i].hash); next++)
+            bytes += list[next].bytes;
+        const bool val = sum + bytes <= target;
+        for (int64_t k = i; k < next; k++) list[k].val = val;
+        if (val) sum += bytes;
+        if (list[i].bytes < list[smallest].bytes) smallest = i;
     }
-    if (sum == 0 && fraction > 0) documents->list[smallest].val = true;
+    if (sum == 0 && fraction > 0) list[smallest].val = true;
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
@@ -237,6 +249,10 @@ static bool gather(Documents *documents, const Options *options, int count, char
     if (options->headers) add_headers(documents);
     choose(documents, options);
     int64_t bytes = total_bytes(documents, false);
+    if (documents->count == 0 && documents->beyond > 0)
+        return error_set(err, EXIT_DATA,
+                         "--max-bytes: no text is as short; take more, or a folder, whose files over 1 MB "
+                         "are taken in pieces");
     if (documents->count == 0)
         return error_set(err, EXIT_DATA, "no text found: name files or folders of text, prepare_bytes --out %s FOLDER",
                          options->out);
@@ -281,6 +297,11 @@ static void say_result(const Documents *documents, const Options *options, int64
         fprintf(stderr, "note: %.0f %% of the text is held out for validation%s\n", 100 * share,
                 share <= 1.1 * options->val_fraction ? ", as --val-fraction asks"
                                                      : ", as files are held out whole: name more files, or one alone");
+    if (share < LITTLE_VAL * options->val_fraction)
+        fprintf(stderr,
+                "note: %.2g %% of the text is held out for validation, as files are held out whole: name more "
+                "files, or a folder, whose large files are cut\n",
+                100 * share);
 }
 
 int main(int argc, char **argv) {

@@ -23,8 +23,8 @@
 typedef struct {
     char *path;
     int64_t offset, bytes;
-    int64_t file_bytes; // of the whole file
-    XXH128_hash_t hash;
+    int64_t file_bytes;            // of the whole file
+    XXH128_hash_t hash, file_hash; // of the text, and of the pieces' hashes in their file
     bool val;
 } Document;
 
@@ -97,6 +97,12 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
         }
         free(text);
     }
+    XXH128_hash_t hash = XXH3_128bits(NULL, 0);
+    for (int64_t i = before; i < documents->count; i++) {
+        const XXH128_hash_t both[2] = {hash, documents->list[i].hash};
+        hash = XXH3_128bits(both, sizeof both);
+    }
+    for (int64_t i = before; i < documents->count; i++) documents->list[i].file_hash = hash;
     if (reason) {
         ++*reason;
         while (documents->count > before) free(documents->list[--documents->count].path);

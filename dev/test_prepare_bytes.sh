@@ -55,6 +55,16 @@ folder_of_files() {
 }
 check "a folder: each text once and whole, some held out" folder_of_files
 
+repeats_itself() {
+    mkdir twice
+    yes 'a line that comes again and again' | head -c 2500000 >twice/a.txt
+    cp twice/a.txt twice/b.txt
+    seq 1 300000 >twice/c.txt
+    "$program" --out twice1 twice >out && grep -q "left out: 1 equal" out || return 1
+    [ $(($({ tokens twice1_train.bin; tokens twice1_val.bin; } | grep -vc '^256$'))) -eq $((2500000 + $(wc -c <twice/c.txt))) ]
+}
+check "a large file that repeats itself is taken whole, and a copy of it is not" repeats_itself
+
 same_whatever_the_order() {
     mkdir other && cp in/a/b/* in/a/*.txt other
     for file in other/*; do mv "$file" "other/x$((RANDOM))_$(basename "$file")"; done
@@ -119,6 +129,9 @@ notes() {
 mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
 check "much held out, because files are whole, is noted" notes "note: 49 % of the text is held out for validation, as files are held out whole: name more files, or one alone" halves
 check "or because --val-fraction asks" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
+seq 1 20000 >long.txt
+echo short >short.txt
+check "little held out is noted, too" notes "note: 0.0064 % of the text is held out for validation, as files are held out whole: name more files, or a folder, whose large files are cut" long.txt short.txt
 check "little is not" notes "" --val-fraction 0.19 one.txt
 
 headers() {
@@ -131,6 +144,7 @@ check "--headers finds text" headers
 check "no leftovers under temporary names" test -z "$(find . -name '*.tmp*')"
 check "no --out" refused 1 "--out is missing" in
 check "no text" refused 1 "no text" --out x
+check "a limit below every text" refused 2 "--max-bytes: no text is as short" --out x --max-bytes 10 one.txt
 check "an unknown flag" refused 1 "unknown flag --bogus" --out x --bogus in
 check "a bad number" refused 1 "number from 0 to 0.9, not 2" --out x --val-fraction 2 in
 check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
