@@ -384,8 +384,11 @@ bool saver_finish(Saver *s, Error *err) {
         return true;
     }
     s->said = true; // as an error, by the caller
-    return error_set(err, EXIT_DATA, "the checkpoint of step %lld could not be saved: %s", (long long)s->step,
-                     s->err.text);
+    char from[64] = "";
+    if (has_checkpoint(s, s->saved) && s->saved > 0)
+        snprintf(from, sizeof from, "; mend this, and go on from step %lld with --resume", (long long)s->saved);
+    return error_set(err, EXIT_DATA, "the checkpoint of step %lld could not be saved: %.*s%s", (long long)s->step,
+                     (int)(sizeof err->text - sizeof from - 64), s->err.text, from);
 }
 
 double saver_expected_ms(const Saver *s) {

@@ -109,7 +109,7 @@ writable() {
 }
 if [ "$(id -u)" -ne 0 ] || [ ${#mounts[@]} -gt 0 ]; then
     lose "$folder/locked" read_only "$folder/locked"
-    [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission)" "$folder/said"
+    [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission).*; mend this, and go on from step [0-9]+ with --resume$" "$folder/said"
     check "a folder that becomes read-only" $? "status $status" "$(cat "$folder/said")"
     writable "$folder/locked"
     resume "$folder/locked" && same "$folder/locked"
