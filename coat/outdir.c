@@ -224,22 +224,25 @@ bool out_is_there(const OutFolder *out) {
     return is_same_folder(out->fd, out->path);
 }
 
-bool out_place(const OutFolder *out, char *path, size_t size) {
+// What the system calls the open folder; "": it does not say. Returns the length.
+static size_t name_of_open(const OutFolder *out, char *path, size_t size) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", out->fd);
     ssize_t length = out->fd < 0 ? -1 : readlink(link, path, size - 1);
     path[length > 0 ? length : 0] = 0;
-    return length > 0 && is_same_folder(out->fd, path);
+    return length > 0 ? (size_t)length : 0;
+}
+
+bool out_place(const OutFolder *out, char *path, size_t size) {
+    return name_of_open(out, path, size) > 0 && is_same_folder(out->fd, path);
 }
 
 // Whether the run's folder was deleted, and not renamed or put out of reach.
 static bool is_deleted(const OutFolder *out) {
     static const char mark[] = " (deleted)";
-    char link[64], path[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", out->fd);
-    ssize_t length = out->fd < 0 ? -1 : readlink(link, path, sizeof path);
-    const ssize_t end = (ssize_t)sizeof mark - 1;
-    return length > end && memcmp(path + length - end, mark, (size_t)end) == 0;
+    char path[PATH_MAX];
+    const size_t length = name_of_open(out, path, sizeof path), end = sizeof mark - 1;
+    return length > end && strcmp(path + length - end, mark) == 0;
 }
 
 // Makes the folder, or the one that a link of that name leads to. Its parents where it was deleted, with them perhaps;

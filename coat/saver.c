@@ -103,14 +103,16 @@ static bool start_thread(Saver *s) {
     return started;
 }
 
-// Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
-static void see_saved(Saver *s) {
+static bool has_checkpoint(const Saver *s, int64_t step) {
     char folder[PATH_MAX_LENGTH + 64];
     Error err;
+    return step >= 0 && checkpoint_folder(s->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
+}
+
+// Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
+static void see_saved(Saver *s) {
     if (s->step <= s->saved || s->running || !s->good) return;
-    if (s->snapshot.exec->rank > 0 &&
-        !(checkpoint_folder(s->out, s->step, folder, sizeof folder, &err) && path_is_folder(folder)))
-        return;
+    if (s->snapshot.exec->rank > 0 && !has_checkpoint(s, s->step)) return;
     s->saved = s->step;
     error_saved(s->out, s->saved);
 }
@@ -297,12 +299,6 @@ void saver_save(Saver *s, const RunState *run) {
     comm_patience(s->shards->comm, SAVER_PATIENCE);
     comm_barrier(s->shards->comm);
     comm_patience(s->shards->comm, 0);
-}
-
-static bool has_checkpoint(const Saver *s, int64_t step) {
-    char folder[PATH_MAX_LENGTH + 64];
-    Error err;
-    return step >= 0 && checkpoint_folder(s->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
 }
 
 // Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none left.

@@ -10,14 +10,15 @@ trap 'umount "$disk" 2>/dev/null; chmod -R u+rwx "$folder"; rm -rf "$folder"' EX
 straight
 first=$(printf 'step-%08d' $every)
 
-# during OUT COMMAND...: a run in OUT, which is held while the command does its work, once its first checkpoint is there;
-# sets $status
+# during OUT COMMAND...: a run in OUT, with $flags, which is held while the command does its work, once the checkpoint
+# $held, by default its first, is there; sets $status
+flags=() held=$first
 during() {
     local out=$1 pid
     shift
-    "$program" "${run[@]}" --out "$out" >"$folder/out" 2>"$folder/said" &
+    "$program" "${run[@]}" "${flags[@]}" --out "$out" >"$folder/out" 2>"$folder/said" &
     pid=$!
-    until [ -d "$out/$first" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    until [ -d "$out/$held" ] || ! kill -0 $pid 2>/dev/null; do :; done
     kill -STOP $pid
     "$@"
     kill -CONT $pid
@@ -101,16 +102,8 @@ check "so does one that a link leads to" $? "$(said_and_left "$out")"
 
 # the last save is there when the validation after it begins
 at_last() { # OUT COMMAND...: the command is done during the last validation
-    local out=$1 pid
-    shift
-    "$program" "${run[@]}" --val-every 0 --val-batches 4000 --out "$out" >"$folder/out" 2>"$folder/said" &
-    pid=$!
-    until [ -d "$out/$last" ] || ! kill -0 $pid 2>/dev/null; do :; done
-    kill -STOP $pid
-    "$@"
-    kill -CONT $pid
-    wait $pid
-    status=$?
+    local flags=(--val-every 0 --val-batches 4000) held=$last
+    during "$@"
 }
 out=$folder/removed-last
 at_last "$out" removed
