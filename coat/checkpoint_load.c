@@ -6,6 +6,7 @@
 #include "checkpoint_shards.h"
 #include "files.h"
 #include "hf.h"
+#include "hf_names.h"
 #include "llmc_weights.h"
 #include "matmul_choices.h"
 #include "run_state.h"
@@ -149,66 +150,72 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
-static bool stored_in_hf(const HfWeights *weights, TensorId id, const char *name, Tensor value, int vocab,
-                         StoredMatrix *stored, const char *path, Error *err) {
-    const TensorRow *row = tensor_row(id);
+static bool stored_in_hf(const HfWeights *weights, const HfPart *part, int rank, int64_t cols, StoredMatrix *stored,
+                         const char *path, Error *err) {
     const SafeFile *file;
     const SafeTensor *tensor;
-    if (!hf_weights_find(weights, name, &file, &tensor))
-        return error_set(err, EXIT_DATA, "%s has no tensor '%s'; is it a GPT-2 model?", path, name);
+    if (!hf_weights_find(weights, part->name, &file, &tensor))
+        return error_set(err, EXIT_DATA, "%s has no tensor '%s'; is it a GPT-2 model?", path, part->name);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 &&
         tensor->dtype != DTYPE_F64)
-        return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, name,
+        return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
                          dtype_name(tensor->dtype));
-    int64_t rows = id == WTE ? vocab : value.rows;
-    stored->rows = row->hf_transposed ? value.cols : rows;
-    stored->cols = row->hf_transposed ? rows : value.cols;
-    bool same = row->decay ? tensor->rank == 2 && tensor->shape[0] == stored->rows && tensor->shape[1] == stored->cols
-                           : tensor->rank == 1 && tensor->shape[0] == stored->cols;
+    stored->rows = part->transposed ? cols : part->rows;
+    stored->cols = part->transposed ? part->rows : cols;
+    bool same = tensor->rank == rank && tensor->shape[rank - 1] == stored->cols &&
+                (rank == 1 || tensor->shape[0] == stored->rows);
     if (!same)
         return error_set(err, EXIT_DATA, "%s: '%s' has not the shape (%lld, %lld) that config.json means", file->path,
-                         name, (long long)stored->rows, (long long)stored->cols);
+                         part->name, (long long)stored->rows, (long long)stored->cols);
     stored->fd = file->fd;
     stored->path = file->path;
+    stored->name = part->name;
     stored->offset = file->data_begin + tensor->begin;
     stored->dtype = tensor->dtype;
-    stored->transposed = row->hf_transposed;
+    stored->transposed = part->transposed;
     return true;
 }
 
-static void stored_in_llmc(const LlmcFile *file, TensorId id, int layer, int vocab, StoredMatrix *stored) {
+static void stored_in_llmc(const LlmcFile *file, const HfPart *part, TensorId id, int layer, StoredMatrix *stored) {
     uint64_t layer_bytes = (uint64_t)(file->rows[id] * file->cols[id]) * dtype_bytes(file->dtype);
     stored->fd = file->fd;
     stored->path = file->path;
+    stored->name = part->name;
     stored->offset = file->offset[id] + (uint64_t)layer * layer_bytes;
     stored->dtype = file->dtype;
-    stored->rows = id == WTE ? vocab : file->rows[id];
+    stored->rows = part->rows;
     stored->cols = file->cols[id];
     stored->transposed = false;
 }
 
-// Loads all parameters from whichever of the two is given.
+// The values of a parameter (rows, cols) of a layer, from whichever of the two is given; padding rows stay 0.
+static bool load_parameter(const HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape,
+                           TensorId id, int layer, int64_t cols, float *values, Error *err) {
+    HfPart parts[HF_MOST_PARTS];
+    int count = hf_parts(shape, id, layer, parts);
+    for (int i = 0; i < count; i++) {
+        StoredMatrix stored;
+        if (llmc)
+            stored_in_llmc(llmc, &parts[i], id, layer, &stored);
+        else if (!stored_in_hf(hf, &parts[i], tensor_rank(id), cols, &stored, path, err))
+            return false;
+        if (!read_values(&stored, values + parts[i].first_row * cols, err)) return false;
+    }
+    return true;
+}
+
 static bool load_parameters(const HfWeights *hf, const LlmcFile *llmc, const char *path, Arena *arena, Exec *exec,
                             Error *err) {
     size_t capacity = (size_t)arena_parameter_count(arena);
     Parameter *list = (Parameter *)xcalloc(capacity, sizeof *list);
     TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
     int *layers = (int *)xcalloc(capacity, sizeof *layers);
-    int count = arena_parameters(arena, list, ids, layers), vocab = arena->config.shape.vocab;
+    int count = arena_parameters(arena, list, ids, layers);
     bool good = true;
     for (int i = 0; good && i < count; i++) {
         Tensor value = list[i].weight.value;
-        char name[128];
-        snprintf(name, sizeof name, tensor_row(ids[i])->hf_name, layers[i]);
-        StoredMatrix stored;
-        stored.name = name;
-        if (llmc)
-            stored_in_llmc(llmc, ids[i], layers[i], vocab, &stored);
-        else
-            good = stored_in_hf(hf, ids[i], name, value, vocab, &stored, path, err);
-        if (!good) break;
-        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values); // padding rows stay 0
-        good = read_values(&stored, values, err);
+        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
+        good = load_parameter(hf, llmc, path, &arena->config.shape, ids[i], layers[i], value.cols, values, err);
         if (good) parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }

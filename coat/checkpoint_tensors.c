@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "files.h"
+#include "hf_names.h"
 
 #define PIECE_BYTES ((size_t)8 << 20) // of host memory, between device and file
 #define PATH_BUFFER 4096
@@ -28,16 +29,15 @@ typedef struct {
 } List;
 
 static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
-    const TensorRow *row = tensor_row(id);
     Tensor t = arena_tensor(arena, id, role, layer);
     CheckpointTensor *entry = &list->entries[list->count++];
     memset(entry, 0, sizeof *entry);
-    char name[128];
-    snprintf(name, sizeof name, row->hf_name, layer);
+    char name[HF_NAME_LENGTH];
+    hf_whole_name(&arena->config.shape, id, layer, name);
     snprintf(entry->name, sizeof entry->name, "%s%s%s", name, role_suffix(role), suffix);
     entry->data = (char *)t.data;
     entry->dtype = dtype_of(t.format);
-    entry->rank = row->decay ? 2 : 1; // the matrices are those that decay
+    entry->rank = tensor_rank(id);
     entry->rows = entry->kept_rows = t.rows;
     entry->cols = t.cols;
     entry->id = id;
@@ -73,18 +73,41 @@ static List new_list(const Arena *arena, int per_parameter) {
     return list;
 }
 
+// What of a part this process has where parameters are shared: all or some of the part, or nothing.
+static void cut_to_part(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
+    int64_t begin, last = first + elements;
+    Tensor share = arena_share(arena, entry->id, VALUE, entry->layer, &begin);
+    int64_t end = begin + tensor_elements(share), from = begin > first ? begin : first, to = end < last ? end : last;
+    entry->shared = true;
+    entry->share_begin = from - first;
+    entry->share_elements = to > from ? to - from : 0;
+    entry->data += (size_t)(from - begin) * dtype_bytes(entry->dtype);
+}
+
+// A part of a parameter, as the file holds it.
+static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
+    CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
+    int64_t first = part->first_row * entry->cols;
+    bool last = part->first_row + part->rows == tensor_used_rows(id, entry->rows, &arena->config.shape);
+    snprintf(entry->name, sizeof entry->name, "%s", part->name);
+    entry->transposed = part->transposed;
+    entry->offset = (size_t)first * dtype_bytes(entry->dtype);
+    entry->rows = last ? entry->rows - part->first_row : part->rows; // padding rows belong to the last
+    entry->kept_rows = part->rows;
+    if (arena->layout[id][VALUE].sharded)
+        cut_to_part(entry, arena, first, entry->rows * entry->cols);
+    else
+        entry->data += entry->offset;
+}
+
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
-    List list = new_list(arena, 1);
+    List list = new_list(arena, HF_MOST_PARTS);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            HfPart parts[HF_MOST_PARTS];
             if (!arena_tensor(arena, (TensorId)id, VALUE, layer).data) continue;
-            CheckpointTensor *entry = add(&list, arena, (TensorId)id, VALUE, layer, "");
-            entry->transposed = tensor_row((TensorId)id)->hf_transposed;
-            if (id == WTE) entry->kept_rows = arena->config.shape.vocab;
-            entry->shared = arena->layout[id][VALUE].sharded;
-            if (!entry->shared) continue;
-            entry->share_elements =
-                tensor_elements(arena_share(arena, (TensorId)id, VALUE, layer, &entry->share_begin));
+            int count = hf_parts(&arena->config.shape, (TensorId)id, layer, parts);
+            for (int i = 0; i < count; i++) add_part(&list, arena, (TensorId)id, layer, &parts[i]);
         }
     }
     *out = list.entries;

@@ -20,7 +20,7 @@ extern "C" {
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
 
-typedef enum { NORM_LAYER, NORM_RMS } NormKind;
+typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: a layer norm without weights
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 

@@ -73,7 +73,7 @@ static bool lacks_tied_head(const Config *c, int ranks) {
 
 // clang-format off
 static const NotBuilt not_built[] = {
-    {uses_other_norm, false, "--norm rms", "RMS norms are not built yet", "use --norm layer"},
+    {uses_other_norm, false, "--norm", "norms other than layer norms with weights are not built yet", "use --norm layer"},
     {uses_other_activation, false, "--activation swiglu", "SwiGLU is not built yet", "use --activation gelu"},
     {uses_other_positions, false, "--position-encoding rotary", "rotary positions are not built yet",
      "use --position-encoding learned"},

@@ -35,7 +35,7 @@ static const Flag table[] = {
      "number of token ids; padded to a multiple of 128 in memory"},
     {GROUP_MODEL, "positions", FLAG_INT, AT(shape.positions), "TOKENS", 1, 1 << 24, "%s, from --model, at least --seq-len",
      "the longest sequence that the model can take"},
-    {GROUP_MODEL, "norm", FLAG_CHOICE, AT(shape.norm), "layer|rms", 0, 0, NULL, "normalisation"},
+    {GROUP_MODEL, "norm", FLAG_CHOICE, AT(shape.norm), "layer|rms|plain", 0, 0, NULL, "normalisation"},
     {GROUP_MODEL, "norm-eps", FLAG_FLOAT, AT(shape.norm_eps), "X", 1e-12, 1e-1, NULL,
      "added to the variance in the norms"},
     {GROUP_MODEL, "activation", FLAG_CHOICE, AT(shape.activation), "gelu|swiglu", 0, 0, NULL,

@@ -63,7 +63,8 @@ static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int cou
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {
         const CheckpointTensor *t = &list[i];
-        const void *data = t->shared ? shards_whole_value(snapshot->shards, t->id, t->layer) : t->data;
+        const char *data =
+            t->shared ? (char *)shards_whole_value(snapshot->shards, t->id, t->layer) + t->offset : t->data;
         if (t->host) exec->ops->download(exec, t->host, data, checkpoint_tensor_bytes(t));
     }
 }

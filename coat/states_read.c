@@ -5,6 +5,7 @@
 
 #include "checkpoint_shards.h"
 #include "files.h"
+#include "hf_names.h"
 #include "moments.h"
 #include "moments_host.h"
 
@@ -125,8 +126,7 @@ static bool find_state(const Reader *r, Stored *s, const char *name, TensorId id
         return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s, which no state is stored in", file->path, name,
                          dtype_name(t->dtype));
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
-    if (!(r->ranks == 1 ? is_shaped(t, tensor_row(id)->decay ? 2 : 1, value.rows, value.cols)
-                        : is_shaped(t, 1, 1, elements)))
+    if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements)))
         return error_set(err, EXIT_DATA, "%s: tensor '%s' has another shape than this run's", file->path, name);
     *tensors += format_is_fp8(s->format) ? 3 : 1;
     if (!format_is_fp8(s->format)) return true;
@@ -287,11 +287,11 @@ static Held held(const Arena *arena, TensorId id, Role role, int layer) {
 // One state of one parameter: finds what the file has of it and, with `read`, brings what of that is this process's to
 // the device.
 static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read, Found *found, Error *err) {
-    char parameter[NAME_BUFFER - 16], name[NAME_BUFFER];
+    char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
     int64_t elements = tensor_elements(arena_tensor(r->arena, id, VALUE, layer));
     int64_t share = tensor_share(elements, r->ranks), first = share * r->rank, last = smaller(first + share, elements);
     if (first >= last) return true;
-    snprintf(parameter, sizeof parameter, tensor_row(id)->hf_name, layer);
+    hf_whole_name(&r->arena->config.shape, id, layer, parameter);
     snprintf(name, sizeof name, "%s%s", parameter, role_suffix(role));
     if (!find_state(r, &r->stored, name, id, role, last - first, &found->tensors, err)) return false;
     Held to = held(r->arena, id, role, layer), m = held(r->arena, id, MOMENT_M, layer);

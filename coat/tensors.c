@@ -1,93 +1,102 @@
 #include "tensors_table.h"
 
 // clang-format off
-#define PARAM(name, hf, transposed, layer, init, product, decay, rows, cols) \
-    {{name, hf, transposed, layer, init, product, decay}, RULE_PARAMETER, rows, cols, STAGE_EMBED, STAGE_BWD_EMBED, -1}
-#define ACT(name, layer, rule, rows, cols, first, last, source) \
-    {{name, NULL, false, layer, INIT_ZERO, false, false}, rule, rows, cols, first, last, source}
-
 const TableRow tensor_table[TENSOR_COUNT] = {
-    //    name       Hugging Face                             transposed layer  init              product decay rows     cols
-    PARAM("wte",     "transformer.wte.weight",                false, false, INIT_NORMAL,          false, true,  DIM_VP,  DIM_C),
-    PARAM("wpe",     "transformer.wpe.weight",                false, false, INIT_NORMAL,          false, true,  DIM_POS, DIM_C),
-    PARAM("ln1w",    "transformer.h.%d.ln_1.weight",          false, true,  INIT_ONE,             false, false, DIM_1,   DIM_C),
-    PARAM("ln1b",    "transformer.h.%d.ln_1.bias",            false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_C),
-    PARAM("qkvw",    "transformer.h.%d.attn.c_attn.weight",   true,  true,  INIT_NORMAL,          true,  true,  DIM_QKV, DIM_C),
-    PARAM("qkvb",    "transformer.h.%d.attn.c_attn.bias",     false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_QKV),
-    PARAM("projw",   "transformer.h.%d.attn.c_proj.weight",   true,  true,  INIT_NORMAL_RESIDUAL, true,  true,  DIM_C,   DIM_ATT),
-    PARAM("projb",   "transformer.h.%d.attn.c_proj.bias",     false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_C),
-    PARAM("ln2w",    "transformer.h.%d.ln_2.weight",          false, true,  INIT_ONE,             false, false, DIM_1,   DIM_C),
-    PARAM("ln2b",    "transformer.h.%d.ln_2.bias",            false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_C),
-    PARAM("fcw",     "transformer.h.%d.mlp.c_fc.weight",      true,  true,  INIT_NORMAL,          true,  true,  DIM_F,   DIM_C),
-    PARAM("fcb",     "transformer.h.%d.mlp.c_fc.bias",        false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_F),
-    PARAM("fcprojw", "transformer.h.%d.mlp.c_proj.weight",    true,  true,  INIT_NORMAL_RESIDUAL, true,  true,  DIM_C,   DIM_F),
-    PARAM("fcprojb", "transformer.h.%d.mlp.c_proj.bias",      false, true,  INIT_ZERO,            false, false, DIM_1,   DIM_C),
-    PARAM("lnfw",    "transformer.ln_f.weight",               false, false, INIT_ONE,             false, false, DIM_1,   DIM_C),
-    PARAM("lnfb",    "transformer.ln_f.bias",                 false, false, INIT_ZERO,            false, false, DIM_1,   DIM_C),
+    // parameter   name, kind                                                                  rule            rows     cols
+    [WTE] =     {{"wte", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_VP,  DIM_C,   .linear = USED_BY_HEAD},
+    [WPE] =     {{"wpe", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_POS, DIM_C,   .small = true, .when = WITH_POSITIONS},
+    [LN1W] =    {{"ln1w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
+    [LN1B] =    {{"ln1b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
+    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .linear = USED_BY_BLOCK},
+    [QKVB] =    {{"qkvb", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_QKV, .when = WITH_BIASES},
+    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .linear = USED_BY_BLOCK},
+    [PROJB] =   {{"projb", .per_layer = true},                                                 RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
+    [LN2W] =    {{"ln2w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
+    [LN2B] =    {{"ln2b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
+    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .linear = USED_BY_BLOCK},
+    [FCB] =     {{"fcb", .per_layer = true},                                                   RULE_PARAMETER, DIM_1,   DIM_H,   .when = WITH_BIASES},
+    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .linear = USED_BY_BLOCK},
+    [FCPROJB] = {{"fcprojb", .per_layer = true},                                               RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
+    [LNFW] =    {{"lnfw", .init = INIT_ONE},                                                   RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
+    [LNFB] =    {{"lnfb"},                                                                     RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
 
-    //  name          layer  rule             rows       cols     first used           last used            source
-    ACT("tokens",     false, RULE_INPUT,      DIM_M,     DIM_1,   STAGE_EMBED,         STAGE_BWD_EMBED,     -1),
-    ACT("targets",    false, RULE_INPUT,      DIM_M,     DIM_1,   STAGE_EMBED,         STAGE_BWD_EMBED,     -1),
-    ACT("state",      false, RULE_STATE,      DIM_1,     DIM_STATE, STAGE_EMBED,       STAGE_BWD_EMBED,     -1),
-
-    ACT("resid",      false, RULE_CARRIED,    DIM_M,     DIM_C,   STAGE_EMBED,         STAGE_NORMF,         -1),
-    ACT("resid_in",   true,  RULE_RESIDUAL,   DIM_M,     DIM_C,   STAGE_EMBED,         STAGE_NORMF,         X_IN),
-    ACT("resid_mid",  true,  RULE_RESIDUAL,   DIM_M,     DIM_C,   STAGE_EMBED,         STAGE_NORMF,         X_MID),
-    ACT("resid_final", false, RULE_RESIDUAL,  DIM_M,     DIM_C,   STAGE_EMBED,         STAGE_NORMF,         X_FINAL),
-
-    ACT("x_in",       true,  RULE_NORM_INPUT, DIM_M,     DIM_C,   STAGE_NORM1,         STAGE_BWD_NORM1,     -1),
-    ACT("mean1",      true,  RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORM1,         STAGE_BWD_NORM1,     -1),
-    ACT("rstd1",      true,  RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORM1,         STAGE_BWD_NORM1,     -1),
-    ACT("n1",         true,  RULE_NORM_OUT,   DIM_M,     DIM_C,   STAGE_NORM1,         STAGE_QKV,           -1),
-    ACT("qkv",        true,  RULE_SAVED,      DIM_M,     DIM_QKV, STAGE_QKV,           STAGE_BWD_ATTENTION, -1),
-    ACT("o",          true,  RULE_SAVED,      DIM_M,     DIM_ATT, STAGE_ATTENTION,     STAGE_BWD_PROJ,      -1),
-    ACT("lse",        true,  RULE_STATISTIC,  DIM_BH,    DIM_T,   STAGE_ATTENTION,     STAGE_BWD_ATTENTION, -1),
-    ACT("oq",         true,  RULE_ATT_OUT_Q,  DIM_M,     DIM_ATT, STAGE_ATTENTION,     STAGE_PROJ,          O),
-    ACT("y_proj",     true,  RULE_PRODUCT_OUT, DIM_M,    DIM_C,   STAGE_PROJ,          STAGE_NORM2,         Y),
-    ACT("y",          false, RULE_SCRATCH,    DIM_M,     DIM_C,   STAGE_NORM1,         STAGE_NORMF,         -1),
-    ACT("x_mid",      true,  RULE_NORM_INPUT, DIM_M,     DIM_C,   STAGE_NORM2,         STAGE_BWD_NORM2,     -1),
-    ACT("mean2",      true,  RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORM2,         STAGE_BWD_NORM2,     -1),
-    ACT("rstd2",      true,  RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORM2,         STAGE_BWD_NORM2,     -1),
-    ACT("n2",         true,  RULE_NORM_OUT,   DIM_M,     DIM_C,   STAGE_NORM2,         STAGE_FC,            -1),
-    ACT("h",          true,  RULE_HIDDEN,     DIM_M,     DIM_F,   STAGE_FC,            STAGE_BWD_ACT,       -1),
-    ACT("y_fc",       true,  RULE_HIDDEN_OUT, DIM_M,     DIM_F,   STAGE_FC,            STAGE_ACT,           H),
-    ACT("g",          true,  RULE_ACT_OUT,    DIM_M,     DIM_F,   STAGE_ACT,           STAGE_FCPROJ,        -1),
-    ACT("x_final",    false, RULE_LAST_INPUT, DIM_M,     DIM_C,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
-    ACT("meanf",      false, RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
-    ACT("rstdf",      false, RULE_STATISTIC,  DIM_M,     DIM_1,   STAGE_NORMF,         STAGE_BWD_NORMF,     -1),
-    ACT("nf",         false, RULE_HEAD_IN,    DIM_M,     DIM_C,   STAGE_NORMF,         STAGE_BWD_HEAD,      -1),
-    ACT("logits",     false, RULE_LOGITS,     DIM_CHUNK, DIM_VP,  STAGE_HEAD,          STAGE_BWD_HEAD,      -1),
-    ACT("dlogits_q",  false, RULE_LOGITS_GRAD,   DIM_CHUNK, DIM_VP, STAGE_HEAD,        STAGE_BWD_HEAD,      LOGITS),
-    ACT("dlogits_qt", false, RULE_LOGITS_GRAD_T, DIM_CHUNK, DIM_VP, STAGE_BWD_HEAD,    STAGE_BWD_HEAD,      LOGITS),
-    ACT("losses",     false, RULE_LOSSES,     DIM_M,     DIM_1,   STAGE_HEAD,          STAGE_HEAD,          -1),
-
-    ACT("dresid",     false, RULE_SCRATCH,    DIM_M,     DIM_C,   STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     -1),
-    ACT("dresid_q",   true,  RULE_GRAD_Q,     DIM_M,     DIM_C,   STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      DRESID),
-    ACT("dresid_qt",  true,  RULE_GRAD_QT,    DIM_M,     DIM_C,   STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      DRESID),
-    ACT("dn",         false, RULE_SCRATCH,    DIM_M,     DIM_C,   STAGE_HEAD,          STAGE_BWD_NORM1,     -1),
-    ACT("dn2",        true,  RULE_PRODUCT_OUT, DIM_M,    DIM_C,   STAGE_BWD_FC,        STAGE_BWD_NORM2,     DN),
-    ACT("do",         false, RULE_SCRATCH,    DIM_M,     DIM_ATT, STAGE_BWD_PROJ,      STAGE_BWD_ATTENTION, -1),
-    ACT("dg",         false, RULE_SCRATCH,    DIM_M,     DIM_F,   STAGE_BWD_FCPROJ,    STAGE_BWD_FC,        -1),
-    ACT("dh_q",       true,  RULE_GRAD_Q,     DIM_M,     DIM_F,   STAGE_BWD_ACT,       STAGE_BWD_FC,        DG),
-    ACT("dh_qt",      true,  RULE_GRAD_QT,    DIM_M,     DIM_F,   STAGE_BWD_ACT,       STAGE_BWD_FC,        DG),
-    ACT("dqkv",       false, RULE_SCRATCH,    DIM_M,     DIM_QKV, STAGE_BWD_ATTENTION, STAGE_BWD_QKV,       -1),
-    ACT("dqkv_q",     true,  RULE_GRAD_Q,     DIM_M,     DIM_QKV, STAGE_BWD_QKV,       STAGE_BWD_QKV,       DQKV),
-    ACT("dqkv_qt",    true,  RULE_GRAD_QT,    DIM_M,     DIM_QKV, STAGE_BWD_QKV,       STAGE_BWD_QKV,       DQKV),
-    ACT("n1_t",       true,  RULE_NORM_OUT_T, DIM_M,     DIM_C,   STAGE_BWD_QKV,       STAGE_BWD_QKV,       N1),
-    ACT("n2_t",       true,  RULE_NORM_OUT_T, DIM_M,     DIM_C,   STAGE_BWD_FC,        STAGE_BWD_FC,        N2),
-    ACT("g_t",        true,  RULE_ACT_OUT_T,  DIM_M,     DIM_F,   STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    G),
-    ACT("o_t",        true,  RULE_ATT_OUT_T,  DIM_M,     DIM_ATT, STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      O),
-    ACT("nf_t",       false, RULE_HEAD_IN_T,  DIM_M,     DIM_C,   STAGE_HEAD,          STAGE_BWD_HEAD,      NF),
-    ACT("code_counts", false, RULE_CODE_COUNTS, DIM_L,   DIM_COUNTS, STAGE_HEAD,       STAGE_BWD_QKV,       -1),
-    ACT("qkvw_reference", false, RULE_REFERENCE, DIM_QKV, DIM_C,  STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     -1),
-    ACT("inner_products", false, RULE_INNER_PRODUCTS, DIM_L, DIM_INNER, STAGE_BWD_NORM1, STAGE_BWD_NORM1,   -1),
+    // activation      name                                  rule                 rows       cols        first used           last used
+    [TOKENS] =         {{"tokens"},                          RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
+    [TARGETS] =        {{"targets"},                         RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
+    [STATE] =          {{"state"},                           RULE_STATE,          DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED},
+    [RESID] =          {{"resid"},                           RULE_CARRIED,        DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF},
+    [RESID_IN] =       {{"resid_in", .per_layer = true},     RULE_RESIDUAL,       DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_IN},
+    [RESID_MID] =      {{"resid_mid", .per_layer = true},    RULE_RESIDUAL,       DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_MID},
+    [RESID_FINAL] =    {{"resid_final"},                     RULE_ALIAS,          DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL},
+    [X_IN] =           {{"x_in", .per_layer = true},         RULE_NORM_INPUT,     DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_BWD_NORM1},
+    [MEAN1] =          {{"mean1", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1},
+    [RSTD1] =          {{"rstd1", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1},
+    [N1] =             {{"n1", .per_layer = true},           RULE_NORM_OUT,       DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_QKV,           .maxima = true},
+    [QKV] =            {{"qkv", .per_layer = true},          RULE_SAVED,          DIM_M,     DIM_QKV,    STAGE_QKV,           STAGE_BWD_ATTENTION},
+    [O] =              {{"o", .per_layer = true},            RULE_SAVED,          DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_BWD_PROJ},
+    [LSE] =            {{"lse", .per_layer = true},          RULE_STATISTIC,      DIM_BH,    DIM_T,      STAGE_ATTENTION,     STAGE_BWD_ATTENTION},
+    [OQ] =             {{"oq", .per_layer = true},           RULE_ATT_OUT_Q,      DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .maxima = true, .scales = ROWS_BY_TOKEN},
+    [Y_PROJ] =         {{"y_proj", .per_layer = true},       RULE_PRODUCT_OUT,    DIM_M,     DIM_C,      STAGE_PROJ,          STAGE_NORM2,         .source = Y, .product_of = OQ},
+    [Y] =              {{"y"},                               RULE_SCRATCH,        DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_NORMF,         .product_of = G},
+    [X_MID] =          {{"x_mid", .per_layer = true},        RULE_NORM_INPUT,     DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_BWD_NORM2},
+    [MEAN2] =          {{"mean2", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2},
+    [RSTD2] =          {{"rstd2", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2},
+    [N2] =             {{"n2", .per_layer = true},           RULE_NORM_OUT,       DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_FC,            .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
+    [H] =              {{"h", .per_layer = true},            RULE_HIDDEN,         DIM_M,     DIM_H,      STAGE_FC,            STAGE_BWD_ACT},
+    [Y_FC] =           {{"y_fc", .per_layer = true},         RULE_HIDDEN_OUT,     DIM_M,     DIM_H,      STAGE_FC,            STAGE_ACT,           .source = H, .product_of = N2},
+    [G] =              {{"g", .per_layer = true},            RULE_ACT_OUT,        DIM_M,     DIM_F,      STAGE_ACT,           STAGE_FCPROJ,        .maxima = true, .scales = ROWS_BY_TOKEN},
+    [X_FINAL] =        {{"x_final"},                         RULE_LAST_INPUT,     DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_NORMF},
+    [MEANF] =          {{"meanf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF},
+    [RSTDF] =          {{"rstdf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF},
+    [NF] =             {{"nf"},                              RULE_HEAD_IN,        DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_HEAD,      .maxima = true},
+    [LOGITS] =         {{"logits"},                          RULE_LOGITS,         DIM_CHUNK, DIM_VP,     STAGE_HEAD,          STAGE_BWD_HEAD},
+    [DLOGITS_Q] =      {{"dlogits_q"},                       RULE_LOGITS_GRAD,    DIM_CHUNK, DIM_VP,     STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS},
+    [DLOGITS_QT] =     {{"dlogits_qt"},                      RULE_LOGITS_GRAD_T,  DIM_CHUNK, DIM_VP,     STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q},
+    [LOSSES] =         {{"losses"},                          RULE_LOSSES,         DIM_M,     DIM_1,      STAGE_HEAD,          STAGE_HEAD},
+    [DRESID] =         {{"dresid"},                          RULE_SCRATCH,        DIM_M,     DIM_C,      STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     .maxima = true},
+    [DRESID_Q] =       {{"dresid_q", .per_layer = true},     RULE_GRAD_Q,         DIM_M,     DIM_C,      STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID},
+    [DRESID_QT] =      {{"dresid_qt", .per_layer = true},    RULE_GRAD_QT,        DIM_M,     DIM_C,      STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID, .transpose_of = DRESID_Q},
+    [DN] =             {{"dn"},                              RULE_SCRATCH,        DIM_M,     DIM_C,      STAGE_HEAD,          STAGE_BWD_NORM1},
+    [DN2] =            {{"dn2", .per_layer = true},          RULE_PRODUCT_OUT,    DIM_M,     DIM_C,      STAGE_BWD_FC,        STAGE_BWD_NORM2,     .source = DN, .product_of = DH_Q},
+    [DO] =             {{"do"},                              RULE_SCRATCH,        DIM_M,     DIM_ATT,    STAGE_BWD_PROJ,      STAGE_BWD_ATTENTION},
+    [DG] =             {{"dg"},                              RULE_SCRATCH,        DIM_M,     DIM_F,      STAGE_BWD_FCPROJ,    STAGE_BWD_FC},
+    [DH_Q] =           {{"dh_q", .per_layer = true},         RULE_GRAD_Q,         DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
+    [DH_QT] =          {{"dh_qt", .per_layer = true},        RULE_GRAD_QT,        DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .transpose_of = DH_Q},
+    [DQKV] =           {{"dqkv"},                            RULE_SCRATCH,        DIM_M,     DIM_QKV,    STAGE_BWD_ATTENTION, STAGE_BWD_QKV,       .maxima = true},
+    [DQKV_Q] =         {{"dqkv_q", .per_layer = true},       RULE_GRAD_Q,         DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV},
+    [DQKV_QT] =        {{"dqkv_qt", .per_layer = true},      RULE_GRAD_QT,        DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .transpose_of = DQKV_Q},
+    [N1_T] =           {{"n1_t", .per_layer = true},         RULE_NORM_OUT_T,     DIM_M,     DIM_C,      STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = N1, .transpose_of = N1},
+    [N2_T] =           {{"n2_t", .per_layer = true},         RULE_NORM_OUT_T,     DIM_M,     DIM_C,      STAGE_BWD_FC,        STAGE_BWD_FC,        .source = N2, .transpose_of = N2},
+    [G_T] =            {{"g_t", .per_layer = true},          RULE_ACT_OUT_T,      DIM_M,     DIM_F,      STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    .source = G, .transpose_of = G},
+    [O_T] =            {{"o_t", .per_layer = true},          RULE_ATT_OUT_T,      DIM_M,     DIM_ATT,    STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      .source = O, .transpose_of = OQ},
+    [NF_T] =           {{"nf_t"},                            RULE_HEAD_IN_T,      DIM_M,     DIM_C,      STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF},
+    [CODE_COUNTS] =    {{"code_counts"},                     RULE_CODE_COUNTS,    DIM_L,     DIM_COUNTS, STAGE_HEAD,          STAGE_BWD_QKV},
+    [QKVW_REFERENCE] = {{"qkvw_reference"},                  RULE_REFERENCE,      DIM_QKV,   DIM_C,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .source = DQKV},
+    [INNER_PRODUCTS] = {{"inner_products"},                  RULE_INNER_PRODUCTS, DIM_L,     DIM_INNER,  STAGE_BWD_NORM1,     STAGE_BWD_NORM1},
 };
-#undef PARAM
-#undef ACT
 // clang-format on
 
 const TensorRow *tensor_row(TensorId id) {
     return &tensor_table[id].row;
+}
+
+int tensor_rank(TensorId id) {
+    return tensor_table[id].rows == DIM_1 ? 1 : 2;
+}
+
+int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {
+    return tensor_table[id].rows == DIM_VP ? shape->vocab : rows;
+}
+
+bool table_row_exists(const TableRow *row, const ModelShape *shape) {
+    switch (row->when) {
+    case ALWAYS: return true;
+    case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
+    case WITH_NORM_BIASES: return shape->norm == NORM_LAYER && shape->biases;
+    case WITH_BIASES: return shape->biases;
+    case WITH_POSITIONS: return shape->position_kind == POSITIONS_LEARNED;
+    }
+    return true;
 }
 
 const char *category_name(Category c) {
@@ -104,14 +113,12 @@ const char *role_suffix(Role r) {
 }
 
 int64_t model_parameters(const ModelShape *shape) {
-    Config c;
-    memset(&c, 0, sizeof c);
-    c.shape = *shape;
     int64_t total = 0;
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         const TableRow *row = &tensor_table[id];
-        int64_t rows = row->rows == DIM_VP ? shape->vocab : tensor_extent(row->rows, &c);
-        total += rows * tensor_extent(row->cols, &c) * (row->row.per_layer ? shape->layers : 1);
+        if (!table_row_exists(row, shape)) continue;
+        int64_t rows = tensor_used_rows((TensorId)id, shape_extent(row->rows, shape), shape);
+        total += rows * shape_extent(row->cols, shape) * (row->row.per_layer ? shape->layers : 1);
     }
     return total;
 }

@@ -1,6 +1,5 @@
 // THE table of tensors: every parameter and activation of the model, in one place. The memory plan, the one
-// allocation, the start-up report, the contents of a checkpoint and the names in Hugging Face's layout all
-// derive from it.
+// allocation, the start-up report and the contents of a checkpoint all derive from it.
 #pragma once
 #include "config.h"
 #include "tensor.h"
@@ -62,16 +61,16 @@ typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; //
 
 // What a row says, independent of any configuration.
 typedef struct {
-    const char *name;    // "qkvw"
-    const char *hf_name; // "transformer.h.%d.attn.c_attn.weight"; NULL for activations
-    bool hf_transposed;  // Hugging Face stores GPT-2's linear weights (in, out)
+    const char *name; // "qkvw"
     bool per_layer;
     Init init;
-    bool product; // weight of a linear layer of a block: decays, and has FP8 codes with --linear fp8
-    bool decay;   // 2-D parameters decay
+    bool decay; // weight decay applies
 } TensorRow;
 
 const TensorRow *tensor_row(TensorId id);
+int tensor_rank(TensorId id); // of a parameter in files: 2, or 1 where it has one row
+// Rows of a parameter that has `rows`, without the vocabulary's padding.
+int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
 const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m", ".v", ".master", ...
 

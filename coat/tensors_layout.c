@@ -19,26 +19,32 @@ static int64_t logits_chunk(const Config *c) {
     return chunk > 16 ? (chunk + 15) / 16 * 16 : chunk;
 }
 
-int64_t tensor_extent(Dim dim, const Config *c) {
-    const ModelShape *s = &c->shape;
+int64_t shape_extent(Dim dim, const ModelShape *s) {
     switch (dim) {
-    case DIM_1: return 1;
     case DIM_C: return s->channels;
     case DIM_QKV: return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
     case DIM_ATT: return (int64_t)s->heads * s->head_dim;
+    case DIM_KV: return (int64_t)s->kv_heads * s->head_dim;
     case DIM_F: return s->ffn;
+    case DIM_H: return (int64_t)s->ffn * (s->activation == ACT_SWIGLU ? 2 : 1);
     case DIM_VP: return s->vocab_padded;
     case DIM_POS: return s->positions;
+    case DIM_L: return s->layers;
+    default: return 1;
+    }
+}
+
+int64_t tensor_extent(Dim dim, const Config *c) {
+    switch (dim) {
     case DIM_M: return config_micro_tokens(c);
-    case DIM_BH: return (int64_t)c->micro_batch * s->heads;
+    case DIM_BH: return (int64_t)c->micro_batch * c->shape.heads;
     case DIM_T: return c->seq_len;
     case DIM_CHUNK: return logits_chunk(c);
     case DIM_STATE: return STATE_BYTES;
-    case DIM_L: return s->layers;
     case DIM_COUNTS: return (int64_t)(2 * SEEN_COUNT * sizeof(CodeCounts));
     case DIM_INNER: return (int64_t)sizeof(InnerProducts);
+    default: return shape_extent(dim, &c->shape);
     }
-    return 0;
 }
 
 int64_t tensor_share(int64_t elements, int ranks) {
@@ -96,8 +102,8 @@ const char *moments_unmatched(const char *patterns, size_t *length) {
     for (const char *p = patterns; *p; p += *length + (p[*length] == ',')) {
         bool found = false;
         *length = strcspn(p, ",");
-        for (int id = 0; id < TENSOR_COUNT && !found; id++)
-            found = tensor_table[id].row.hf_name && name_matches(p, *length, tensor_table[id].row.name);
+        for (int id = 0; id < PARAMETER_COUNT && !found; id++)
+            found = name_matches(p, *length, tensor_table[id].row.name);
         if (!found) return p;
     }
     return NULL;
@@ -105,9 +111,8 @@ const char *moments_unmatched(const char *patterns, size_t *length) {
 
 // Moments of one parameter: 8-bit for the two-dimensional ones (positions, norms and biases are small and keep
 // FP32), unless exempted by name.
-static bool moments_exempt(const Recipe *r, const TableRow *row, TensorId id) {
-    if (r->moments == MOMENTS_FP32) return true;
-    if (!row->row.decay || id == WPE) return true;
+static bool moments_exempt(const Recipe *r, const TableRow *row) {
+    if (r->moments == MOMENTS_FP32 || row->small || row->rows == DIM_1) return true;
     for (const char *p = r->moments_fp32; *p;) {
         size_t length = strcspn(p, ",");
         if (name_matches(p, length, row->row.name)) return true;
@@ -158,7 +163,7 @@ static void share_parameter(const TableRow *row, const Config *c, int ranks, Ten
         out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) keep_shard(&out[role]);
-    bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->row.product;
+    bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->linear == USED_BY_BLOCK;
     if (share_grad) {
         out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
         keep_shard(&out[GRAD]);
@@ -180,18 +185,20 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     const TableRow *row = &tensor_table[id];
     const Recipe *r = &c->recipe;
     Format plain = plain_format(r);
+    bool of_block = row->linear == USED_BY_BLOCK, of_head = row->linear == USED_BY_HEAD;
+    if (!table_row_exists(row, &c->shape)) return;
     out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, plain);
     // Gradients of the blocks' products are stored as the flag says; all others are small or, as the tied
     // embedding's, summed from two sides over many chunks, and stay FP32.
-    out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, row->row.product && plain == FMT_BF16 ? r->grads : FMT_FP32);
+    out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, of_block && plain == FMT_BF16 ? r->grads : FMT_FP32);
     out[MOMENT_M] = layout_of(row, c, CATEGORY_MOMENTS, FMT_FP32);
     out[MOMENT_V] = out[MOMENT_M];
-    bool exempt = moments_exempt(r, row, id);
+    bool exempt = moments_exempt(r, row);
     resolve_moment(&out[MOMENT_M], r, exempt, FMT_E4M3);
     resolve_moment(&out[MOMENT_V], r, exempt, r->second_moment);
     if (plain == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
-    bool fp8 = (row->row.product && r->linear == LINEAR_FP8) || (id == WTE && r->head == LINEAR_FP8);
+    bool fp8 = (of_block && r->linear == LINEAR_FP8) || (of_head && r->head == LINEAR_FP8);
     if (fp8 && plain == FMT_BF16) {
         out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
         out[CODES].granularity = SCALE_TENSOR;
@@ -226,16 +233,18 @@ static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     }
 }
 
-// Whose scale a tensor has, once all granularities are known.
+// Whose scale a tensor has, once the granularities of what is quantised are known. Of codes per row, or in another
+// format, a transpose has a scale of its own.
 static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    const TableRow *row = &tensor_table[id];
     TensorLayout *value = &layout[id][VALUE];
-    int source = tensor_scale_source(id, value->granularity);
-    if (source >= 0) { // of codes per row, or in another format, a transpose has its own
-        const TensorLayout *from = &layout[source][VALUE];
-        const bool alike = (from->granularity == SCALE_ROW) == (value->granularity == SCALE_ROW);
-        if (!alike || (format_is_fp8(value->format) && value->format != from->format)) source = -1;
+    const TensorLayout *codes = &layout[row->transpose_of][VALUE];
+    if (row->product_of && layout[row->product_of][VALUE].granularity == SCALE_ROW) {
+        value->granularity = SCALE_ROW;
+        value->scale_source = (int)row->product_of;
     }
-    value->scale_source = source;
+    if (row->transpose_of && codes->granularity == value->granularity && codes->format == value->format)
+        value->scale_source = (int)row->transpose_of;
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
@@ -248,6 +257,9 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
     }
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
+        if (tensor_table[id].rule == RULE_REFERENCE && layout[id][VALUE].exists)
+            layout[tensor_table[id].source][VALUE].last = layout[id][VALUE].last;
     if (config_forward_only(config)) keep_forward(layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);

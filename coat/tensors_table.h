@@ -9,7 +9,9 @@ typedef enum {
     DIM_C,      // channels
     DIM_QKV,    // (heads + 2 kv_heads) * head_dim
     DIM_ATT,    // heads * head_dim
+    DIM_KV,     // kv_heads * head_dim
     DIM_F,      // feed-forward width
+    DIM_H,      // of the activation's input: F, or gate and up, 2 F
     DIM_VP,     // padded vocabulary
     DIM_POS,    // positions
     DIM_M,      // tokens of a micro-batch
@@ -25,6 +27,7 @@ typedef enum {
 // How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
 typedef enum {
     RULE_PARAMETER,
+    RULE_ALIAS,         // its source
     RULE_INPUT,         // I32, resident
     RULE_STATE,         // bytes, resident
     RULE_SAVED,         // plain, saved from forward to backward in every recipe
@@ -52,25 +55,51 @@ typedef enum {
     RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
     RULE_GRAD_QT,
     RULE_CODE_COUNTS,   // bytes, resident, where gradients have codes that are to be counted
-    RULE_REFERENCE,     // a weight gradient once more, scratch, where FP8 products are to be compared with BF16's
+    RULE_REFERENCE,     // a weight gradient once more, scratch, where FP8 products are to be compared with BF16's; its
+                        // source is kept until then
     RULE_INNER_PRODUCTS // bytes, resident, there too
 } Rule;
 
+// Which models have a parameter.
+typedef enum { ALWAYS, WITH_NORM_WEIGHTS, WITH_NORM_BIASES, WITH_BIASES, WITH_POSITIONS } When;
+
+// Which products read a weight. It has FP8 codes where they are FP8.
+typedef enum { USED_BY_NONE, USED_BY_BLOCK, USED_BY_HEAD } LinearUse;
+
+// Codes that are made a row at a time have a scale per row with --scaling token, which is known with the row, where the
+// result of their product is read by a kernel that can multiply by it: those of the attention and of the activation
+// function, read by residual additions; and in --saved coat the feed-forward layer's input, and its output's gradient.
+// (Attention, which reads qkv, and norms and activations of plain tensors cannot. Gradients that are transposed as they
+// are quantised have one scale per format, for which their producers leave the maxima.)
+typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
+
+// What is not named is absent: no tensor is derived from the first parameter, so that 0 is none.
 typedef struct {
     TensorRow row;
     Rule rule;
     Dim rows, cols;
-    Stage first, last;
-    int source; // the tensor that an alias rule falls back to; -1 = none
+    Stage first, last; // of an activation
+    // parameters
+    When when;
+    LinearUse linear;
+    bool small; // keeps FP32 moments, as all that have one dimension
+    // activations
+    TensorId source;       // what an alias rule falls back to
+    TensorId transpose_of; // whose codes these are, transposed: they share the scale
+    TensorId product_of;   // whose product this is: it carries scales per row along
+    bool maxima; // maxima of the rows lie with it: a gradient's, left by what makes it for what quantises it; or
+                 // codes', between the passes of the operation that makes them
+    RowScales scales;
 } TableRow;
 
 extern const TableRow tensor_table[TENSOR_COUNT];
 
+// Whether a model has this parameter; true of activations.
+bool table_row_exists(const TableRow *row, const ModelShape *shape);
+
+// The extents that follow from the shape alone, and all of them.
+int64_t shape_extent(Dim dim, const ModelShape *shape);
 int64_t tensor_extent(Dim dim, const Config *config);
 
 // Changes a plain saved layout into the one that the activation's rule asks for.
 void tensor_resolve_activation(TensorId id, const Config *config, TensorLayout *layout);
-
-// The tensor whose scale this one has: that of which it is a transposed copy; or, where products read codes with scales
-// per row, that whose product it is. -1: none.
-int tensor_scale_source(TensorId id, Granularity granularity);

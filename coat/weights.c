@@ -98,7 +98,7 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         Tensor t = list[i].weight.value;
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
-        init_values(values, t, tensor_row(ids[i])->init, seed, stream, ids[i] == WTE ? shape->vocab : t.rows,
+        init_values(values, t, tensor_row(ids[i])->init, seed, stream, tensor_used_rows(ids[i], t.rows, shape),
                     shape->layers);
         parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);

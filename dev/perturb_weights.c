@@ -13,9 +13,10 @@
 #include <unistd.h>
 
 #include "coat/files.h"
+#include "coat/hf.h"
+#include "coat/hf_names.h"
 #include "coat/rng.h"
 #include "coat/safetensors.h"
-#include "coat/tensors.h"
 
 static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "\n"
@@ -25,15 +26,18 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
-// Which parameter a tensor of the file is; false where it is none.
-static bool find_parameter(const char *name, TensorId *id, int *layer) {
-    char expected[128];
-    *layer = 0;
-    if (strncmp(name, "transformer.h.", 14) == 0) *layer = atoi(name + 14);
+// Which part of which parameter a tensor of the file is; false where it is none.
+static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
-        snprintf(expected, sizeof expected, tensor_row((TensorId)i)->hf_name, *layer);
-        *id = (TensorId)i;
-        if (strcmp(name, expected) == 0) return true;
+        for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
+            HfPart parts[HF_MOST_PARTS];
+            int count = hf_parts(shape, (TensorId)i, *layer, parts);
+            for (int k = 0; k < count; k++) {
+                *id = (TensorId)i;
+                *part = parts[k];
+                if (strcmp(name, part->name) == 0) return true;
+            }
+        }
     }
     return false;
 }
@@ -59,11 +63,13 @@ static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t 
 }
 
 // One tensor from file to file.
-static bool move_tensor(const SafeFile *from, const SafeTensor *tensor, SafeWriter *to, uint64_t seed, double alpha,
-                        Error *err) {
+static bool move_tensor(const ModelShape *shape, const SafeFile *from, const SafeTensor *tensor, SafeWriter *to,
+                        uint64_t seed, double alpha, Error *err) {
     TensorId id;
     int layer;
-    if (!find_parameter(tensor->name, &id, &layer) || (tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F32))
+    HfPart part;
+    if (!find_parameter(shape, tensor->name, &id, &layer, &part) ||
+        (tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F32))
         return error_set(err, EXIT_DATA, "%s: '%s' is no weight of a checkpoint of this program's", from->path,
                          tensor->name);
     size_t elements = (size_t)(tensor->bytes / dtype_bytes(tensor->dtype));
@@ -76,7 +82,8 @@ static bool move_tensor(const SafeFile *from, const SafeTensor *tensor, SafeWrit
         for (size_t i = 0; i < elements; i++) w[i] = half ? bf16_decode(halves[i]) : ((float *)raw)[i];
         int64_t rows = tensor->shape[0], cols = tensor->shape[1];
         uint64_t stream = (uint64_t)layer * PARAMETER_COUNT + (uint64_t)id;
-        if (tensor_row(id)->hf_transposed) // (in, out): an output's weights are a column
+        stream += (uint64_t)part.first_row << 32;
+        if (part.transposed) // (in, out): an output's weights are a column
             move(w, cols, rows, 1, cols, seed, stream, alpha);
         else
             move(w, rows, cols, cols, 1, seed, stream, alpha);
@@ -93,7 +100,8 @@ static bool move_tensor(const SafeFile *from, const SafeTensor *tensor, SafeWrit
     return good;
 }
 
-static bool move_weights(const char *path, const char *out, uint64_t seed, double alpha, Error *err) {
+static bool move_weights(const ModelShape *shape, const char *path, const char *out, uint64_t seed, double alpha,
+                         Error *err) {
     SafeFile from;
     SafeWriter to;
     uint64_t hash;
@@ -106,7 +114,7 @@ static bool move_weights(const char *path, const char *out, uint64_t seed, doubl
     unlink(out); // of the step before
     bool good = safewriter_begin(&to, out, err);
     for (int i = 0; good && i < to.count; i++)
-        good = move_tensor(&from, &from.tensors[to.tensors[i].tag], &to, seed, alpha, err);
+        good = move_tensor(shape, &from, &from.tensors[to.tensors[i].tag], &to, seed, alpha, err);
     good = good && safewriter_end(&to, &hash, err);
     safewriter_close(&to);
     safetensors_close(&from);
@@ -132,9 +140,11 @@ static bool run(int argc, char **argv, Error *err) {
     if (seed_end == argv[3] || *seed_end) return error_set(err, EXIT_USER, "SEED: not a number: %s", argv[3]);
     if (alpha_end == argv[4] || *alpha_end || !isfinite(alpha))
         return error_set(err, EXIT_USER, "ALPHA: not a number: %s", argv[4]);
-    return path_join(from, sizeof from, argv[1], "model.safetensors", err) && folder_make(argv[2], err) &&
+    ModelShape shape;
+    return path_join(from, sizeof from, argv[1], "model.safetensors", err) &&
+           model_shape_from_files(argv[1], &shape, err) && folder_make(argv[2], err) &&
            path_join(to, sizeof to, argv[2], "model.safetensors", err) && copy_config(argv[1], argv[2], err) &&
-           move_weights(from, to, seed, alpha, err);
+           move_weights(&shape, from, to, seed, alpha, err);
 }
 
 int main(int argc, char **argv) {

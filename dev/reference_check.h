@@ -4,6 +4,7 @@
 
 #include "coat/checkpoint.h"
 #include "coat/files.h"
+#include "coat/hf_names.h"
 
 static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
@@ -33,9 +34,10 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
 }
 
 // A parameter's values or gradient from a file, under Hugging Face's name behind `prefix`.
-static double *read_parameter(const SafeFile *file, const char *prefix, TensorId id, int layer, size_t count) {
-    char hf_name[128], name[160];
-    snprintf(hf_name, sizeof hf_name, tensor_row(id)->hf_name, layer);
+static double *read_parameter(const SafeFile *file, const char *prefix, const ModelShape *shape, TensorId id, int layer,
+                              size_t count) {
+    char hf_name[HF_NAME_LENGTH], name[160];
+    hf_whole_name(shape, id, layer, hf_name);
     snprintf(name, sizeof name, "%s%s", prefix, hf_name);
     float *values = (float *)read_tensor(file, name, DTYPE_F32, count);
     double *out = (double *)xmalloc(count * sizeof *out);
@@ -109,9 +111,11 @@ static void create_from_folder(Model *m, const char *folder, int B, int T, bool 
 // A parameter's tensor in Hugging Face's layout: padding rows cut, linear weights (in, out).
 static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *count) {
     double *values = values_of(m, t);
-    int64_t rows = id == WTE ? m->config.shape.vocab : t.rows;
+    int64_t rows = tensor_used_rows(id, t.rows, &m->config.shape);
     *count = (size_t)(rows * t.cols);
-    if (!tensor_row(id)->hf_transposed) return values;
+    HfPart parts[HF_MOST_PARTS];
+    hf_parts(&m->config.shape, id, 0, parts); // of GPT-2 one
+    if (!parts->transposed) return values;
     double *turned = (double *)xmalloc(*count * sizeof *turned);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < t.cols; j++) turned[j * rows + i] = values[i * t.cols + j];
@@ -173,7 +177,7 @@ static void device_called(Model *m, char *name, size_t size) {
 static double gradient_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     size_t n;
     double *have = hugging_face_layout(m, m->parameters[i].grad, id, &n);
-    double *expected = read_parameter(&r->gradients, "", id, layer, n);
+    double *expected = read_parameter(&r->gradients, "", &m->config.shape, id, layer, n);
     double error = relative_error(have, expected, n);
     free(expected);
     free(have);
@@ -190,8 +194,8 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     size_t n;
     double *have = hugging_face_layout(m, p->master.data ? p->master : p->weight.value, id, &n);
     const char *training = m->config.recipe.precision == PRECISION_FP32 ? "" : "bf16.";
-    double *expected = read_parameter(&r->updates, training, id, layer, n);
-    double *start = read_parameter(&r->weights, "", id, layer, n);
+    double *expected = read_parameter(&r->updates, training, &m->config.shape, id, layer, n);
+    double *start = read_parameter(&r->weights, "", &m->config.shape, id, layer, n);
     double value_sq = 0, way_sq = 0;
     for (size_t j = 0; j < n; j++) {
         bool key = id == QKVB && j / (n / 3) == 1;

@@ -129,7 +129,7 @@ static void test_not_built(void **state) {
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
     assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
-    refuse_run("--train x --norm rms", 1, "--norm rms&not built yet");
+    refuse_run("--train x --norm rms", 1, "--norm&not built yet");
     refuse_run("--plan --activation swiglu", 1, "--activation swiglu&not built yet");
     refuse_run("--train x --no-tied-head", 1, "--no-tied-head&not built yet");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share

@@ -3,6 +3,7 @@
 #include "dev/checkpoint_run.h"
 
 #include "coat/hf.h"
+#include "coat/hf_names.h"
 #include "coat/llmc_weights.h"
 
 #define VOCAB 130 // padded to 256
@@ -126,9 +127,17 @@ typedef struct {
     int id_poisoned;   // this tensor holds `poison` in one place; -1 = none
     float poison;
     int id_dropped, id_reshaped; // left out; of another shape; -1 = none
+    ModelShape shape;            // of the run
 } Making;
 
-static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1};
+static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, {0}};
+
+// GPT-2's files hold each parameter in one tensor.
+static HfPart part_of(const ModelShape *shape, int id, int layer) {
+    HfPart parts[HF_MOST_PARTS];
+    assert_int_equal(hf_parts(shape, (TensorId)id, layer, parts), 1);
+    return parts[0];
+}
 
 static void write_values(SafeWriter *writer, const Making *making) {
     Error err;
@@ -136,7 +145,7 @@ static void write_values(SafeWriter *writer, const Making *making) {
     for (int i = 0; i < writer->count; i++) {
         const SafeTensor *t = &writer->tensors[i];
         int id = t->tag / 64, layer = t->tag % 64;
-        bool matrix = t->rank == 2, transposed = tensor_row((TensorId)id)->hf_transposed;
+        bool matrix = t->rank == 2, transposed = part_of(&making->shape, id, layer).transposed;
         int64_t rows = matrix ? t->shape[0] : 1, cols = t->shape[t->rank - 1];
         for (int64_t r = 0; r < rows; r++) {
             for (int64_t c = 0; c < cols; c++) {
@@ -155,20 +164,20 @@ static void make_weights(const char *path, const Run *run, Making making) {
     SafeWriter writer;
     Error err;
     int number = 0;
+    making.shape = run->config.shape;
     memset(&writer, 0, sizeof writer);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
-        const TensorRow *row = tensor_row((TensorId)id);
         const TensorLayout *t = &run->arena.layout[id][VALUE];
         for (int layer = 0; layer < t->layers; layer++) {
-            char name[128];
             if (id == making.id_dropped || number++ % making.parts != making.part) continue;
-            snprintf(name, sizeof name, row->hf_name, layer);
+            HfPart part = part_of(&making.shape, id, layer);
             int64_t rows = id == WTE ? VOCAB : t->rows, cols = t->cols;
-            int64_t shape[2] = {row->hf_transposed ? cols : rows, row->hf_transposed ? rows : cols};
-            if (!row->decay) shape[0] = cols;
+            int rank = tensor_rank((TensorId)id);
+            int64_t shape[2] = {part.transposed ? cols : rows, part.transposed ? rows : cols};
+            if (rank == 1) shape[0] = cols;
             if (id == making.id_reshaped) shape[0]++;
-            size_t skip = strncmp(name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
-            safewriter_declare(&writer, name + skip, making.dtype, row->decay ? 2 : 1, shape, id * 64 + layer);
+            size_t skip = strncmp(part.name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
+            safewriter_declare(&writer, part.name + skip, making.dtype, rank, shape, id * 64 + layer);
         }
     }
     unlink(path);
