@@ -2,7 +2,7 @@
 COAT in C and CUDA: pretraining of GPT models with FP8 optimizer states and FP8 saved activations.
 
 This file is the program, to be read from top to bottom: the model's forward, backward and update, written once
-against the operations of coat/ops.h, and main(). The training loop around them is coat/run.c. Which device runs the
+against coat/operations.h, and main(). The training loop around them is coat/run.c. Which device runs the
 operations, in which formats tensors are kept and where they lie in memory is decided one level down: coat/cpu and
 coat/cuda hold the operations, coat/tensors.c the table of tensors, coat/arena.c the memory plan.
 
@@ -107,8 +107,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     ops->residual_norm_forward(ex, act(m, N2, l), second_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
                                act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
-    ops->gelu_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
-                      m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
+    ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
+                            m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
     ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 
@@ -188,7 +188,7 @@ static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
     case N1_T: ops->norm_rebuild(ex, t, saved(m, N1, l), first_norm(m, l)); break;
     case O_T: ops->quantize_rebuild(ex, t, act(m, OQ, l), saved(m, O, l)); break;
     case N2_T: ops->norm_rebuild(ex, t, saved(m, N2, l), second_norm(m, l)); break;
-    default: ops->gelu_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break; // G_T
+    default: ops->activation_rebuild(ex, t, saved(m, G, l), saved(m, H, l)); break; // G_T
     }
     return t;
 }
@@ -214,7 +214,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
     product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, SEEN_DRESID_FCPROJ, accumulate);
-    ops->gelu_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
+    ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
     product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, SEEN_DH, accumulate);
     ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn2, second_norm(m, l), true, accumulate);
 

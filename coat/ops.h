@@ -1,5 +1,5 @@
-// Every operation of the model: signature, shapes, what it reads, writes and saves. The model in
-// train_gpt2_fp8.cu is written once against this table of functions; coat/cpu and coat/cuda each fill one.
+// What an operation of the model is (operations.h lists them), and the table of functions that coat/cpu and coat/cuda
+// each fill. The model in train_gpt2_fp8.cu is written once against it.
 //
 // Boundaries are the fused ones: an operation reads each input once and writes each output once, and hides
 // how its backend splits the work. Formats are the descriptors' business: an operation looks at the formats
@@ -144,114 +144,10 @@ typedef struct Ops {
     char *(*choices_text)(Exec *);
     void (*choices_load)(Exec *, const char *text);
 
-    // --- forward -----------------------------------------------------------------------------------------
-    // r (M, C) = wte[token] + wpe[row % T]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
-    void (*embed_forward)(Exec *, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
-
-    // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
-    // norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
-    // reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
-    // BF16 SCALE_ROW: its value is stored * scale.
-    void (*residual_norm_forward)(Exec *, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
-
-    // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
-    // x E4M3 SCALE_ROW: y is BF16 SCALE_ROW with x's scales and holds the product without them; no bias.
-    void (*linear_forward)(Exec *, Tensor y, Tensor x, Weight w, Tensor bias);
-
-    // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
-    void (*attention_forward)(Exec *, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape);
-
-    // q = x in the format of the product that reads it, codes and their scale. Same memory: nothing to do.
-    // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
-    void (*quantize_forward)(Exec *, Tensor q, Tensor x);
-
-    // h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR. With !from_saved
-    // (--activation-input product) a grouped h is stored, but gelu is that of y + bias in FP32, unless g has one scale.
-    // y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW instead;
-    // and y BF16 SCALE_ROW where h is SCALE_GROUP.
-    void (*gelu_forward)(Exec *, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved);
-
-    // The loss of a chunk of tokens and its gradient (R, Vp).
-    // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
-    // dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
-    // dlogits_t are the memory of the logits, which it takes the place of. FP8: codes in E5M2 and their transpose, for
-    // which the memory of the logits may serve. dlogits.data NULL: the loss alone.
-    // Its codes need no maximum: |dlogits| <= scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
-    // A non-finite loss raises state->nonfinite.
-    void (*loss_forward_backward)(Exec *, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                  Tensor targets, int vocab, float scale, StepState *state);
-    // state->loss_sum += scale * sum of losses, in a fixed order.
-    void (*loss_sum)(Exec *, Tensor losses, float scale, StepState *state);
-
-    // --- backward ----------------------------------------------------------------------------------------
-    // Adds to dwte (Vp, C) FP32 (the head's gradient is already in it) the rows of g by token; writes or adds
-    // dwpe (positions, C) FP32, rows >= T being zeroed when not accumulating. A fixed order of addition.
-    void (*embed_backward)(Exec *, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
-
-    // n again from what was saved, in the layout that the weight gradient reads (n_t). n_t and n the same
-    // memory: n was saved. Otherwise from n's codes where n.data is given, else from norm.x with n's scale.
-    // n SCALE_ROW: n_t's scale is made here from n's, and n's codes are rescaled to it while they are transposed;
-    // without them norm(x) is quantised with it.
-    void (*norm_rebuild)(Exec *, Tensor n_t, Tensor n, Norm norm);
-
-    // g (M, C) = (add ? g : 0) + d norm / d x * dn; dweight, dbias (1, C) FP32. Writes g.amax where present.
-    // dn may be BF16 SCALE_ROW where norm.x is SCALE_GROUP.
-    void (*norm_backward)(Exec *, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
-                          bool accumulate);
-
-    // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy in codes
-    // (--gradient-codes-data), dy_qt its transpose (-weights); one scale, or one each where their formats differ. Plain recipes: dy_q, dy_qt are dy itself, only dbias is computed.
-    // dy.amax, where present, holds the maxima as dy's producer left them; else they are found and left in dy_q.amax.
-    void (*grad_quantize)(Exec *, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
-
-    // dx (M, in) = dy (M, out) * w. FP8: dy in codes and w.codes_t. dy SCALE_ROW: dx as y of linear_forward.
-    void (*linear_backward_data)(Exec *, Tensor dx, Tensor dy, Weight w);
-    // dw (out, in) (+)= dy^T * x. Plain: dy (M, out), x (M, in). FP8: both stored transposed, each with one scale.
-    void (*linear_backward_weight)(Exec *, Tensor dw, Tensor dy, Tensor x, bool accumulate);
-
-    // The transpose of quantize_forward's q, again from x with q's saved scale. q_t same memory as x: nothing.
-    // q SCALE_ROW: q_t's scale is made here from q's.
-    void (*quantize_rebuild)(Exec *, Tensor q_t, Tensor q, Tensor x);
-    // gelu(h) again, in the layout that the weight gradient reads. g_t and g the same memory: g was saved.
-    // g's codes and scales are as n's in norm_rebuild.
-    void (*gelu_rebuild)(Exec *, Tensor g_t, Tensor g, Tensor h);
-    // dh = dg * gelu'(stored h), with dbias (1, F) FP32 its column sums and its quantised copies, as in
-    // grad_quantize. Plain recipes: dh_q, dh_qt, dg are the same memory. dh_q SCALE_ROW: dh_qt is made from its codes,
-    // with a scale of its own.
-    void (*gelu_backward)(Exec *, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
-
-    // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
-    // three are neighbouring columns of one tensor, whose maxima it holds then.
-    void (*attention_backward)(Exec *, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                               Tensor k, Tensor v, AttentionShape);
-
-    // --- update ------------------------------------------------------------------------------------------
-    // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.
-    void (*grad_norm)(Exec *, const Parameter *parameters, int count, StepState *state);
-    // The second half alone, once grad_sq has been summed over processes: grad_norm = its root, non-finite as above.
-    void (*grad_norm_root)(Exec *, StepState *state);
-    // AdamW (COAT: optimizer states) over all parameters, with the gradient scaled by grad_clip / grad_norm where the
-    // norm is larger. Skips as a whole when state->nonfinite, counting it in `skipped`; else t advances first. Leaves
-    // the maxima of the weights that have FP8 codes, as they are stored now, in weight.maximum where that is kept.
-    void (*adamw_update)(Exec *, const Parameter *parameters, int count, StepState *state);
-    // FP8 codes of the weights that have any, from w.value; nothing for the others. w.codes.amax, where present, holds
-    // the maximum of the whole weight, of which w.value is a share. Else the maxima are those that an adamw_update of
-    // the same parameters left just before, where it did; after anything else, such as a load, they are looked for.
-    void (*weights_quantize)(Exec *, const Parameter *parameters, int count);
-    // *w.codes.amax = the bits of the largest |w.value|, of the weights that have codes; 0 of a weight without rows.
-    void (*weights_maxima)(Exec *, const Parameter *parameters, int count);
-
-    // --- log ---------------------------------------------------------------------------------------------
-    // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
-    // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros); of
-    // one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large (0 where it is the
-    // smallest there is).
-    void (*health)(Exec *, const Tensor tensors[], int count, Health out[]);
-    // Adds to *counts, in the device's memory, those of the codes of a tensor: its elements, transposed or not. Saturated
-    // are all codes of the largest magnitude.
-    void (*codes_count)(Exec *, Tensor codes, CodeCounts *counts);
-    // *out, in the device's memory, of two plain tensors of the same format and shape, without gaps; summed in double.
-    void (*inner_products)(Exec *, Tensor a, Tensor b, InnerProducts *out);
+    // --- the model's operations ----------------------------------------------------------------------------
+#define OPERATION(name, parameters) void(*name) parameters;
+#include "operations.h"
+#undef OPERATION
 } Ops;
 
 // Where operations run. The arena gives the workspace; `backend` is private to the filled table.

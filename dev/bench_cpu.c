@@ -190,10 +190,10 @@ static void run_norm_backward(Exec *e, Block *k) {
     e->ops->norm_backward(e, k->y, k->dweight, k->dbias, k->n, k->norm, true, true);
 }
 static void run_gelu(Exec *e, Block *k) {
-    e->ops->gelu_forward(e, k->g, k->h, k->h, k->bias_f, true);
+    e->ops->activation_forward(e, k->g, k->h, k->h, k->bias_f, true);
 }
-static void run_gelu_backward(Exec *e, Block *k) {
-    e->ops->gelu_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true);
+static void run_activation_backward(Exec *e, Block *k) {
+    e->ops->activation_backward(e, k->g, k->g, k->dbias_f, k->g, k->h, true);
 }
 static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
@@ -288,7 +288,7 @@ static void bench_memory(Bench *b, int64_t M) {
     report_memory(b, &k, "residual + norm", M, C, run_residual_norm, 4 * row);
     report_memory(b, &k, "norm backward", M, C, run_norm_backward, 4 * row);
     report_memory(b, &k, "gelu", M, 4 * C, run_gelu, 12 * row);
-    report_memory(b, &k, "gelu backward", M, 4 * C, run_gelu_backward, 12 * row);
+    report_memory(b, &k, "gelu backward", M, 4 * C, run_activation_backward, 12 * row);
     report_memory(b, &k, "bias gradient", M, C, run_bias_gradient, row);
     report_memory(b, &k, "loss", HEAD_CHUNK, VOCAB, run_loss, 4.0 * HEAD_CHUNK * VOCAB);
     report_memory(b, &k, "embedding", M, C, run_embed, 3 * row);

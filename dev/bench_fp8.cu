@@ -58,10 +58,10 @@ static Norm norm_of(const Operands *o, int s) {
     }
 OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
-OPERATION(gelu_forward, gelu_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
+OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
-OPERATION(gelu_rebuild, gelu_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
-OPERATION(gelu_backward, gelu_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
+OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
+OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
 OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
@@ -209,15 +209,15 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
     free_operands(bench, o);
     make_operands(bench, o, M, F);
-    report_pass(block, o, "gelu_forward", M, F, 2 + 2 * group + 1, 0, run_gelu_forward);
-    report_pass(block, o, "gelu_backward", M, F, 2 * (2 + group) + 2, 0, run_gelu_backward);
+    report_pass(block, o, "activation_forward", M, F, 2 + 2 * group + 1, 0, run_activation_forward);
+    report_pass(block, o, "activation_backward", M, F, 2 * (2 + group) + 2, 0, run_activation_backward);
     report_pass(block, o, "health", M, F, group, 0, run_health);
     report_pass(block, o, "codes_count", M, F, 1, 0, run_codes_count);
     scale_by_row(bench, o);
-    report_pass(block, o, "gelu_rebuild", M, F, group + 1, 1, run_gelu_rebuild);
-    report_pass(block, o, "gelu_backward, per token", M, F, 2 + group + 1 + 2, 1, run_gelu_backward);
+    report_pass(block, o, "activation_rebuild", M, F, group + 1, 1, run_activation_rebuild);
+    report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 1, run_activation_backward);
     carry_scales(o, o->a);
-    report_pass(block, o, "gelu_forward, per token", M, F, 2 + group + 1, 1, run_gelu_forward);
+    report_pass(block, o, "activation_forward, per token", M, F, 2 + group + 1, 1, run_activation_forward);
     free_operands(bench, o);
 }
 

@@ -36,8 +36,8 @@ OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
 OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
-OPERATION(gelu_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
-OPERATION(gelu_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
+OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
+OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END
 OPERATION(loss_sum)(e, o->losses, 1.0f, o->state) END
@@ -184,8 +184,8 @@ static void bench_wide(Report *r, Operands *o) {
         report(r, o, "grad_quantize", shape, row, run_grad_quantize);
         if (N == 4 * C) {
             make_sets(bench, o->wide_out, M, N);
-            report(r, o, "gelu_forward", shape, 2 * row, run_gelu_forward);
-            report(r, o, "gelu_backward", shape, 3 * row, run_gelu_backward);
+            report(r, o, "activation_forward", shape, 2 * row, run_activation_forward);
+            report(r, o, "activation_backward", shape, 3 * row, run_activation_backward);
             release_sets(bench, o->wide_out);
         }
         release_sets(bench, o->wide);

@@ -75,7 +75,7 @@ static void check_rescaled(Check *c, Twin q, Twin q_t, const char *what) {
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    c->cpu.ops->gelu_rebuild(&c->cpu, q_t.cpu, of, Tensor{}); // of codes it is their transpose
+    c->cpu.ops->activation_rebuild(&c->cpu, q_t.cpu, of, Tensor{}); // of codes it is their transpose
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
     free(codes);
@@ -166,20 +166,20 @@ static void check_gelu(Check *c, CheckShape s) {
     const Twin y = check_product(c, s, rows && coat, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
     const Twin h = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : y;
     const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
-    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved));
+    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved));
     if (s.group) {
-        check_scales(c, h, 0, "gelu_forward: h");
-        check_code_bytes(c, h, 0, "gelu_forward: h");
+        check_scales(c, h, 0, "activation_forward: h");
+        check_code_bytes(c, h, 0, "activation_forward: h");
     }
-    check_operand_equal(c, s, g, "gelu_forward: g");
-    if (g.cpu.amax) check_maxima(c, g, 1e-5, "gelu_forward: maxima of g");
-    check_flag(c, 0, "gelu_forward");
-    CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
-    check_operand_equal(c, s, g_t, "gelu_rebuild from h");
-    if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "gelu_rebuild: the bits of forward");
+    check_operand_equal(c, s, g, "activation_forward: g");
+    if (g.cpu.amax) check_maxima(c, g, 1e-5, "activation_forward: maxima of g");
+    check_flag(c, 0, "activation_forward");
+    CHECK_BOTH(c, activation_rebuild, (e, SIDE(g_t), scale_only(SIDE(g)), SIDE(h)));
+    check_operand_equal(c, s, g_t, "activation_rebuild from h");
+    if (!s.fp8 && s.from_saved) check_same(c, g, g_t, "activation_rebuild: the bits of forward");
     if (s.fp8) {
-        CHECK_BOTH(c, gelu_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
-        check_operand_equal(c, s, g_t, "gelu_rebuild from codes");
+        CHECK_BOTH(c, activation_rebuild, (e, SIDE(g_t), SIDE(g), SIDE(h)));
+        check_operand_equal(c, s, g_t, "activation_rebuild from codes");
     }
 
     const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
@@ -188,26 +188,26 @@ static void check_gelu(Check *c, CheckShape s) {
     const Twin dh = s.fp8 ? check_operand(c, s, s.C, code, rows && coat) : dg;
     const Twin dh_t = s.fp8 ? check_operand_t_in(c, s, s.C, dh, code_t) : dg;
     for (int pass = 0; pass < 2; pass++) {
-        CHECK_BOTH(c, gelu_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
-        check_operand_equal(c, s, dh, "gelu_backward: dh");
+        CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        check_operand_equal(c, s, dh, "activation_backward: dh");
         if (rows && coat) // made from dh's codes: those of the GPU
-            check_rescaled(c, dh, dh_t, "gelu_backward: transposed dh");
+            check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
-            check_operand_equal(c, s, dh_t, "gelu_backward: transposed dh");
-        check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "gelu_backward: dbias");
+            check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
+        check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
     }
-    check_flag(c, 0, "gelu_backward");
+    check_flag(c, 0, "activation_backward");
     if (s.fp8) {
         ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
         check_upload(c, dg);
-        check_gpu(c)->ops->gelu_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false);
-        check_flag(c, 1, "gelu_backward");
+        check_gpu(c)->ops->activation_backward(check_gpu(c), dh.gpu, dh_t.gpu, dbias.gpu, dg.gpu, h.gpu, false);
+        check_flag(c, 1, "activation_backward");
     }
     ((uint16_t *)y.cpu.data)[s.C - 1] = bf16_encode(INFINITY);
     check_upload(c, y);
     if (s.fp8 || s.group) {
-        check_gpu(c)->ops->gelu_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu, true);
-        check_flag(c, 1, "gelu_forward");
+        check_gpu(c)->ops->activation_forward(check_gpu(c), g.gpu, h.gpu, y.gpu, bias.gpu, true);
+        check_flag(c, 1, "activation_forward");
     }
     check_free(c);
 }

@@ -97,17 +97,17 @@ static void check_gelu(Check *c, CheckShape s) {
     Twin h = check_plain(c, M, F, s.format), g = check_plain(c, M, F, s.format);
     Twin again = check_plain(c, M, F, s.format), dg = check_random(c, M, F, s.format, 0.1f, 1);
     Twin dbias = check_plain(c, 1, F, FMT_FP32), sum = check_plain(c, 1, F, FMT_FP32);
-    CHECK_BOTH(c, gelu_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true));
-    check_values(c, h, limit, "gelu_forward: h");
-    check_values(c, g, limit, "gelu_forward: g");
-    CHECK_BOTH(c, gelu_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true));
-    check_values(c, again, limit, "gelu_forward in place: g");
-    CHECK_BOTH(c, gelu_rebuild, (e, SIDE(again), Tensor{}, SIDE(h)));
-    check_values(c, again, limit, "gelu_rebuild");
+    CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), true));
+    check_values(c, h, limit, "activation_forward: h");
+    check_values(c, g, limit, "activation_forward: g");
+    CHECK_BOTH(c, activation_forward, (e, SIDE(again), SIDE(y), SIDE(y), Tensor{}, true));
+    check_values(c, again, limit, "activation_forward in place: g");
+    CHECK_BOTH(c, activation_rebuild, (e, SIDE(again), Tensor{}, SIDE(h)));
+    check_values(c, again, limit, "activation_rebuild");
     for (int pass = 0; pass < 2; pass++) {
-        CHECK_BOTH(c, gelu_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
-        check_values(c, dg, limit, "gelu_backward: dh");
-        check_values(c, dbias, s.format == FMT_BF16 ? 2e-3 : 1e-5, "gelu_backward: dbias");
+        CHECK_BOTH(c, activation_backward, (e, SIDE(dg), SIDE(dg), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
+        check_values(c, dg, limit, "activation_backward: dh");
+        check_values(c, dbias, s.format == FMT_BF16 ? 2e-3 : 1e-5, "activation_backward: dbias");
         CHECK_BOTH(c, grad_quantize, (e, SIDE(dg), SIDE(dg), SIDE(sum), SIDE(dg), pass == 1));
         check_values(c, sum, s.format == FMT_BF16 ? 2e-3 : 1e-5, "grad_quantize: dbias");
     }

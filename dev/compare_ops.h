@@ -223,15 +223,15 @@ static void compare_gelu(Backends *b, OpShape o) {
     Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
          db = pair_poisoned(b, 1, F, FMT_FP32);
     ON_BOTH(b) {
-        CALL(b, gelu_forward, g.t[s], h.t[s], y.t[s], bias.t[s], true);
-        CALL(b, gelu_forward, g2.t[s], h.t[s], h.t[s], no_tensor(), true);
+        CALL(b, activation_forward, g.t[s], h.t[s], y.t[s], bias.t[s], true);
+        CALL(b, activation_forward, g2.t[s], h.t[s], h.t[s], no_tensor(), true);
     }
     pair_check(b, h, o.tight, "gelu forward", "h");
     pair_check(b, g, o.tight, "gelu forward", "g");
     pair_check(b, g2, o.tight, "gelu forward in place", "g");
     ON_BOTH(b) {
-        CALL(b, gelu_rebuild, g2.t[s], no_tensor(), h.t[s]);
-        CALL(b, gelu_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
+        CALL(b, activation_rebuild, g2.t[s], no_tensor(), h.t[s]);
+        CALL(b, activation_backward, dg.t[s], dg.t[s], db.t[s], dg.t[s], h.t[s], false);
     }
     pair_check(b, g2, o.tight, "gelu rebuild", "g");
     pair_check(b, dg, o.tight, "gelu backward", "dh");

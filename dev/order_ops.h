@@ -127,11 +127,11 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     quantizes(exec, q);
 }
 
-static void order_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
     (void)from_saved; // what it reads is read as it is written, too
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
-    begin("gelu_forward");
+    begin("activation_forward");
     reads(y);
     reads_data(bias);
     if (!complete) writes(h);
@@ -249,17 +249,17 @@ static void order_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     writes_transposed(q_t, q);
 }
 
-static void order_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+static void order_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     (void)exec;
     if (!g_t.data || same_memory(g_t.data, g.data)) return;
-    begin("gelu_rebuild");
+    begin("activation_rebuild");
     reads(g.data ? g : h);
     writes_transposed(g_t, g);
 }
 
-static void order_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                                bool accumulate) {
-    begin("gelu_backward");
+static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                                      bool accumulate) {
+    begin("activation_backward");
     reads(dg);
     reads(h);
     sums(dbias, accumulate);
@@ -386,30 +386,7 @@ static const Ops order_ops = {
     .replay_end = order_replay_end,
     .range_push = order_range_push,
     .range_pop = order_nothing,
-    .embed_forward = order_embed_forward,
-    .residual_norm_forward = order_residual_norm_forward,
-    .linear_forward = order_linear_forward,
-    .attention_forward = order_attention_forward,
-    .quantize_forward = order_quantize_forward,
-    .gelu_forward = order_gelu_forward,
-    .loss_forward_backward = order_loss_forward_backward,
-    .loss_sum = order_loss_sum,
-    .embed_backward = order_embed_backward,
-    .norm_rebuild = order_norm_rebuild,
-    .norm_backward = order_norm_backward,
-    .grad_quantize = order_grad_quantize,
-    .linear_backward_data = order_linear_backward_data,
-    .linear_backward_weight = order_linear_backward_weight,
-    .quantize_rebuild = order_quantize_rebuild,
-    .gelu_rebuild = order_gelu_rebuild,
-    .gelu_backward = order_gelu_backward,
-    .attention_backward = order_attention_backward,
-    .grad_norm = order_grad_norm,
-    .grad_norm_root = order_grad_norm_root,
-    .adamw_update = order_adamw_update,
-    .weights_quantize = order_weights_quantize,
-    .weights_maxima = order_weights_maxima,
-    .health = order_health,
-    .codes_count = order_codes_count,
-    .inner_products = order_inner_products,
+#define OPERATION(name, parameters) .name = order_##name,
+#include "coat/operations.h"
+#undef OPERATION
 };

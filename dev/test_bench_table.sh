@@ -9,7 +9,7 @@ table=$(awk -f scripts/bench_table.awk <<'LINES' | sed '1,/^== every operation/d
 ceiling: device copy of 1.1 GB, 4204 GB/s read and written
 
 GPT-2 1558M, 16384 tokens
-gelu_forward                     16384 x 6400      0.1148 ms     419.4 MB    3654 GB/s   87.0 %   89.0 %
+activation_forward                     16384 x 6400      0.1148 ms     419.4 MB    3654 GB/s   87.0 %   89.0 %
 == build/bench_attention_gpu
 GPT-2 124M   B 64 T 1024 heads 12/12 of  64  forward   0.337 ms  306 TFLOP/s 38.9 %  backward   0.796 ms  324 TFLOP/s 41.2 %  ok
 == build/bench_head_gpu
@@ -23,7 +23,7 @@ GPT-2 124M   B 64 T 1024 heads 12/12 of  64  forward   0.337 ms  306 TFLOP/s 38.
 LINES
 )
 has() { if grep -qxF "$2" <<<"$table"; then ok "$1"; else bad "$1" "$table"; fi; } # NAME LINE
-has "a kernel's line, with its model" "kernels 1558M gelu_forward 16384 x 6400 0.1148 ms 3654 GB/s 87.0 %"
+has "a kernel's line, with its model" "kernels 1558M activation_forward 16384 x 6400 0.1148 ms 3654 GB/s 87.0 %"
 has "two in a line: the first" "attention GPT-2 124M B 64 T 1024 heads 12/12 of 64 forward 0.337 ms 306 TFLOP/s 38.9 %"
 has "and the second" "attention GPT-2 124M B 64 T 1024 heads 12/12 of 64 backward 0.796 ms 324 TFLOP/s 41.2 %"
 has "a row of Markdown: a product" "head 124M 65536 4096 logits 7.12 ms 711 TFLOP/s 50 %"

@@ -206,7 +206,7 @@ static void activation(Fixture *f) {
     const int64_t M = 3 * 33, F = 100;
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = poisoned(f, f->format, M, F), g = poisoned(f, f->format, M, F);
-    ops->gelu_forward(&f->exec, g, h, y, bias, true);
+    ops->activation_forward(&f->exec, g, h, y, bias, true);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < F; j++) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
@@ -214,20 +214,20 @@ static void activation(Fixture *f) {
         }
     // in place, with and without a bias; the copy alone; the activation alone
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
-    ops->gelu_forward(&f->exec, g2, in_place, in_place, bias, true);
+    ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
-    ops->gelu_forward(&f->exec, no_tensor(), h2, h, no_tensor(), true);
+    ops->activation_forward(&f->exec, no_tensor(), h2, h, no_tensor(), true);
     assert_true(same_bits(h2, h));
-    ops->gelu_forward(&f->exec, g2, h2, h2, no_tensor(), true);
+    ops->activation_forward(&f->exec, g2, h2, h2, no_tensor(), true);
     assert_true(same_bits(h2, h) && same_bits(g2, g));
     Tensor g3 = poisoned(f, f->format, M, F), saved = copy_of(f, g);
-    ops->gelu_rebuild(&f->exec, g3, no_tensor(), h);
-    ops->gelu_rebuild(&f->exec, g, g, h);
+    ops->activation_rebuild(&f->exec, g3, no_tensor(), h);
+    ops->activation_rebuild(&f->exec, g, g, h);
     assert_true(same_bits(g3, saved) && same_bits(g, saved));
 
     Tensor dg = random_tensor(f, f->format, M, F, 1), given = copy_of(f, dg);
     Tensor dbias = random_tensor(f, FMT_FP32, 1, F, 1), before = copy_of(f, dbias);
-    ops->gelu_backward(&f->exec, dg, dg, dbias, dg, h, true);
+    ops->activation_backward(&f->exec, dg, dg, dbias, dg, h, true);
     for (int64_t j = 0; j < F; j++) {
         double sum = value(before, 0, j);
         for (int64_t i = 0; i < M; i++) {
@@ -275,8 +275,8 @@ static void gelu_limits(void **state) {
         set_value(h, 0, j, (double)at[j]);
         set_value(dg, 0, j, 1);
     }
-    f.exec.ops->gelu_forward(&f.exec, g, h, h, no_tensor(), true);
-    f.exec.ops->gelu_backward(&f.exec, dg, dg, no_tensor(), dg, h, false);
+    f.exec.ops->activation_forward(&f.exec, g, h, h, no_tensor(), true);
+    f.exec.ops->activation_backward(&f.exec, dg, dg, no_tensor(), dg, h, false);
     const double expected[5] = {0, 100, 0, (double)3e38f, 0}, slope[3] = {0.5, 1, 0};
     for (int64_t j = 0; j < 5; j++) assert_true(fabs(value(g, 0, j) - expected[j]) <= 1e-6 * fabs(expected[j]) + 1e-30);
     for (int64_t j = 0; j < 3; j++) assert_true(fabs(value(dg, 0, j) - slope[j]) <= 1e-6);

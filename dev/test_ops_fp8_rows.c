@@ -163,7 +163,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     Tensor y = group ? carried(f, M, F, 2) : random_tensor(f, f->format, M, F, 6);
     Tensor bias = group ? random_tensor(f, f->format, 1, F, 1) : no_tensor(), h = group ? grouped(f, M, F, group) : y;
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g);
-    ops->gelu_forward(&f->exec, g, h, y, bias, true);
+    ops->activation_forward(&f->exec, g, h, y, bias, true);
     if (group) {
         Tensor sum = poisoned(f, FMT_FP32, M, F);
         for (int64_t i = 0; i < M; i++)
@@ -177,15 +177,15 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
                again = grouped(f, M, F, group);
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
-        ops->gelu_forward(&f->exec, other, again, y, bias, false);
+        ops->activation_forward(&f->exec, other, again, y, bias, false);
         assert_quantised_groups(again, sum);
         assert_quantised_rows(other, plain_gelu(f, sum));
     }
-    ops->gelu_rebuild(&f->exec, g_t, without_codes(g), h);
+    ops->activation_rebuild(&f->exec, g_t, without_codes(g), h);
     assert_scale_over_rows(g_t, g, expected);
     memset(g_t.data, 0xff, (size_t)(F * g_t.stride));
     *(float *)g_t.scale = NAN;
-    ops->gelu_rebuild(&f->exec, g_t, g, h);
+    ops->activation_rebuild(&f->exec, g_t, g, h);
     assert_rescaled(f, g_t, g);
 
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
@@ -193,7 +193,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     Tensor dh = plain_gelu_gradient(f, dg, h);
     for (int other = 0; other < 2; other++) { // the transpose in another format
         Tensor dh_q = coded_rows(f, other ? FMT_E4M3 : FMT_E5M2, M, F), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
-        ops->gelu_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
+        ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false);
         assert_quantised_rows(dh_q, dh);
         assert_rescaled(f, dh_qt, dh_q);
     }
@@ -298,12 +298,12 @@ static void check_flags(Fixture *f, double bad) {
     expect_flag(f);
     assert_true(row_scale(q, M - 1) == 0x1p120f);
     assert_quantised_rows(tensor_rows(q, 0, M - 1), tensor_rows(x, 0, M - 1));
-    ops->gelu_forward(&f->exec, q, x, x, no_tensor(), true);
+    ops->activation_forward(&f->exec, q, x, x, no_tensor(), true);
     expect_flag(f);
     assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1)));
-    ops->gelu_forward(&f->exec, q, h, good, no_tensor(), true);
+    ops->activation_forward(&f->exec, q, h, good, no_tensor(), true);
     assert_int_equal(state.nonfinite, 0);
-    ops->gelu_backward(&f->exec, d, d_t, dbias, x, h, false);
+    ops->activation_backward(&f->exec, d, d_t, dbias, x, h, false);
     expect_flag(f);
     Norm norm = make_norm(f, r, true);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
@@ -314,7 +314,7 @@ static void check_flags(Fixture *f, double bad) {
     // what a product has left
     Tensor y = carried(f, M, C, 1);
     set_value(y, 3, 5, bad);
-    ops->gelu_forward(&f->exec, q, h, y, no_tensor(), true);
+    ops->activation_forward(&f->exec, q, h, y, no_tensor(), true);
     expect_flag(f);
     norm = make_norm(f, h, true);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, y, no_tensor());

@@ -39,8 +39,8 @@ static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bi
     return row_load(cpu, h, row, 0, F, buffer);
 }
 
-void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    const char *operation = "gelu_forward";
+void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    const char *operation = "activation_forward";
     require_readable(operation, h);
     require_readable(operation, y);
     const Cpu *cpu = cpu_of(exec);
@@ -85,24 +85,25 @@ void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, boo
     }
 }
 
-void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        cpu_gelu_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
+        cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
     } else if (g.data) {
         scale_over_rows(g_t, g);
         transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(g_t, g);
-        require_readable("gelu_rebuild", h);
+        require_readable("activation_rebuild", h);
         GeluRows from = {.h = h};
         RowSource source = {gelu_row, &from, h.rows, h.cols};
         quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
     }
 }
 
-void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate) {
-    const char *operation = "gelu_backward";
+void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                             bool accumulate) {
+    const char *operation = "activation_backward";
     require_plain(operation, dg);
     require_readable(operation, h);
     bool codes = format_is_fp8(dh_q.format), by_row = codes && dh_q.granularity == SCALE_ROW;

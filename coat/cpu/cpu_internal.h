@@ -139,39 +139,6 @@ void cpu_describe(Exec *exec, char *text, size_t size);
 int64_t cpu_memory_in_use(Exec *exec);
 double cpu_peak_flops(Exec *exec);
 
-void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
-void cpu_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
-
-void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
-void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
-void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
-                       bool accumulate);
-
-void cpu_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias);
-void cpu_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w);
-void cpu_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate);
-
-void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
-void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                            Tensor k, Tensor v, AttentionShape shape);
-
-void cpu_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved);
-void cpu_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
-void cpu_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
-
-void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x);
-void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
-void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
-
-void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                               Tensor targets, int vocab, float scale, StepState *state);
-void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
-
-void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
-void cpu_grad_norm_root(Exec *exec, StepState *state);
-void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
-void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count);
-void cpu_weights_maxima(Exec *exec, const Parameter *parameters, int count);
-void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
-void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);
-void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out);
+#define OPERATION(name, parameters) void cpu_##name parameters;
+#include "operations.h"
+#undef OPERATION

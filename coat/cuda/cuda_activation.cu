@@ -112,18 +112,19 @@ void gelu_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y
 
 } // namespace
 
-void cuda_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias) {
+void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool) {
     if (y.data == h.data && !bias.data) h.data = NULL; // complete already
-    if (g.data || h.data) gelu_launch(exec, "gelu_forward", g, h, y, bias);
+    if (g.data || h.data) gelu_launch(exec, "activation_forward", g, h, y, bias);
 }
 
-void cuda_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+void plain_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
-    gelu_launch(exec, "gelu_rebuild", g_t, Tensor{}, h, Tensor{});
+    gelu_launch(exec, "activation_rebuild", g_t, Tensor{}, h, Tensor{});
 }
 
-void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate) {
-    const char *operation = "gelu_backward";
+void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                               bool accumulate) {
+    const char *operation = "activation_backward";
     require_format(operation, "dh", dh_q, dg.format);
     require_format(operation, "the transposed dh", dh_qt, dg.format);
     require_format(operation, "h", h, dg.format);

@@ -61,7 +61,7 @@ static inline void cuda_check(cudaError_t error, const char *doing, const char *
 
 // CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). Macros, for the place in the source.
 #define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
-// After a kernel's launch: LAUNCH_CHECK("gelu_forward").
+// After a kernel's launch: LAUNCH_CHECK("activation_forward").
 #define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
 
 // --- 16-byte accesses ---------------------------------------------------------------------------------------
@@ -95,31 +95,14 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// --- the operations, documented in ops.h --------------------------------------------------------------------
-// memory-bound kernels
-void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T);
-void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias);
-void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x);
-void cuda_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias);
-void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                Tensor targets, int vocab, float scale, StepState *state);
-void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state);
-void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate);
-void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm);
-void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
-                        bool accumulate);
-void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate);
-void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x);
-void cuda_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h);
-void cuda_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate);
-void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state);
-void cuda_grad_norm_root(Exec *exec, StepState *state);
-void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state);
-void cuda_weights_quantize(Exec *exec, const Parameter *parameters, int count);
-void cuda_weights_maxima(Exec *exec, const Parameter *parameters, int count);
-void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]);
-void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts);
-void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out);
+// --- the operations, documented in operations.h ------------------------------------------------------------------
+#define OPERATION(name, parameters) void cuda_##name parameters;
+#define OPERATION_BY_FORMAT(name, parameters)                                                                          \
+    void cuda_##name parameters;                                                                                       \
+    void plain_##name parameters;                                                                                      \
+    void fp8_##name parameters;
+#include "operations.h"
+#undef OPERATION
 
 // matrix products: cuda_matmul.cu
 // Algorithms come from a table (matmul_choices.h) or are the library's. They are checked, and with --autotune timed, when
@@ -128,9 +111,6 @@ struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *e
 void matmul_close(struct MatmulState *state);
 char *cuda_choices_text(Exec *exec);
 void cuda_choices_load(Exec *exec, const char *text);
-void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias);
-void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w);
-void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate);
 
 // attention: cuda_ops.cu calls cuDNN (attention.h), or in FP32 the kernels of cuda_attention_fp32.cu
 void attention_fp32_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);

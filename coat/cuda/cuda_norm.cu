@@ -312,7 +312,7 @@ template <typename T, int V> struct NormRebuild {
 
 } // namespace
 
-void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
+void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const char *operation = "residual_norm_forward";
     const Tensor all[] = {n, norm.x, r_out, y, y_bias, norm.weight, norm.bias};
     bool wide = tensor_wide(r_in);
@@ -347,7 +347,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     });
 }
 
-void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+void plain_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
     const char *operation = "norm_rebuild";
     const Tensor all[] = {norm.x, norm.weight, norm.bias};

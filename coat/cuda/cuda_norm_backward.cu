@@ -232,8 +232,8 @@ bool norm_backward_wide(Exec *exec, const NormBackward<T> &a, float *dweight, fl
 
 } // namespace
 
-void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
-                        bool accumulate) {
+void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                         bool accumulate) {
     const char *operation = "norm_backward";
     const Tensor all[] = {dn, norm.x, norm.weight};
     if (dn.granularity != SCALE_NONE)

@@ -1,4 +1,4 @@
-// The table of the GPU's operations. What each does is said in ops.h.
+// The table of the GPU's operations. What each does is said in operations.h.
 #include "attention.h"
 #include "attention_backward.h"
 #include "fp8_ops.h"
@@ -7,7 +7,7 @@
 
 // Attention in BF16 is cuDNN's, but for the backward with heads of 64 or 128 on Hopper, where a kernel of our own takes
 // half the time; in FP32, for exact comparisons, there are slow kernels of our own.
-static void attention_forward_op(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     if (q.format == FMT_FP32)
         attention_fp32_forward(exec, o, lse, q, k, v, shape);
@@ -15,8 +15,8 @@ static void attention_forward_op(Exec *exec, Tensor o, Tensor lse, Tensor q, Ten
         attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
 }
 
-static void attention_backward_op(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                  Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                             Tensor k, Tensor v, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     if (q.format == FMT_FP32)
         attention_fp32_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape);
@@ -30,54 +30,51 @@ static void attention_backward_op(Exec *exec, Tensor dq, Tensor dk, Tensor dv, T
 }
 
 // --- by format ----------------------------------------------------------------------------------------------
-// Each operation has kernels for plain formats (cuda_*.cu) and for tensors with scales (fp8_*.cu).
+// Operations that have kernels for plain formats (cuda_*.cu) and for tensors with scales (fp8_*.cu).
 static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-static void residual_norm_forward_op(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
-                                     Tensor y_bias) {
+void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
-    (fp8 ? fp8_residual_norm_forward : cuda_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
+    (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-static void norm_rebuild_op(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const bool fp8 = is_fp8(n_t) || is_fp8(norm.x);
-    (fp8 ? fp8_norm_rebuild : cuda_norm_rebuild)(exec, n_t, n, norm);
+    (fp8 ? fp8_norm_rebuild : plain_norm_rebuild)(exec, n_t, n, norm);
 }
 
-static void norm_backward_op(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
-                             bool accumulate) {
-    (is_fp8(norm.x) ? fp8_norm_backward : cuda_norm_backward)(exec, g, dweight, dbias, dn, norm, add, accumulate);
+void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                        bool accumulate) {
+    (is_fp8(norm.x) ? fp8_norm_backward : plain_norm_backward)(exec, g, dweight, dbias, dn, norm, add, accumulate);
 }
 
-static void gelu_forward_op(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    if (is_fp8(g) || is_fp8(h))
-        fp8_gelu_forward(exec, g, h, y, bias, from_saved);
-    else
-        cuda_gelu_forward(exec, g, h, y, bias);
+void cuda_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    const bool fp8 = is_fp8(g) || is_fp8(h);
+    (fp8 ? fp8_activation_forward : plain_activation_forward)(exec, g, h, y, bias, from_saved);
 }
 
-static void gelu_rebuild_op(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    (is_fp8(g_t) || is_fp8(h) ? fp8_gelu_rebuild : cuda_gelu_rebuild)(exec, g_t, g, h);
+void cuda_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+    (is_fp8(g_t) || is_fp8(h) ? fp8_activation_rebuild : plain_activation_rebuild)(exec, g_t, g, h);
 }
 
-static void gelu_backward_op(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                             bool accumulate) {
+void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                              bool accumulate) {
     const bool fp8 = is_fp8(dh_q) || is_fp8(h);
-    (fp8 ? fp8_gelu_backward : cuda_gelu_backward)(exec, dh_q, dh_qt, dbias, dg, h, accumulate);
+    (fp8 ? fp8_activation_backward : plain_activation_backward)(exec, dh_q, dh_qt, dbias, dg, h, accumulate);
 }
 
-static void quantize_forward_op(Exec *exec, Tensor q, Tensor x) {
-    (is_fp8(q) ? fp8_quantize_forward : cuda_quantize_forward)(exec, q, x);
+void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
+    (is_fp8(q) ? fp8_quantize_forward : plain_quantize_forward)(exec, q, x);
 }
 
-static void quantize_rebuild_op(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    (is_fp8(q_t) ? fp8_quantize_rebuild : cuda_quantize_rebuild)(exec, q_t, q, x);
+void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    (is_fp8(q_t) ? fp8_quantize_rebuild : plain_quantize_rebuild)(exec, q_t, q, x);
 }
 
-static void grad_quantize_op(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
-    (is_fp8(dy_q) ? fp8_grad_quantize : cuda_grad_quantize)(exec, dy_q, dy_qt, dbias, dy, accumulate);
+void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+    (is_fp8(dy_q) ? fp8_grad_quantize : plain_grad_quantize)(exec, dy_q, dy_qt, dbias, dy, accumulate);
 }
 
 extern "C" const Ops *cuda_ops(void) {
@@ -105,32 +102,9 @@ extern "C" const Ops *cuda_ops(void) {
         .peak_flops = cuda_peak_flops,
         .choices_text = cuda_choices_text,
         .choices_load = cuda_choices_load,
-        .embed_forward = cuda_embed_forward,
-        .residual_norm_forward = residual_norm_forward_op,
-        .linear_forward = cuda_linear_forward,
-        .attention_forward = attention_forward_op,
-        .quantize_forward = quantize_forward_op,
-        .gelu_forward = gelu_forward_op,
-        .loss_forward_backward = cuda_loss_forward_backward,
-        .loss_sum = cuda_loss_sum,
-        .embed_backward = cuda_embed_backward,
-        .norm_rebuild = norm_rebuild_op,
-        .norm_backward = norm_backward_op,
-        .grad_quantize = grad_quantize_op,
-        .linear_backward_data = cuda_linear_backward_data,
-        .linear_backward_weight = cuda_linear_backward_weight,
-        .quantize_rebuild = quantize_rebuild_op,
-        .gelu_rebuild = gelu_rebuild_op,
-        .gelu_backward = gelu_backward_op,
-        .attention_backward = attention_backward_op,
-        .grad_norm = cuda_grad_norm,
-        .grad_norm_root = cuda_grad_norm_root,
-        .adamw_update = cuda_adamw_update,
-        .weights_quantize = cuda_weights_quantize,
-        .weights_maxima = cuda_weights_maxima,
-        .health = cuda_health,
-        .codes_count = cuda_codes_count,
-        .inner_products = cuda_inner_products,
+#define OPERATION(name, parameters) .name = cuda_##name,
+#include "operations.h"
+#undef OPERATION
     };
     return &ops;
 }

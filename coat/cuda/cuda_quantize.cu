@@ -7,10 +7,10 @@ static void require_same(const char *operation, Tensor codes, Tensor x) {
         fatal(EXIT_DEVICE, "%s on the GPU: a copy in the format %s is not built", operation, format_name(codes.format));
 }
 
-void cuda_quantize_forward(Exec *, Tensor q, Tensor x) {
+void plain_quantize_forward(Exec *, Tensor q, Tensor x) {
     require_same("quantize_forward", q, x);
 }
 
-void cuda_quantize_rebuild(Exec *, Tensor q_t, Tensor q, Tensor x) {
+void plain_quantize_rebuild(Exec *, Tensor q_t, Tensor q, Tensor x) {
     if (q_t.data != q.data) require_same("quantize_rebuild", q_t, x);
 }

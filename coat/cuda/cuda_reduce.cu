@@ -86,7 +86,7 @@ void partials_sum_pair(Exec *exec, float *first, float *second, const float *par
     partials_sum_launch(exec, first, second, partials, count, cols, 2 * cols, accumulate);
 }
 
-void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     const char *operation = "grad_quantize";
     require_format(operation, "dy_q", dy_q, dy.format);
     require_format(operation, "dy_qt", dy_qt, dy.format);

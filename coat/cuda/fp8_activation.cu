@@ -2,9 +2,9 @@
 // group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group
 // Scaling, gelu and its derivative are made again for every pass instead of being stored.
 //
-// Bytes per element of device memory, h per group of 16: gelu_forward 2 read, 1.125 written; 1.125 read, 1 written.
-// gelu_rebuild 1.125 and 1. gelu_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: gelu_forward 2
-// read, 1.125 + 1 written; gelu_backward 3.125 read, 1 written; 1 read, 1 written.
+// Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1 written.
+// activation_rebuild 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: activation_forward 2
+// read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
 #include "fp8_gelu_rows.h"
 #include "fp8_gelu_tiles.h"
 
@@ -256,8 +256,8 @@ void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
 
 } // namespace
 
-void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
-    const char *operation = "gelu_forward";
+void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    const char *operation = "activation_forward";
     require_format(operation, "y", y, FMT_BF16);
     require_format(operation, "the bias", bias, FMT_BF16);
     require_spans(operation, "y", y);
@@ -278,7 +278,7 @@ void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, boo
     if (is_grouped(h)) {
         (bias.data ? hidden_run<true> : hidden_run<false>)(exec, g, h, y, bias, from_saved, maxima);
     } else {
-        cuda_gelu_forward(exec, Tensor{}, h, y, bias); // h is complete, or becomes so
+        plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
         if (!h.data) h = y;
         if (by_row) {
             typedef GeluOf<PlainSpans<false>> Source;
@@ -290,8 +290,8 @@ void fp8_gelu_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, boo
     if (cast) gelu_cast(exec, operation, g, h);
 }
 
-void fp8_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
-    const char *operation = "gelu_rebuild";
+void fp8_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+    const char *operation = "activation_rebuild";
     if (!g_t.data || g_t.data == g.data) return;
     require_gelu(operation, g_t, h);
     if (g.data && format_is_fp8(g.format)) {
@@ -302,8 +302,9 @@ void fp8_gelu_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     }
 }
 
-void fp8_gelu_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h, bool accumulate) {
-    const char *operation = "gelu_backward";
+void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                             bool accumulate) {
+    const char *operation = "activation_backward";
     require_format(operation, "dg", dg, FMT_BF16);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     require_gradient_codes(operation, dh_q, dh_qt);
