@@ -65,6 +65,16 @@ stale "a program of another version" "is of another version than its sources, $v
 printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
 stale "a program that does not start" "does not start: no libcudart"
 
+# headers are sources, too; those of CUDA of the GPU's program alone
+mkdir "$folder/tree" && cp -r scripts coat data train_gpt2_fp8.cu "$folder/tree"
+for name in train_gpt2_fp8 train_gpt2_fp8_cpu; do cp "$program" "$folder/both/$name"; done
+newer() { # HEADER WANTED
+    touch -d '+1 hour' "$folder/tree/$1"
+    is "$1 is newer" "$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale "$folder/tree/scripts/install.sh" install 2>&1)" "error: $folder/both/$2 is older than $1: run make, or remove it"
+}
+newer coat/cuda/cuda_internal.h train_gpt2_fp8
+newer coat/run.h train_gpt2_fp8_cpu
+
 # --- what is installed runs, from elsewhere
 cd "$folder" || exit
 PATH=$usr/bin:$PATH
