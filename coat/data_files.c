@@ -143,10 +143,12 @@ bool shards_find(const char *patterns, size_t length, Shard **shards, int *count
     int kept = 1;
     qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);
     for (int i = 1; i < *count - before; i++) { // two patterns may match the same
-        if (compare_paths(&mine[i], &mine[kept - 1]) == 0)
+        if (compare_paths(&mine[i], &mine[kept - 1]) == 0) {
+            mine[kept - 1].again = true;
             free(mine[i].path);
-        else
+        } else {
             mine[kept++] = mine[i];
+        }
     }
     *count = before + kept;
     return true;

@@ -71,6 +71,7 @@ static void note_bytes(DataLoader *loader) {
 static void note_data(Run *run) {
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    const char *again = run->train ? data_repeated_file(run->train) : NULL;
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
         note_bytes(run->train);
         note_bytes(run->val);
@@ -78,6 +79,8 @@ static void note_data(Run *run) {
     if (shared)
         fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
                 shared);
+    if (again)
+        fprintf(stderr, "note: --train names %s more than once: it counts once (--train-weight sets shares)\n", again);
 }
 
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.

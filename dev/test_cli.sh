@@ -82,6 +82,12 @@ refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]
 said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: $val: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
 
+# --- one file twice
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
+[ "$said" = "note: --train names $data more than once: it counts once (--train-weight sets shares)" ] && ok "a file that is named twice is noted" || bad "a file that is named twice is noted" "$said"
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
+[ -z "$said" ] && ok "but not in sets with weights, each of which has it" || bad "but not in sets with weights, each of which has it" "$said"
+
 # --- one file for both
 ln -s "$data" "$folder/link.bin"
 for file in "$data" "$folder/link.bin"; do
