@@ -13,6 +13,8 @@ extern "C" {
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
+// Whether the open file or folder is the one of that name.
+bool path_is_open(const char *path, int fd);
 bool path_is_link(const char *path);     // itself, whatever it leads to
 const char *path_base(const char *path); // the part after the last '/'
 

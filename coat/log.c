@@ -32,6 +32,7 @@ struct Log {
     int64_t every;                       // so many steps a line on the terminal
     StepLine line;                       // of the latest step,
     bool held;                           // not shown yet
+    int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -75,6 +76,7 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     appender_open(&log->file, fd, log->path);
+    log->file.end = '\n';
     log->events = events_open(out, first_step, err);
     return log->events != NULL;
 }
@@ -94,6 +96,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->end.first_loss = NAN;
     log->end.skipped = log->val_step = log->hellaswag_step = -1;
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
         return NULL;
@@ -321,29 +324,39 @@ static void add_note(Log *log, const char *text) {
     json_decref(string);
 }
 
+// Whether what has become of a file is to be said, beside `what`, which has become of its folder.
+static bool is_found(FileState state, const char *what) {
+    return state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+}
+
 void log_keep(Log *log, const char *folder, const char *what) {
-    char text[2 * LOG_PATH];
+    char text[2 * LOG_PATH], curves[2 * LOG_PATH];
     if (log->file.fd < 0) return;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
     FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
-    bool found = state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+    FileState drawn = events_keep(log->events, folder, curves, sizeof curves);
+    bool found = is_found(state, what), missed = is_found(drawn, found ? text : what); // once for both
     if (text[0] && (found || state == FILE_LOST)) fprintf(stderr, "warning: %s\n", text);
-    events_keep(log->events, folder, state != FILE_LOST);
+    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) fprintf(stderr, "warning: %s\n", curves);
     if (found || what) add_note(log, found ? text : what);
+    if (missed) add_note(log, curves);
 }
 
 int log_descriptor(const Log *log) {
     return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
 }
 
-void log_nonfinite(Log *log, const char *tensor) {
-    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", tensor ? tensor : "");
+void log_saved(Log *log, int64_t step, const char *nonfinite) {
+    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", nonfinite ? nonfinite : "");
+    if (log->first_saved < 0) log->first_saved = step;
+    log->end.earlier = step > log->first_saved;
 }
 
 void log_close(Log *log) {
     if (!log) return;
     log_show_step(log);
     char text[512];
+    log->end.earlier |= log->first_saved >= 0 && log->first_saved < log->end.step;
     if (log->active && (log->end.trained || log->end.validated)) {
         if (!log->json) puts(end_line(text, sizeof text, &log->end));
         if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);

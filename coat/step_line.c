@@ -172,18 +172,22 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
     return text;
 }
 
+const char *diverged_advice(bool earlier) {
+    return earlier ? "resume from an earlier checkpoint with a smaller --lr"
+                   : "start again with a smaller --lr or a longer --warmup";
+}
+
 const char *end_failure(char *text, size_t size, const EndLine *line) {
     const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
     const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
     const bool loss = line->trained && line->loss > line->first_loss;
     const bool above = loss || (line->validated && line->val_loss > line->first_loss);
+    const char *advice = diverged_advice(line->earlier);
     snprintf(text, size, "%s", "");
     if (line->nonfinite[0])
-        snprintf(text, size, "the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr",
-                 line->nonfinite);
+        snprintf(text, size, "the weights are not finite (%s): %s", line->nonfinite, advice);
     else if (!finite)
-        snprintf(text, size,
-                 "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr");
+        snprintf(text, size, "the last loss or gradient is not finite: %s", advice);
     else if (above)
         snprintf(text, size, "the %sloss is above %.6f, that of step %" PRId64 ": try a smaller --lr",
                  loss ? "" : "validation ", line->first_loss, line->first_step);

@@ -29,11 +29,15 @@ typedef struct {
     double loss, grad_norm, val_loss; // the latest
     double first_loss;                // the first that is known and finite; NAN: none
     int64_t first_step;               // which that is of
+    bool earlier;                     // there is a checkpoint of an earlier step
     char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
 } EndLine;
 
 // "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training".
 const char *end_line(char *text, size_t size, const EndLine *line);
+
+// What to do about a run that has diverged, with a checkpoint of an earlier step or without one.
+const char *diverged_advice(bool earlier);
 
 // What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or
 // a loss above the first. "" of any other.

@@ -248,6 +248,11 @@ into "a new run" "$folder/straight/step-00000020: this is a checkpoint; $run_is,
 into "overwriting" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020" --overwrite
 into "one that is not there" "$folder/straight/step-00000030: this is the name of a checkpoint; $run_is" "$folder/straight/step-00000030" --resume
 into "under another name" "$folder/copied: this is a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied" --resume
+into "below it" "$folder/straight/step-00000020/sub: this lies in a checkpoint; $run_is" "$folder/straight/step-00000020/sub" --resume
+into "further below" "$folder/straight/step-00000010/a/b/: this lies in a checkpoint; $run_is=10, or choose another folder" "$folder/straight/step-00000010/a/b/"
+into "below one that is not there" "$folder/straight/step-00000030/sub: this lies below the name of a checkpoint; $run_is" "$folder/straight/step-00000030/sub" --resume
+into "below a link" "$folder/link/sub: this lies in a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link/sub" --resume
+into "below a copy" "$folder/copied/sub: this lies in a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied/sub" --resume
 into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
     ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"

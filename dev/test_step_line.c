@@ -187,7 +187,7 @@ static void terminals(void **state) {
 
 static void last_line(void **state) {
     (void)state;
-    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
+    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, true, ""};
     assert_string_equal(end_line(text, sizeof text, &line),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
     line.step = 7;
@@ -202,7 +202,7 @@ static void last_line(void **state) {
 
 static void a_run_that_failed_says_so(void **state) {
     (void)state;
-    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
+    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, true, ""};
     const char *above = "the loss is above 5.500000, that of step 1: try a smaller --lr";
     const char *not_finite =
         "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
@@ -225,6 +225,14 @@ static void a_run_that_failed_says_so(void **state) {
     assert_string_equal(end_failure(text, sizeof text, &line),
                         "the weights are not finite (transformer.wte.weight): resume from an earlier checkpoint with "
                         "a smaller --lr");
+    line.earlier = false;
+    assert_string_equal(end_failure(text, sizeof text, &line),
+                        "the weights are not finite (transformer.wte.weight): start again with a smaller --lr or a "
+                        "longer --warmup");
+    line.nonfinite[0] = '\0';
+    assert_string_equal(
+        end_failure(text, sizeof text, &line),
+        "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
 int main(void) {
