@@ -159,9 +159,13 @@ static double seconds_left(const Log *log) {
 static void say_expected(Log *log) {
     double left = seconds_left(log);
     if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
-    char text[96];
+    if (!log->active || log->quiet) return;
+    FILE *stream = log->json ? stderr : stdout;
+    char text[160];
     format_expected(text, sizeof text, left);
-    log_text(log, "expected    %s; evaluations, samples and saves not counted", text);
+    snprintf(text + strlen(text), sizeof text - strlen(text), "; evaluations, samples and saves not counted");
+    print_item(stream, "expected", text);
+    fflush(stream);
 }
 
 static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
@@ -358,7 +362,7 @@ void log_close(Log *log) {
     char text[512];
     log->end.earlier |= log->first_saved >= 0 && log->first_saved < log->end.step;
     if (log->active && (log->end.trained || log->end.validated)) {
-        if (!log->json) puts(end_line(text, sizeof text, &log->end));
+        if (!log->json) puts(end_line(text, sizeof text, &log->end, terminal_columns(STDOUT_FILENO)));
         if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);
         fflush(stdout);
     }

@@ -194,17 +194,37 @@ const char *end_failure(char *text, size_t size, const EndLine *line) {
     return text;
 }
 
-const char *end_line(char *text, size_t size, const EndLine *line) {
-    char loss[48] = "", val[48] = "", skips[64] = "", time[40];
-    if (line->trained) snprintf(loss, sizeof loss, ", loss %.6f", line->loss);
-    if (line->validated) snprintf(val, sizeof val, ", val loss %.6f", line->val_loss);
-    if (line->skipped > 0)
-        snprintf(skips, sizeof skips, ", %" PRId64 " update%s skipped", line->skipped, plural(line->skipped));
+const char *end_line(char *text, size_t size, const EndLine *line, int columns) {
+    char skips[64] = "", time[40];
+    const char *ended = line->step >= line->total_steps ? "done" : "stopped";
     format_duration(time, sizeof time, line->seconds);
-    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " step%s%s%s%s, %s of training",
-             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps,
-             plural(line->total_steps), loss, val, skips, time);
+    for (int words = 1; words >= 0; words--) { // else shortened
+        const int digits = words ? 6 : 4;
+        if (line->skipped > 0)
+            snprintf(skips, sizeof skips, ", %" PRId64 "%s%s skipped", line->skipped, words ? " update" : "",
+                     words ? plural(line->skipped) : "");
+        snprintf(text, size, "%s: %" PRId64 "%s%" PRId64, ended, line->step, words ? " of " : "/", line->total_steps);
+        if (words) append(text, size, " step%s", plural(line->total_steps));
+        if (line->trained) append(text, size, ", loss %.*f", digits, line->loss);
+        if (line->validated) append(text, size, ", val loss %.*f", digits, line->val_loss);
+        append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
+        if (columns <= 0 || (int)strlen(text) <= columns) break;
+    }
     return text;
+}
+
+void print_item(FILE *out, const char *label, const char *text) {
+    enum { WIDEST = 79, TEXT_COLUMN = 12 };
+    const int columns = terminal_columns(fileno(out));
+    const int width = columns > 2 * TEXT_COLUMN && columns < WIDEST ? columns : WIDEST, room = width - TEXT_COLUMN;
+    for (; *text; label = "") {
+        int length = (int)strlen(text), cut = length;
+        if (length > room)
+            for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
+        if (cut == 0) cut = (int)strcspn(text, " "); // a path longer than the line stays in one piece
+        fprintf(out, "%-*s%.*s\n", TEXT_COLUMN, label, cut, text);
+        text += cut + (text[cut] == ' ');
+    }
 }
 
 void step_line_print(const StepLine *line, bool colour) {
