@@ -35,6 +35,25 @@ const char *path_base(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+// Whether a program of that name lies in the folder of this one.
+static bool is_beside(const char *name) {
+    char path[PATH_BUFFER];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0) return false;
+    path[length] = 0;
+    const size_t folder = (size_t)(path_base(path) - path);
+    return (size_t)snprintf(path + folder, sizeof path - folder, "%s", name) < sizeof path - folder &&
+           path_is_file(path);
+}
+
+const char *prepare_name(void) {
+    return is_beside("coat-prepare") ? "coat-prepare" : "data/prepare.py";
+}
+
+const char *prepare_bytes_name(void) {
+    return is_beside("coat-prepare-bytes") ? "coat-prepare-bytes" : "build/prepare_bytes";
+}
+
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err) {
     size_t length = strlen(folder);
     const char *between = length && folder[length - 1] == '/' ? "" : "/";

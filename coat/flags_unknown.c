@@ -10,7 +10,7 @@
 // clang-format off
 static const Foreign table[] = {
     {"train-file train-files train-data train-bin data-path train-data-path input-bin dataset dataset-path dataset-name "
-     "data data-dir input", "train", "a pattern of token files, which data/README.md shows how to make"},
+     "data data-dir input", "train", "a pattern of token files, which --help shows how to make"},
     {"validation-file valid-data-path val-data val-file val-bin eval-file input-val-bin", "val", NULL},
     {"tokenizer-name tokenizer-path tokenizer-type tokenizer-model tokenizer-name-or-path vocab-file", "tokenizer", NULL},
     {"merge-file merges-file", NULL, "--tokenizer FILE is the vocabulary, with its merges beside it"},

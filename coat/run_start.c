@@ -4,6 +4,7 @@
 #include "checkpoint.h"
 #include "config_settings.h"
 #include "evaluate.h"
+#include "files.h"
 #include "json.h"
 #include "log_trim.h"
 #include "report.h"
@@ -63,8 +64,8 @@ static void note_bytes(DataLoader *loader) {
                 "note: the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?\n",
                 bytes, other);
     else if (loader && data_begins_with_bytes(loader))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
-                data_set(loader, 0, 0).name);
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of %s want --tokenizer bytes\n",
+                data_set(loader, 0, 0).name, prepare_bytes_name());
 }
 
 // What looks like a mistake in the choice of files.

@@ -12,7 +12,7 @@
 #include "coat/rng.h"
 
 static const char usage[] =
-    "usage: mpirun -np N comm_ranks [die | stop | hang | fail | slow]\n"
+    "usage: comm_ranks [die | stop | hang | fail | slow], under mpirun -np N\n"
     "\n"
     "Tests the collectives among N processes; with a word, what they do when the last of them ends by a signal, is\n"
     "stopped, hangs, fails, or is only slow.\n";

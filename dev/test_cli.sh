@@ -80,7 +80,7 @@ for every in 0 1; do
 done
 refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
-[ "$said" = "note: $val: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
+[ "$said" = "note: $val: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
 
 # --- one file twice
 said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
@@ -394,7 +394,7 @@ for tool in "${programs[@]}"; do
     name=$(basename "$tool")
     for flag in --help -h; do
         "$tool" $flag >"$folder/out" 2>"$folder/said" </dev/null
-        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b${name%_cpu}\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
+        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b$name\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
     done
     "$tool" --nonsense >"$folder/out" 2>"$folder/said" </dev/null
     [ $? -eq 1 ] && [ "$(grep -c . "$folder/said")" -eq 1 ] && [ ! -s "$folder/out" ] && ok "$name --nonsense" || bad "$name --nonsense" "$(cat "$folder/out" "$folder/said")"

@@ -75,7 +75,7 @@ install_all() {
         [ ! -x "$build/$name" ] || put 755 "$build/$name" "$prefix/bin/coat-${name//_/-}"
     done
     for name in data/prepare*.py; do put 644 "$name" "$own/${name##*/}"; done
-    printf '#!/bin/sh\nexec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
+    printf '#!/bin/sh\nCOAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
     put 755 "$manual" "$prefix/bin/coat-prepare"
 }
 
