@@ -99,6 +99,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    if (run->place.rank == 0 && !run->model.config.quiet) note_data(run);
     return true;
 }
 
@@ -123,6 +124,10 @@ static bool start_or_resume(Run *run, Error *err) {
     if (folder[0]) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && !same_data(run, folder, err)) return false;
+        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES && m->exec.rank == 0)
+            fprintf(stderr,
+                    "note: --tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?\n",
+                    folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);

@@ -54,6 +54,17 @@ said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
 said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)
 [ -z "$said" ] && ok "bytes for theirs are not" || bad "bytes for theirs are not" "$said"
 
+# a run on other tokens that is resumed on bytes: with --tokenizer bytes, whatever the data are, and else by the guess
+"$program" "${plain[@]/$data/$folder/beyond.bin}" --quiet --out "$folder/ids" >/dev/null 2>&1
+other="note: $folder/ids/step-00000001 was trained on other data than --train names now"
+resumed() { "$program" --train "$data" --sample-tokens 0 --steps 2 --out "$folder/ids" --resume --allow-other-data "$@" 2>&1 >/dev/null; }
+wanted="note: --tokenizer bytes has 257 tokens, and $folder/ids/step-00000001 a vocabulary of 50257: was it trained on bytes?"
+said=$(resumed --tokenizer bytes --quiet)
+[ "$said" = "$other"$'\n'"$wanted" ] && ok "a resumed run of other tokens and --tokenizer bytes are noted" || bad "a resumed run of other tokens and --tokenizer bytes are noted" "$said"
+rm -r "$folder/ids/step-00000002"
+said=$(resumed | head -n 2)
+[ "$said" = "$other"$'\n'"note: $data: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "so are other data that look like bytes" || bad "so are other data that look like bytes" "$said"
+
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
 refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
