@@ -27,6 +27,7 @@ struct Log {
     int64_t steps_here;  // logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
+    uint64_t settings;                   // the hash of the last that the file has; 0: none
     int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
     EndLine end;                         // so far; skipped: -1 where not known yet
     int64_t every;                       // so many steps a line on the terminal
@@ -70,6 +71,7 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     if (!fresh) {
         log->val_step = kept.val_step;
         log->hellaswag_step = kept.hellaswag_step;
+        log->settings = kept.settings;
         log->end.first_loss = kept.first_loss;
         log->end.first_step = kept.first_step;
     }
@@ -307,6 +309,10 @@ void log_object(Log *log, int64_t step, const char *key, const char *json) {
     write_line(log, line, size);
     write_largest(log, step, key, json);
     free(line);
+}
+
+void log_settings(Log *log, int64_t step, const char *json) {
+    if (log->settings != log_settings_hash(json, strlen(json))) log_object(log, step, "settings", json);
 }
 
 void log_text(Log *log, const char *format, ...) {

@@ -195,10 +195,13 @@ static bool leave_old_course(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-static void log_settings(const Run *run) {
+// What the run is made with, where the log does not say it yet.
+static void write_settings(const Run *run) {
     JsonText text;
-    settings_text(&text, &run->model.config, run->model.exec.ranks);
-    log_object(run->log, run->done.step, "settings", text.text);
+    Config resolved = run->model.config;
+    resolved.steps = run->steps;
+    settings_text(&text, &resolved, run->model.exec.ranks);
+    log_settings(run->log, run->done.step, text.text);
     json_text_free(&text);
 }
 
@@ -284,7 +287,7 @@ bool run_all(Run *run, const Config *config, Error *err) {
                         model_parameters(&c->shape), err);
     if (!all_well(&run->all, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
-    if (run->done.step == 0 || run->done.other_settings) log_settings(run);
+    write_settings(run);
     if (run->done.step < run->steps) return run_train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
              (long long)run->done.step, (long long)run->steps);

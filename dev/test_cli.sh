@@ -128,9 +128,17 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
     grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
 [[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
     ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"tokenizer":"bytes","train":["'"$data"'"]}}' ]] &&
+    ok "with shape, vocabulary and data" || bad "with shape, vocabulary and data" "$(head -n 1 "$folder/won/log.jsonl")"
+"$program" "${small[@]}" --train "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 >/dev/null 2>&1
+[[ $(head -n 1 "$folder/whole/log.jsonl") =~ '"steps":'([0-9]+)',"lr-final":0.5,'.*'"train":["'"$data"'","'"$val"'"],"train-weight":[2.0,1.0],"val":"'"$val"'"}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] &&
+    ok "all of them resolved" || bad "all of them resolved" "$(head -n 1 "$folder/whole/log.jsonl")"
+! grep -q "$folder" "$folder"/whole/step-*/state.json && [ "$(grep -cE '"(steps|lr-final|layers|channels|ffn|vocab|positions)": [-0-9.]+' "$folder"/whole/step-*/state.json)" -eq 7 ] &&
+    ok "a checkpoint has them, too, and names no path" || bad "a checkpoint has them, too, and names no path" "$(cat "$folder"/whole/step-*/state.json)"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" {"step":2,"settings" "lr":0.004,"warmup" ' ] &&
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"\|"steps":[0-9]*,"lr-final":1.0' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" "steps":1,"lr-final":1.0 {"step":1,"settings" "lr":0.002,"warmup" "steps":2,"lr-final":1.0 {"step":2,"settings" "lr":0.004,"warmup" "steps":3,"lr-final":1.0 ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many

@@ -40,7 +40,7 @@ timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "
 [ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
 check "SIGINT, sent twice at the same time, is one request" $? "$(cat "$folder/said")"
 newest=("$folder"/interrupted/step-*)
-[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted"; }
+[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
 check "and the resumed run has the same bytes" $?
 
 # --- the second signal: a single pass over a batch that takes seconds
