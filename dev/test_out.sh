@@ -120,7 +120,7 @@ check "so does one that a link leads to" $? "$(said_and_left "$out")"
 
 # the last save is there when the validation after it begins
 at_last() { # OUT COMMAND...: the command is done during the last validation
-    local flags=(--val-every 0 --val-batches 4000) held=$last
+    local flags=(--val-every 0 --val "$data" --val-batches 1500) held=$last # a second or two
     during "$@"
 }
 out=$folder/removed-last
@@ -158,7 +158,7 @@ during "$out" parent "$folder/moved-on"
 [ $status -eq 2 ] && [ "$(grep -c "^warning: --out $out cannot be used: .*: No such file or directory; what it has written is in $folder/moved-on/run; the run goes on, and saves there once it can, or its last step beside it$" "$folder/said")" -eq 1 ] &&
     grep -q "^error: .*; this one is saved: go on with --out $folder/run-rescued-1 --resume; what it wrote before is in $folder/moved-on/run$" "$folder/said" &&
     diff -r "$folder/straight/$last" "$folder/run-rescued-1/$last" && [ -d "$folder/moved-on/run/$first" ]
-check "where it is renamed early, both places are said" $? "$(said_and_left "$out")" "$(ls "$folder")"
+check "where it is renamed early, both places are said" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
 blocked() { renamed && echo mine >"$out"; }
 out=$folder/blocked
 during "$out" blocked
