@@ -71,12 +71,6 @@ bool appender_flush_say(Appender *a, int64_t step) {
     return good;
 }
 
-static bool is_there(const Appender *a) {
-    struct stat ours, named;
-    return a->fd < 0 || (fstat(a->fd, &ours) == 0 && stat(a->path, &named) == 0 && ours.st_ino == named.st_ino &&
-                         ours.st_dev == named.st_dev);
-}
-
 // The first `bytes` bytes of a file, or as many as it has. False with errno.
 static bool copy_file(int to, int from, int64_t bytes, int64_t *copied) {
     char piece[1 << 16];
@@ -92,13 +86,22 @@ static bool copy_file(int to, int from, int64_t bytes, int64_t *copied) {
     return true;
 }
 
+// The bytes of whole pieces among so many of a file, as far as their end is known.
+static int64_t whole_pieces(const Appender *a, int fd, int64_t bytes) {
+    char last;
+    while (a->end && bytes > 0 && pread(fd, &last, 1, (off_t)bytes - 1) == 1 && last != a->end) bytes--;
+    return bytes;
+}
+
 // By its name, which nothing has but a link that leads nowhere. False with errno: it goes on with the one before.
 static bool restore(Appender *a) {
     int64_t copied;
     int exclusive = path_is_link(a->path) ? 0 : O_EXCL;
     int fd = open(a->path, O_RDWR | O_CREAT | exclusive | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return false;
-    if (!copy_file(fd, a->fd, a->written, &copied)) {
+    bool good = copy_file(fd, a->fd, a->written, &copied);
+    if (good && copied < a->written) copied = whole_pieces(a, fd, copied);
+    if (!good || ftruncate(fd, (off_t)copied) != 0) {
         int why = errno;
         if (exclusive) unlink(a->path);
         close(fd);
@@ -136,7 +139,7 @@ FileState appender_keep(Appender *a, const char *stem, const char *ending, const
     bool said = a->lost;
     text[0] = 0;
     a->lost = false;
-    if (is_there(a)) return FILE_KEPT;
+    if (a->fd < 0 || path_is_open(a->path, a->fd)) return FILE_KEPT;
     bool moved = move_aside(a->path, stem, ending, aside, sizeof aside), good = moved && restore(a);
     const char *what = moved && !aside[0] ? "removed" : "replaced";
     if (aside[0])

@@ -20,6 +20,7 @@ typedef struct {
     bool failing;     // and that has been said
     bool lost;        // it has lost its name, and that has been said
     const char *path; // the caller's, for what is said
+    char end;         // what every piece ends with and has nowhere else, '\n' of lines; 0: none
 } Appender;
 
 // Goes on at the end of the file fd, open for reading too, which the appender closes; path outlives it. With fd -1: nothing is written.
@@ -37,7 +38,7 @@ bool appender_flush_say(Appender *appender, int64_t step);
 
 // Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all that was
 // written to the one before, and goes on there; a file that has the name by then is renamed to STEM-replaced-1ENDING or the
-// next number that is free. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
+// next number that is free. Where not all of it can be had, it goes on behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
 // where it has been said.
 typedef enum {
     FILE_KEPT,    // it is, or there is none

@@ -22,10 +22,9 @@ typedef struct {
     int64_t sequences; // consumed by all ranks together: the position in the data
     int64_t tokens;    // tokens seen
     uint64_t data_fingerprint;
-    char data[192];      // what the data were, for people; "": not known
-    StepState state;     // as downloaded from the device
-    Guard guard;         // where --skip-loss-z or --skip-grad-z is given
-    bool other_settings; // as read: the run has others than the checkpoint
+    char data[192];  // what the data were, for people; "": not known
+    StepState state; // as downloaded from the device
+    Guard guard;     // where --skip-loss-z or --skip-grad-z is given
 } RunState;
 
 // Saves run->step under `out`, which is made where it is missing, at once (saver.h does so in the background); for the process that holds the whole state (rank 0 without ZeRO). tokenizer_file:

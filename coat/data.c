@@ -289,6 +289,12 @@ const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
     return NULL;
 }
 
+const char *data_repeated_file(const DataLoader *loader) {
+    for (int i = 0; i < loader->count; i++)
+        if (loader->shards[i].again) return loader->shards[i].path;
+    return NULL;
+}
+
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
     int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
     if (n < 0 || n >= INT64_MAX / rows)

@@ -18,7 +18,8 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
 }
 
 // What a file with a foreign first word is, as far as it can be told.
-static const char *foreign_kind(const unsigned char *bytes, size_t count) {
+static const char *foreign_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
+    const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
     if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
     uint32_t swapped = __builtin_bswap32(magic);
@@ -27,11 +28,12 @@ static const char *foreign_kind(const unsigned char *bytes, size_t count) {
     if (magic == 20240326) return "it is an llm.c model; give it as --model";
     if (magic == 20240328) return "it is an llm.c tokenizer; give it as --tokenizer";
     if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which holds no token stream";
-    if (count >= 4 && !memcmp(bytes, "PAR1", 4))
-        return "it is a Parquet file; turn it into tokens with data/prepare.py";
-    if (looks_like_text(bytes, count))
-        return "it looks like text; turn it into tokens with data/prepare.py or prepare_bytes";
-    return "make token files with data/prepare.py or prepare_bytes";
+    snprintf(text, size, "%s with %s%s%s",
+             parquet ? "it is a Parquet file; turn it into tokens"
+             : words ? "it looks like text; turn it into tokens"
+                     : "make token files",
+             prepare_name(), parquet ? "" : " or ", parquet ? "" : prepare_bytes_name());
+    return text;
 }
 
 bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
@@ -45,17 +47,18 @@ bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
     shard->bytes = (int64_t)info.st_size;
     shard->device = info.st_dev;
     shard->inode = info.st_ino;
-    if (shard->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with data/prepare.py", path);
+    if (shard->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with %s", path, prepare_name());
 
     int32_t header[DATA_HEADER_BYTES / 4];
     memset(header, 0, sizeof header);
     size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
     bool wide = header[0] == DATA_MAGIC_U32;
+    char kind[160];
     if (header[0] != DATA_MAGIC_U16 && !wide)
         return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
                          (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
-                         foreign_kind((const unsigned char *)header, have));
+                         foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
     if (have < sizeof header)
         return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
                          shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
@@ -107,10 +110,8 @@ static bool add_matches(const char *pattern, Shard **shards, int *count, Error *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
     if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
         globfree(&found);
-        return error_set(err, EXIT_DATA,
-                         "no file matches %s: make token files with data/prepare.py or prepare_bytes, or correct the "
-                         "pattern",
-                         pattern);
+        return error_set(err, EXIT_DATA, "no file matches %s: make token files with %s or %s, or correct the pattern",
+                         pattern, prepare_name(), prepare_bytes_name());
     }
     *shards = (Shard *)realloc(*shards, ((size_t)*count + found.gl_pathc) * sizeof **shards);
     if (!*shards) fatal(EXIT_DEVICE, "host memory: could not hold a list of the token files");
@@ -143,10 +144,12 @@ bool shards_find(const char *patterns, size_t length, Shard **shards, int *count
     int kept = 1;
     qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);
     for (int i = 1; i < *count - before; i++) { // two patterns may match the same
-        if (compare_paths(&mine[i], &mine[kept - 1]) == 0)
+        if (compare_paths(&mine[i], &mine[kept - 1]) == 0) {
+            mine[kept - 1].again = true;
             free(mine[i].path);
-        else
+        } else {
             mine[kept++] = mine[i];
+        }
     }
     *count = before + kept;
     return true;

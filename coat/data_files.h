@@ -23,6 +23,7 @@ typedef struct {
     int64_t tokens;         // after the header
     int64_t first_sequence; // number of this file's first sequence
     int token_bytes;        // 2 or 4
+    bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
 } Shard;

@@ -2,6 +2,7 @@
 // prints it in one line and exits with its code. Nothing below main() ends the process, except
 // fatal() for failures of the device or of memory, after which nothing sensible can be done.
 #pragma once
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,14 +54,22 @@ static inline bool error_result(void) {
     return false;
 }
 
+// What follows "usage: NAME" in a small program's text: the name is the one that it was called by, make install gives others.
+static inline const char *usage_flags(const char *usage) {
+    const char *name = usage + strlen("usage: ");
+    return name + strcspn(name, " ");
+}
+
 // Whether the command line asks for help, by --help or -h; it has been printed then. What a wrong command line is told is
 // the first line of the same text, by error_set(err, EXIT_USER, USAGE_LINE(usage)).
 static inline bool usage_asked(int argc, char **argv, const char *usage) {
     for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return fputs(usage, stdout) >= 0;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return printf("usage: %s%s", program_invocation_short_name, usage_flags(usage)) >= 0;
     return false;
 }
-#define USAGE_LINE(usage) "%.*s", (int)strcspn(usage, "\n"), usage
+#define USAGE_LINE(usage)                                                                                              \
+    "usage: %s%.*s", program_invocation_short_name, (int)strcspn(usage_flags(usage), "\n"), usage_flags(usage)
 
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;

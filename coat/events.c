@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "appender.h"
 #include "config.h"
 #include "files.h"
 
@@ -192,14 +191,11 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     return add_record(writer, &event) && appender_flush_say(&writer->file, step);
 }
 
-bool events_keep(EventWriter *writer, const char *folder, bool says) {
-    char name[sizeof writer->path], text[2 * sizeof writer->path];
+FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size) {
+    char name[sizeof writer->path];
     snprintf(name, sizeof name, "%s", path_base(writer->path));
     snprintf(writer->path, sizeof writer->path, "%s/%s", folder, name);
-    FileState state = appender_keep(&writer->file, "events", "", "events", text, sizeof text);
-    // what was removed is there again
-    if (text[0] && (state == FILE_CHANGED || (state == FILE_LOST && says))) fprintf(stderr, "warning: %s\n", text);
-    return state != FILE_LOST;
+    return appender_keep(&writer->file, "events", "", "events", text, size);
 }
 
 const char *events_path(const EventWriter *writer) {

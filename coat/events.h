@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
+#include "appender.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,8 +35,8 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
 
 // Makes the file again, with all that it held, where it was removed or replaced, or where it is to be in another folder. A
 // file that has its name by then is kept as events-replaced-1 or the next number that is free, which TensorBoard does not
-// read, and a line on stderr says so. False where it cannot be made now; says: that is said, once.
-bool events_keep(EventWriter *writer, const char *folder, bool says);
+// read. text: what has happened, as appender_keep() says it.
+FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size);
 
 const char *events_path(const EventWriter *writer);
 void events_close(EventWriter *writer); // NULL is allowed

@@ -19,6 +19,12 @@ bool path_is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool path_is_open(const char *path, int fd) {
+    struct stat ours, named;
+    return fd >= 0 && fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&
+           ours.st_dev == named.st_dev;
+}
+
 bool path_is_link(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
@@ -27,6 +33,25 @@ bool path_is_link(const char *path) {
 const char *path_base(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+// Whether a program of that name lies in the folder of this one.
+static bool is_beside(const char *name) {
+    char path[PATH_BUFFER];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0) return false;
+    path[length] = 0;
+    const size_t folder = (size_t)(path_base(path) - path);
+    return (size_t)snprintf(path + folder, sizeof path - folder, "%s", name) < sizeof path - folder &&
+           path_is_file(path);
+}
+
+const char *prepare_name(void) {
+    return is_beside("coat-prepare") ? "coat-prepare" : "data/prepare.py";
+}
+
+const char *prepare_bytes_name(void) {
+    return is_beside("coat-prepare-bytes") ? "coat-prepare-bytes" : "build/prepare_bytes";
 }
 
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err) {

@@ -13,8 +13,14 @@ extern "C" {
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
+// Whether the open file or folder is the one of that name.
+bool path_is_open(const char *path, int fd);
 bool path_is_link(const char *path);     // itself, whatever it leads to
 const char *path_base(const char *path); // the part after the last '/'
+
+// What the programs that make token files are called: as make install names them, where they lie beside this program.
+const char *prepare_name(void);
+const char *prepare_bytes_name(void);
 
 // out = folder/name. Fails where the result does not fit.
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err);

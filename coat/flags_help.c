@@ -1,4 +1,5 @@
 // --help and --help GROUP, made from the table of flags.
+#include "files.h"
 #include "flags.h"
 
 #include <strings.h>
@@ -94,16 +95,19 @@ static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
 // What is read first: commands that work as they are, and how flags are written.
 static void print_top(FILE *out, const char *program) {
     char groups[FLAG_TEXT_LENGTH];
+    const char *prepare = prepare_bytes_name();
+    const bool installed = !strchr(prepare, '/'); // then it is found by its name, as this program is
+    const char *here = installed ? "" : "./";
     flag_group_list(groups);
     fprintf(out,
             "Trains GPT models from token files. With those that are made by\n"
-            "build/prepare_bytes --out data/tokens/mine coat\n"
+            "%s --out data/tokens/mine %s\n"
             "this trains a small one, lets it write, and plans a large one (80 GB of GPU):\n\n"
-            "  ./%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
+            "  %s%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
             "      --train data/tokens/mine_train.bin --lr 3e-3 --lr-final 0 --out runs/mine\n"
-            "  ./%s --out runs/mine --resume --prompt 'static '\n"
-            "  ./%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
-            program, program, program);
+            "  %s%s --out runs/mine --resume --prompt 'static '\n"
+            "  %s%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
+            prepare, installed ? "--headers" : "coat", here, program, here, program, here, program);
     print_wrapped(out,
                   "A flag takes its value as --flag value or --flag=value; the last repetition wins, but all --train "
                   "count. Counts: 20000, "

@@ -10,7 +10,7 @@
 // clang-format off
 static const Foreign table[] = {
     {"train-file train-files train-data train-bin data-path train-data-path input-bin dataset dataset-path dataset-name "
-     "data data-dir", "train", "a pattern of token files, which data/README.md shows how to make"},
+     "data data-dir input", "train", "a pattern of token files, which --help shows how to make"},
     {"validation-file valid-data-path val-data val-file val-bin eval-file input-val-bin", "val", NULL},
     {"tokenizer-name tokenizer-path tokenizer-type tokenizer-model tokenizer-name-or-path vocab-file", "tokenizer", NULL},
     {"merge-file merges-file", NULL, "--tokenizer FILE is the vocabulary, with its merges beside it"},
@@ -42,7 +42,7 @@ static const Foreign table[] = {
      "recompute-granularity", "recompute", NULL},
 
     {"batch-size micro-batch-size device-batch-size local-batch-size train-batch-size per-device-batch-size "
-     "per-device-train-batch-size", "micro-batch", "sequences per GPU and pass; --batch-tokens is of the whole step"},
+     "per-device-train-batch-size bs", "micro-batch", "sequences per GPU and pass; --batch-tokens is of the whole step"},
     {"total-batch-size", "batch-tokens", NULL},
     {"global-batch-size", "batch-tokens", "in tokens: the sequences times --seq-len"},
     {"gradient-accumulation-steps grad-accum-steps grad-accum accumulation-steps accumulate-grad-batches", "batch-tokens",
@@ -76,6 +76,7 @@ static const Foreign table[] = {
     {"do-train", NULL, "--train GLOB trains"},
     {"do-eval inference-only", "eval-only", NULL},
     {"max-new-tokens", "sample-tokens", NULL},
+    {"num-samples", "samples", NULL},
     {"overfit-single-batch", "overfit-one-batch", NULL},
 
     {"config-file config-path", "config", "one flag per line, as on the command line"},
@@ -85,7 +86,10 @@ static const Foreign table[] = {
     {"save-total-limit keep-latest-k", "keep", NULL},
     {"save-strategy always-save-checkpoint", NULL, "--save-every STEPS says when"},
     {"resume-from resume-from-checkpoint load load-step", "resume", "of --out DIR; --resume=STEP names one checkpoint"},
+    {"ckpt checkpoint ckpt-path checkpoint-path", NULL,
+     "--model FOLDER starts from a checkpoint's weights, --out RUN --resume goes on with a run"},
     {"overwrite-output-dir", "overwrite", NULL},
+    {"verbose", NULL, "every step is shown, and log.jsonl has all; " LEAVE ", or --no-quiet beside --prompt"},
     {"log-interval log-freq logging-steps", "log-every", NULL},
     {"enable-tensorboard", NULL, "TensorBoard's files are always in --out; " LEAVE},
     {"wandb wandb-log wandb-project wandb-run-name enable-wandb report-to run-name", NULL,
@@ -98,7 +102,8 @@ static const Foreign table[] = {
     {"tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size tensor-parallel-degree "
      "pipeline-parallel-degree context-parallel-degree sequence-parallel tp pp", NULL,
      "GPUs share a model by --zero 1, 2 or 3 alone; " LEAVE},
-    {"num-gpus n-gpus num-nodes nnodes nproc-per-node num-processes", NULL, "mpirun -np N starts one process per GPU"},
+    {"cpu no-cuda use-cpu", "device", "--device cpu"},
+    {"num-gpus n-gpus n-gpu ngpu num-nodes nnodes nproc nproc-per-node num-processes", NULL, "mpirun -np N starts one process per GPU"},
     {"local-rank", NULL, "the launcher says it; " LEAVE},
 };
 // clang-format on

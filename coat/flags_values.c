@@ -102,9 +102,12 @@ static bool set_whole(const Flag *flag, void *field, const char *value, Error *e
 
 static bool set_seed(const Flag *flag, void *field, const char *value, Error *err) {
     char *end;
+    int64_t count;
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
+    if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0) // "1e3"
+        number = (unsigned long long)count;
+    else if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
         return error_set(err, EXIT_USER, "--%s %s: must be a whole number from 0 to 2^64 - 1", flag->name, value);
     *(uint64_t *)field = number;
     return true;

@@ -102,14 +102,13 @@ static bool read_file(HellaSwag *set, const char *path, int seq_len, int vocab, 
     Error why;
     if (!file_read_all(path, FILE_LIMIT, &set->data, &size, &why))
         return error_set(err, why.code,
-                         "--hellaswag: %.900s; make the file with data/prepare.py --hellaswag, or leave the flag away",
-                         why.text);
+                         "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away", why.text,
+                         prepare_name());
     int32_t header[4] = {0, 0, 0, 0};
     if (size >= HEADER_BYTES) memcpy(header, set->data, sizeof header);
     if (header[0] != MAGIC)
-        return error_set(err, EXIT_DATA,
-                         "%s is not a HellaSwag file (magic %d): make one with data/prepare.py --hellaswag", path,
-                         header[0]);
+        return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d): make one with %s --hellaswag", path,
+                         header[0], prepare_name());
     if (header[1] != VERSION)
         return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d: make it again", path, header[1],
                          VERSION);

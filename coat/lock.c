@@ -43,9 +43,20 @@ static Holder read_holder(const char *path) {
 
 static bool held(Lock *lock, const char *folder, const char *path, const char *fix, Error *err) {
     Holder holder = read_holder(path);
-    snprintf(lock->holder, sizeof lock->holder, "process %ld on %s, since %s", holder.pid, holder.host, holder.since);
+    if (holder.pid > 0)
+        snprintf(lock->holder, sizeof lock->holder, "process %ld on %s, since %s", holder.pid, holder.host,
+                 holder.since);
+    else
+        snprintf(lock->holder, sizeof lock->holder, "its .lock %s",
+                 path_is_file(path) ? "does not say which" : "was removed");
     return error_set(err, EXIT_DATA, "--out %s: another run is writing there: %s; stop it or choose another folder%s",
                      folder, lock->holder, fix);
+}
+
+bool lock_refuse(Lock *lock, const char *folder, Error *err) {
+    char path[1100];
+    snprintf(path, sizeof path, "%s/.lock", folder);
+    return held(lock, folder, path, "", err);
 }
 
 static bool cannot_write(const char *path, Error *err) {
@@ -53,9 +64,7 @@ static bool cannot_write(const char *path, Error *err) {
 }
 
 bool lock_is_held(const Lock *lock) {
-    struct stat ours, named;
-    return lock->fd >= 0 && fstat(lock->fd, &ours) == 0 && stat(lock->path, &named) == 0 &&
-           ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+    return path_is_open(lock->path, lock->fd);
 }
 
 static void drop(Lock *lock) {

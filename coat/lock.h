@@ -19,6 +19,9 @@ typedef struct {
 // be written.
 bool lock_take(Lock *lock, const char *folder, Error *err);
 
+// What is said of a folder that another run holds, though its lock may be gone. Always false.
+bool lock_refuse(Lock *lock, const char *folder, Error *err);
+
 // The second kind alone.
 bool lock_take_by_presence(Lock *lock, const char *folder, Error *err);
 

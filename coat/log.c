@@ -27,11 +27,13 @@ struct Log {
     int64_t steps_here;  // logged by this process
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages and their total weight
+    uint64_t settings;                   // the hash of the last that the file has; 0: none
     int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
     EndLine end;                         // so far; skipped: -1 where not known yet
     int64_t every;                       // so many steps a line on the terminal
     StepLine line;                       // of the latest step,
     bool held;                           // not shown yet
+    int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -69,12 +71,14 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     if (!fresh) {
         log->val_step = kept.val_step;
         log->hellaswag_step = kept.hellaswag_step;
+        log->settings = kept.settings;
         log->end.first_loss = kept.first_loss;
         log->end.first_step = kept.first_step;
     }
     int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
     appender_open(&log->file, fd, log->path);
+    log->file.end = '\n';
     log->events = events_open(out, first_step, err);
     return log->events != NULL;
 }
@@ -94,6 +98,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->end.first_loss = NAN;
     log->end.skipped = log->val_step = log->hellaswag_step = -1;
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
         return NULL;
@@ -156,9 +161,13 @@ static double seconds_left(const Log *log) {
 static void say_expected(Log *log) {
     double left = seconds_left(log);
     if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
-    char text[96];
+    if (!log->active || log->quiet) return;
+    FILE *stream = log->json ? stderr : stdout;
+    char text[160];
     format_expected(text, sizeof text, left);
-    log_text(log, "expected    %s; evaluations, samples and saves not counted", text);
+    snprintf(text + strlen(text), sizeof text - strlen(text), "; evaluations, samples and saves not counted");
+    print_item(stream, "expected", text);
+    fflush(stream);
 }
 
 static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
@@ -302,6 +311,10 @@ void log_object(Log *log, int64_t step, const char *key, const char *json) {
     free(line);
 }
 
+void log_settings(Log *log, int64_t step, const char *json) {
+    if (log->settings != log_settings_hash(json, strlen(json))) log_object(log, step, "settings", json);
+}
+
 void log_text(Log *log, const char *format, ...) {
     if (!log->active || log->quiet) return;
     FILE *stream = log->json ? stderr : stdout;
@@ -321,31 +334,41 @@ static void add_note(Log *log, const char *text) {
     json_decref(string);
 }
 
+// Whether what has become of a file is to be said, beside `what`, which has become of its folder.
+static bool is_found(FileState state, const char *what) {
+    return state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+}
+
 void log_keep(Log *log, const char *folder, const char *what) {
-    char text[2 * LOG_PATH];
+    char text[2 * LOG_PATH], curves[2 * LOG_PATH];
     if (log->file.fd < 0) return;
     snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
     FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
-    bool found = state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+    FileState drawn = events_keep(log->events, folder, curves, sizeof curves);
+    bool found = is_found(state, what), missed = is_found(drawn, found ? text : what); // once for both
     if (text[0] && (found || state == FILE_LOST)) fprintf(stderr, "warning: %s\n", text);
-    events_keep(log->events, folder, state != FILE_LOST);
+    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) fprintf(stderr, "warning: %s\n", curves);
     if (found || what) add_note(log, found ? text : what);
+    if (missed) add_note(log, curves);
 }
 
 int log_descriptor(const Log *log) {
     return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
 }
 
-void log_nonfinite(Log *log, const char *tensor) {
-    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", tensor ? tensor : "");
+void log_saved(Log *log, int64_t step, const char *nonfinite) {
+    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", nonfinite ? nonfinite : "");
+    if (log->first_saved < 0) log->first_saved = step;
+    log->end.earlier = step > log->first_saved;
 }
 
 void log_close(Log *log) {
     if (!log) return;
     log_show_step(log);
     char text[512];
+    log->end.earlier |= log->first_saved >= 0 && log->first_saved < log->end.step;
     if (log->active && (log->end.trained || log->end.validated)) {
-        if (!log->json) puts(end_line(text, sizeof text, &log->end));
+        if (!log->json) puts(end_line(text, sizeof text, &log->end, terminal_columns(STDOUT_FILENO)));
         if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);
         fflush(stdout);
     }

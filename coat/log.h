@@ -57,11 +57,15 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples);
 // has the largest over the layers, as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
+// What the run is made with, a JSON object, unless the lines of before have just that.
+void log_settings(Log *log, int64_t step, const char *json);
+
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// A tensor of the newest checkpoint's weights that has values that are not finite, for the last line; NULL: none has.
-void log_nonfinite(Log *log, const char *tensor);
+// For the last line: there is a checkpoint of the step, and nonfinite is a tensor of its weights that has values that are
+// not finite; NULL: none has.
+void log_saved(Log *log, int64_t step, const char *nonfinite);
 
 // Looks whether log.jsonl and the event file are still there. Those that were removed or replaced are made again in
 // `folder`, with all that they held; a file that has the name of log.jsonl by then is kept as log-replaced-1.jsonl or the

@@ -6,12 +6,18 @@
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "files.h"
 
+#define SETTINGS "\"settings\":"
 #define LONGEST_LINE (1 << 20) // of log.jsonl; that of FP8 health has up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
 #define ASIDE_PATH (PATH_MAX_LENGTH + 80)
+
+uint64_t log_settings_hash(const char *json, size_t length) {
+    return XXH3_64bits(json, length) | 1;
+}
 
 // The step of a line of log.jsonl, -1 where the line is damaged. Steps of the evaluations among lines before first_step
 // are taken down in kept, where there is one.
@@ -27,6 +33,13 @@ static int64_t line_step(LogKept *kept, const char *line, size_t length, int64_t
     if (stays && isnan(kept->first_loss) && json_is_number(loss)) {
         kept->first_loss = json_number_value(loss);
         kept->first_step = step;
+    }
+    const char *settings = stays && json_object_get(object, "settings")
+                               ? (const char *)memmem(line, length, SETTINGS, strlen(SETTINGS))
+                               : NULL;
+    if (settings) { // to the end of the line, "}\n"
+        settings += strlen(SETTINGS);
+        kept->settings = log_settings_hash(settings, (size_t)(line + length - 2 - settings));
     }
     json_decref(object);
     return step;
@@ -87,7 +100,7 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
 }
 
 bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {
-    const LogKept none = {-1, -1, NAN, 0};
+    const LogKept none = {-1, -1, NAN, 0, 0};
     *kept = none;
     if (access(path, F_OK) != 0 && errno == ENOENT) return true;
     FILE *from = file_open_lines(path, err);

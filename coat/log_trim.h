@@ -19,7 +19,11 @@ typedef struct {
     int64_t val_step, hellaswag_step; // the last that was evaluated; -1: none
     double first_loss;                // the first that is finite; NAN: none
     int64_t first_step;               // which that is of
+    uint64_t settings;                // log_settings_hash() of the last that are recorded; 0: none are
 } LogKept;
+
+// Of the settings as one line; not 0.
+uint64_t log_settings_hash(const char *json, size_t length);
 
 // Rewrites the log without the lines of first_step and later and without damaged ones: into a file beside it, which then
 // takes its name, so that a crash leaves either the old log or the new one. False with

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -20,15 +20,14 @@
 #define LONGEST_PLACE 100 // of a folder's new name, in a message that has more to say
 #define RESCUES 1000      // folders beside one, at most
 
-// step-00000020, or what was left of writing one.
-static bool is_checkpoint_name(const char *name) {
+bool out_is_checkpoint_name(const char *name) {
     if (*name == '.') name++;
     return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
 }
 
-static bool is_run_file(const char *name) {
+bool out_is_run_file(const char *name) {
     return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || strcmp(name, MATMUL_TABLE_NAME) == 0 ||
-           events_is_name(name) || is_checkpoint_name(name);
+           events_is_name(name) || out_is_checkpoint_name(name);
 }
 
 // Deletes a file, or a checkpoint folder with the files in it. Links are removed, never followed.
@@ -53,28 +52,60 @@ static bool has_file(const char *folder, const char *name) {
     return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
 }
 
+// The path without links, also where its end does not exist yet.
+static void real_path(const char *path, char actual[PATH_MAX]) {
+    char above[PATH_MAX], found[PATH_MAX];
+    snprintf(above, sizeof above, "%s", path);
+    size_t length = strlen(above);
+    while (length > 0 && !realpath(above, found)) {
+        while (length > 0 && above[length - 1] == '/') length--;
+        while (length > 0 && above[length - 1] != '/') length--;
+        above[length] = 0;
+    }
+    if (length == 0 && !realpath(".", found)) found[0] = 0;
+    snprintf(actual, PATH_MAX, "%.2000s%s%.2000s", found, path[length] ? "/" : "", path + length);
+}
+
+// The checkpoint that a path is, or lies in: so many characters of it, without slashes behind; 0: none.
+static size_t checkpoint_in(const char *path) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    for (size_t length = strlen(folder); length > 0;) {
+        while (length > 1 && folder[length - 1] == '/') length--;
+        folder[length] = 0;
+        if (checkpoint_step(folder) >= 0 || (has_file(folder, MANIFEST_NAME) && has_file(folder, "state.json")))
+            return length;
+        while (length > 0 && folder[length - 1] != '/') length--;
+        if (length == 1) break; // the root
+    }
+    return 0;
+}
+
 bool out_check(const Config *config, Error *err) {
     char actual[PATH_MAX], path[PATH_MAX], run[PATH_MAX], number[32] = "";
     const char *out = config->out;
     if (!out[0]) return true;
-    const bool exists = realpath(out, actual) != NULL;
-    const int64_t step = checkpoint_step(exists ? actual : out);
-    const bool whole = exists && has_file(actual, MANIFEST_NAME) && has_file(actual, "state.json");
-    if (step < 0 && !whole) return true;
+    real_path(out, actual);
+    const size_t length = checkpoint_in(actual), written = checkpoint_in(out);
+    if (length == 0) return true;
+    const bool inside = actual[length + strspn(actual + length, "/")];
+    const char *in = inside ? "lies in" : "is";
+    snprintf(path, sizeof path, "%.*s", (int)length, actual);
+    const int64_t step = checkpoint_step(path);
     if (step < 0) // a copy under another name
         return error_set(
             err, EXIT_DATA,
-            "--out %s: this is a checkpoint; name another folder for the run, and start it from this one's "
+            "--out %s: this %s a checkpoint; name another folder for the run, and start it from this one's "
             "weights by --model %s",
-            out, out);
-    // as the user wrote it, unless that is a link or "."
-    snprintf(path, sizeof path, "%s", checkpoint_step(out) == step ? out : actual);
-    for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
+            out, in, inside ? path : out);
+    const bool exists = path_is_folder(path);
+    snprintf(run, sizeof run, "%.*s", (int)written, out); // as the user wrote it, unless that is a link or "."
+    if (checkpoint_step(run) == step) snprintf(path, sizeof path, "%s", run);
     if (!path_folder(run, sizeof run, path, err)) return false;
     if (!is_newest(run, step)) snprintf(number, sizeof number, "=%lld", (long long)step);
-    return error_set(err, EXIT_DATA, "--out %s: this is %s; its run is %s: --out %s --resume%s%s", out,
-                     exists ? "a checkpoint" : "the name of a checkpoint", run, run, exists ? number : "",
-                     config->resume ? "" : ", or choose another folder");
+    return error_set(err, EXIT_DATA, "--out %s: this %s %s; its run is %s: --out %s --resume%s%s", out,
+                     inside && !exists ? "lies below" : in, exists ? "a checkpoint" : "the name of a checkpoint", run,
+                     run, exists ? number : "", config->resume ? "" : ", or choose another folder");
 }
 
 // The last by name of a run's files in the folder, whatever its order: the newest checkpoint if there is one; "": none.
@@ -83,21 +114,28 @@ static bool find_run(const char *folder, char found[256], Error *err) {
     found[0] = 0;
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", folder, strerror(errno));
     for (struct dirent *e; (e = readdir(dir));)
-        if (is_run_file(e->d_name) && strcmp(e->d_name, found) > 0) snprintf(found, 256, "%s", e->d_name);
+        if (out_is_run_file(e->d_name) && strcmp(e->d_name, found) > 0) snprintf(found, 256, "%s", e->d_name);
     closedir(dir);
     return true;
 }
 
-// Locks the folder that is at out->path now, in place of the one before.
-static bool take(OutFolder *out, Error *err) {
-    Lock lock;
-    if (!lock_take(&lock, out->path, err)) {
+// Locks the folder that is at out->path now, in place of the one before. The folder itself, too: its .lock may be deleted.
+// before: the folder of this run so far, which may be the same; NULL: none.
+static bool take(OutFolder *out, const OutFolder *before, Error *err) {
+    Lock lock = {-1, "", ""};
+    char actual[PATH_MAX];
+    const bool again = before && path_is_open(out->path, before->fd); // one lock for both
+    int fd = again ? fcntl(before->fd, F_DUPFD_CLOEXEC, 0) : open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool other = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; // else it cannot be locked
+    if (other ? !lock_refuse(&lock, out->path, err) : !lock_take(&lock, out->path, err)) {
         snprintf(out->lock.holder, sizeof out->lock.holder, "%s", lock.holder);
+        if (fd >= 0) close(fd);
         return false;
     }
     out_close(out);
     out->lock = lock;
-    out->fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->fd = fd;
+    snprintf(out->real, sizeof out->real, "%s", realpath(out->path, actual) ? actual : "");
     return true;
 }
 
@@ -117,7 +155,7 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
                          why.text);
     if (access(config->out, W_OK | X_OK) != 0)
         return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s", config->out, strerror(errno));
-    if (!take(out, err)) return false;
+    if (!take(out, NULL, err)) return false;
     if (config->resume || config->overwrite) return true;
     char found[256];
     if (!find_run(config->out, found, err)) return false;
@@ -128,100 +166,10 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
                      config->out, found);
 }
 
-// --- room for checkpoints ---------------------------------------------------------------------------------------------
-
-// Of a file, or of a folder's files.
-static double bytes_on_disk(const char *path) {
-    struct stat st;
-    if (lstat(path, &st) != 0) return 0;
-    double bytes = 512.0 * (double)st.st_blocks;
-    DIR *dir = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
-            bytes += 512.0 * (double)st.st_blocks;
-    if (dir) closedir(dir);
-    return bytes;
-}
-
-bool out_room(const Config *config, OutRoom *room) {
-    struct statvfs disk;
-    if (statvfs(config->out, &disk) != 0 || disk.f_blocks == 0) return false;
-    room->free = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
-    room->held = 0;
-    DIR *dir = opendir(config->out);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        char path[PATH_MAX_LENGTH + 512];
-        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        bool checkpoint = is_checkpoint_name(e->d_name), half = checkpoint && e->d_name[0] == '.';
-        if (half || (config->overwrite && is_run_file(e->d_name)))
-            room->free += bytes_on_disk(path);
-        else
-            room->held += checkpoint;
-    }
-    if (dir) closedir(dir);
-    return true;
-}
-
-// Multiples of `every` among the steps after begun up to steps.
-static int64_t multiples(int64_t begun, int64_t steps, int64_t every) {
-    return every > 0 ? steps / every - begun / every : 0;
-}
-
-static int64_t common_multiple(int64_t a, int64_t b) {
-    int64_t x = a, y = b;
-    while (y) {
-        int64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
-}
-
-// New checkpoints that lie there at the same time: of those that are kept for good all, and of the others as many as
-// --keep says and the one that is being written, in place of those that are there already.
-static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int64_t steps) {
-    bool end = c->save_every == 0 || steps % c->save_every != 0; // is saved, too
-    int64_t saves = multiples(begun, steps, c->save_every) + end, good = 0;
-    if (c->keep == 0) return saves;
-    if (c->keep_every > 0) {
-        if (c->save_every > 0) good = multiples(begun, steps, common_multiple(c->save_every, c->keep_every));
-        good += end && steps % c->keep_every == 0;
-    }
-    int64_t kept = c->keep + 1 - (held < c->keep ? held : c->keep) + good;
-    return saves < kept ? saves : kept;
-}
-
-bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
-              Error *err) {
-    char one[MEMORY_TEXT], there[MEMORY_TEXT], fix[64] = "";
-    int64_t count = most_at_a_time(config, room.held, begun, steps), fit = (int64_t)(room.free / bytes);
-    note[0] = 0;
-    memory_text(one, (size_t)bytes);
-    memory_text(there, (size_t)room.free);
-    if (fit < 1)
-        return error_set(err, EXIT_DATA,
-                         "--out %s: a checkpoint takes %s, and %s are free there; make room or choose another folder",
-                         config->out, one, there);
-    if (fit >= count) return true;
-    if (config->keep_every == 0 && fit > 1)
-        snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
-    snprintf(note, size,
-             "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
-             "--keep hold at a time: the others cannot be saved; make room%s",
-             config->out, one, there, (long long)fit, (long long)count, fix);
-    return true;
-}
-
 // --- while the run goes on -----------------------------------------------------------------------------------------
 
-static bool is_same_folder(int fd, const char *path) {
-    struct stat ours, named;
-    return fd >= 0 && fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&
-           ours.st_dev == named.st_dev;
-}
-
 bool out_is_there(const OutFolder *out) {
-    return is_same_folder(out->fd, out->path);
+    return path_is_open(out->path, out->fd);
 }
 
 // What the system calls the open folder; "": it does not say. Returns the length.
@@ -234,7 +182,7 @@ static size_t name_of_open(const OutFolder *out, char *path, size_t size) {
 }
 
 bool out_place(const OutFolder *out, char *path, size_t size) {
-    return name_of_open(out, path, size) > 0 && is_same_folder(out->fd, path);
+    return name_of_open(out, path, size) > 0 && path_is_open(path, out->fd);
 }
 
 // Whether the run's folder was deleted, and not renamed or put out of reach.
@@ -267,15 +215,24 @@ static bool make_again(const char *path, bool parents, Error *err) {
     return error_set(err, EXIT_DATA, "cannot create the folder %.600s: %s", at, strerror(why));
 }
 
-// What has happened to the folder; of the name that it has now so many characters of the end.
-static void say_lost(const OutFolder *out, bool same, size_t longest, char *text, size_t size) {
+// Whether the folder is where it was, and its name, a link, leads elsewhere.
+static bool has_turned(const OutFolder *out) {
     char place[PATH_MAX_LENGTH];
-    bool renamed = !same && out_place(out, place, sizeof place);
-    size_t length = renamed ? strlen(place) : 0, cut = length > longest ? length - longest : 0;
+    return !out_is_there(out) && out_place(out, place, sizeof place) && strcmp(place, out->real) == 0;
+}
+
+// What has happened to the folder; of the name that it has now so many characters of the end.
+static void say_lost(const OutFolder *out, size_t longest, char *text, size_t size) {
+    char place[PATH_MAX_LENGTH];
+    bool same = out_is_there(out), exists = !same && out_place(out, place, sizeof place);
+    size_t length = exists ? strlen(place) : 0, cut = length > longest ? length - longest : 0;
+    const char *dots = cut ? "..." : "";
     if (same)
         snprintf(text, size, "its .lock was removed during the run");
-    else if (renamed)
-        snprintf(text, size, "the folder was renamed to %s%s during the run", cut ? "..." : "", place + cut);
+    else if (has_turned(out))
+        snprintf(text, size, "the name no longer leads to the run's folder %s%s", dots, place + cut);
+    else if (exists)
+        snprintf(text, size, "the folder was renamed to %s%s during the run", dots, place + cut);
     else
         snprintf(text, size, "the folder was removed during the run");
 }
@@ -284,16 +241,18 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
     char lost[PATH_MAX_LENGTH + 64], found[256];
     if (lock_is_held(&out->lock)) return OUT_OURS;
     bool same = out_is_there(out);
-    bool back = !same && is_same_folder(out->first, out->path) && lock_was_left(out->path);
-    say_lost(out, same, PATH_MAX_LENGTH, lost, sizeof lost);
+    bool left = !same && lock_was_left(out->path), back = left && path_is_open(out->path, out->first);
+    say_lost(out, PATH_MAX_LENGTH, lost, sizeof lost);
     snprintf(text, size, "--out %s: %s; %s%s", out->path, lost,
-             back ? "the one of before is there again" : "it is made again",
+             back                                           ? "the one of before is there again"
+             : has_turned(out) && path_is_folder(out->path) ? "it is begun again there"
+                                                            : "it is made again",
              same ? "" : ", with the whole log, and the run goes on in it");
     if (!same && !make_again(out->path, is_deleted(out), err)) return OUT_AWAY;
-    say_lost(out, same, LONGEST_PLACE, lost, sizeof lost);
-    OutFolder now = {"", -1, -1, {-1, "", ""}};
+    say_lost(out, LONGEST_PLACE, lost, sizeof lost);
+    OutFolder now = {"", "", -1, -1, {-1, "", ""}};
     snprintf(now.path, sizeof now.path, "%s", out->path);
-    if (!take(&now, err)) {
+    if (!take(&now, out, err)) {
         if (!now.lock.holder[0]) return OUT_AWAY;
         error_set(err, EXIT_DATA, "%.200s, and another run is writing there: %s", lost, now.lock.holder);
         return OUT_TAKEN;
@@ -302,15 +261,26 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
     if (!ours && (!read || found[0])) {
         out_close(&now);
         if (!read) return OUT_AWAY;
-        error_set(err, EXIT_DATA, "%.200s, and the one of that name holds another run (%.100s)", lost, found);
+        error_set(err, EXIT_DATA, "%.200s, and the one of that name %s (%.100s)", lost,
+                  left ? "is a copy of it" : "holds another run", found);
         return OUT_TAKEN;
     }
     now.first = out->first < 0 ? out->fd : out->first; // stays open: no other folder gets its number
+    if (!same) flock(now.first, LOCK_UN);              // who has renamed it may go on from it
     out->fd = out->first < 0 ? -1 : out->fd;
     out->first = -1;
     out_close(out);
     *out = now;
     return OUT_AGAIN;
+}
+
+void out_say_away(const OutFolder *out, const Error *why) {
+    char place[PATH_MAX_LENGTH], saved[PATH_MAX_LENGTH + 32] = "";
+    if (out_place(out, place, sizeof place)) snprintf(saved, sizeof saved, "what it has written is in %s; ", place);
+    fprintf(stderr,
+            "warning: --out %s cannot be used: %s; %sthe run goes on, and saves there once it can, or its last step "
+            "beside it\n",
+            out->path, why->text, saved);
 }
 
 // number: RESCUES for each folder above, and the one in the name.
@@ -332,11 +302,11 @@ bool out_rescue_path(char *path, size_t size, const char *out, int number) {
 }
 
 int out_rescue(OutFolder *out, bool above, Error *err) {
-    OutFolder beside = {"", -1, -1, {-1, "", ""}};
+    OutFolder beside = {"", "", -1, -1, {-1, "", ""}};
     bool said = false;
     for (int number = 1; out_rescue_path(beside.path, sizeof beside.path, out->path, number);) {
         if (mkdir(beside.path, 0777) == 0) {
-            if (!take(&beside, err)) return 0;
+            if (!take(&beside, NULL, err)) return 0;
             out_close(out);
             *out = beside;
             return number;
@@ -358,7 +328,7 @@ bool out_clear(const Config *config, Error *err) {
     for (struct dirent *e; ok && (e = readdir(dir));) {
         char path[PATH_MAX_LENGTH + 512];
         snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        if (is_run_file(e->d_name)) ok = remove_entry(path, err);
+        if (out_is_run_file(e->d_name)) ok = remove_entry(path, err);
     }
     closedir(dir);
     return ok;

@@ -7,14 +7,15 @@
 extern "C" {
 #endif
 
-// Whether config->out can be a run's folder: not where it is a checkpoint, or has the name of one. Looks only. Errors:
+// Whether config->out can be a run's folder: not where it is a checkpoint, has the name of one, or lies in one. Looks only. Errors:
 // EXIT_DATA, naming the run that the checkpoint belongs to.
 bool out_check(const Config *config, Error *err);
 
 // The folder while a run writes to it.
 typedef struct {
     char path[PATH_MAX_LENGTH + 32];
-    int fd;    // of the folder, whatever its name is by now
+    char real[PATH_MAX_LENGTH + 32]; // where that led when the run came there
+    int fd;    // of the folder, whatever its name is by now; locked as its .lock is, in case that is deleted
     int first; // of the first one, where the run is in another by now; -1: it is not
     Lock lock;
 } OutFolder;
@@ -23,6 +24,10 @@ typedef struct {
 // holds a run (its log, event files or checkpoints) is refused unless --resume continues it or --overwrite gives it up;
 // nothing is deleted yet. Errors: EXIT_DATA, naming the folder.
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
+
+// What a run's files are called: a checkpoint, step-00000020, or what was left of writing one; or any of them.
+bool out_is_checkpoint_name(const char *name);
+bool out_is_run_file(const char *name);
 
 // What the folder's disk has for the run, in bytes.
 typedef struct {
@@ -52,6 +57,9 @@ bool out_is_there(const OutFolder *out);
 
 // Where the run's folder is by now; false: it is nowhere.
 bool out_place(const OutFolder *out, char *path, size_t size);
+
+// Says that the folder cannot be used for now, why, and what becomes of saves.
+void out_say_away(const OutFolder *out, const Error *why);
 
 // For a run that cannot have its folder back: a new one beside it, RUN-rescued-1 or the next number that is free, locked,
 // in its place. above: where none can be made beside it, then in the next folder above that takes one. Returns a number

@@ -54,6 +54,8 @@ typedef enum {
     CHANGE_TRANSPOSED,
     CHANGE_LOGITS,
     CHANGE_ZERO,
+    CHANGE_PRECISION,
+    CHANGE_NO_MASTER, // rounds at random: only where the others are too little, and this is enough
     CHANGE_COUNT
 } Change;
 
@@ -106,6 +108,17 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         if (ranks == 1 || c->zero + level > 3) return false;
         c->zero += level;
         return snprintf(flag, 40, "--zero %d", c->zero);
+    case CHANGE_PRECISION: {
+        if (level > 2 || r->precision != PRECISION_FP32) return false;
+        const int recompute = r->recompute;
+        recipe_apply(r, level == 1 ? RECIPE_BF16 : RECIPE_COAT);
+        if (r->recompute < recompute) r->recompute = recompute;
+        return snprintf(flag, 40, "--precision recipe --recipe %s", recipe_name(r->kind));
+    }
+    case CHANGE_NO_MASTER:
+        if (!mild || !kept || r->master == MASTER_NONE) return false;
+        r->master = MASTER_NONE;
+        return snprintf(flag, 40, "--master none");
     case CHANGE_COUNT: break;
     }
     return false;
@@ -165,10 +178,11 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, Adv
     return kept;
 }
 
-// All changes that are worth it, what saves most first; their number.
-static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, Advice list[CHANGE_COUNT]) {
+// All changes that are worth it, what saves most first; their number. last: with those of the last resort.
+static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool last,
+                        Advice list[CHANGE_COUNT]) {
     int count = 0;
-    for (int what = 0; what < CHANGE_COUNT; what++) {
+    for (int what = 0; what < (last ? CHANGE_COUNT : CHANGE_NO_MASTER); what++) {
         const Advice found = best_level(config, ranks, device, limit, (Change)what);
         if (found.level == 0) continue;
         int at = count++;
@@ -280,6 +294,18 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
     if (gpus > 0 || smaller) add(text, size, " would fit");
 }
 
+// The changes to advise: all that are worth it but the last resort, unless they are too little and it helps.
+static int choose_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool fits,
+                          Advice list[CHANGE_COUNT]) {
+    const int count = find_changes(config, ranks, device, limit, false, list);
+    if (fits || fits_with(config, ranks, device, limit, list, count, NULL)) return count;
+    Advice last[CHANGE_COUNT];
+    const int more = find_changes(config, ranks, device, limit, true, last);
+    if (!fits_with(config, ranks, device, limit, last, more, NULL)) return count;
+    memcpy(list, last, sizeof last);
+    return more;
+}
+
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size) {
     Advice list[CHANGE_COUNT];
     Error ignored;
@@ -291,7 +317,7 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
         add(text, size, "; not even --micro-batch 1 would fit");
     else if (largest > 0 && largest < config->micro_batch)
         add(text, size, "; --micro-batch %d would fit", largest);
-    const int count = find_changes(config, ranks, device, limit, list);
+    const int count = choose_changes(config, ranks, device, limit, limit == 0 || largest > 0, list);
     for (int i = 0; i < count; i++)
         add(text, size, i == 0 ? "; %s saves %s" : ", %s %s", list[i].flag, memory_text(saved, list[i].saved));
     if (limit > 0 && largest == 0) add_last_resort(config, ranks, device, limit, list, count, text, size);

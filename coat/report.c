@@ -6,23 +6,16 @@
 
 #include "step_line.h"
 
-enum { LINE_WIDTH = 79, TEXT_COLUMN = 12, TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
+enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
-// One item of the page, broken at blanks and continued in the same column.
+// One item of the page.
 __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
     char buffer[TEXT_LENGTH];
     va_list args;
     va_start(args, format);
     vsnprintf(buffer, sizeof buffer, format, args);
     va_end(args);
-    for (const char *text = buffer; *text; label = "") {
-        int room = LINE_WIDTH - TEXT_COLUMN, length = (int)strlen(text), cut = length;
-        if (length > room)
-            for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
-        if (cut == 0) cut = (int)strcspn(text, " "); // a path longer than the line stays in one piece
-        fprintf(out, "%-*s%.*s\n", TEXT_COLUMN, label, cut, text);
-        text += cut + (text[cut] == ' ');
-    }
+    print_item(out, label, buffer);
 }
 
 static const char *count(double value) {

@@ -21,7 +21,7 @@ typedef struct {
     int64_t steps, done;        // of the run in all, and already made
 } Report;
 
-// Prints the page, in lines of at most 80 columns where words allow it.
+// Prints the page, in lines of at most 80 columns, or as many as a narrower terminal has, where words allow it.
 void report_start(const Report *report, FILE *out);
 
 #ifdef __cplusplus

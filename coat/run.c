@@ -9,6 +9,7 @@
 #include "json.h"
 #include "schedule.h"
 #include "signals.h"
+#include "step_line.h"
 
 static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
@@ -201,17 +202,26 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     comm_patience(comm, 0);
 }
 
+// Whether there is a checkpoint to resume from, also one that is still being written.
+static bool has_saved(Run *run) {
+    int64_t *steps;
+    Error ignored;
+    if (!run->saver) return false;
+    saver_step(run->saver);
+    const bool saved = checkpoint_steps(run->model.config.out, &steps, &ignored) > 0;
+    free(steps);
+    return saved;
+}
+
 // Says where an outlier was skipped; false where too many updates in a row were.
 static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
         log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
     if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
-    error_set(err, EXIT_DIVERGED,
-              "training diverged: %lld update%s in a row had %s loss or gradient; resume from an earlier "
-              "checkpoint with a smaller --lr",
+    error_set(err, EXIT_DIVERGED, "training diverged: %lld update%s in a row had %s loss or gradient; %s",
               (long long)m->host.skipped_run, plural(m->host.skipped_run),
-              m->guard ? "an outlying or non-finite" : "a non-finite");
+              m->guard ? "an outlying or non-finite" : "a non-finite", diverged_advice(has_saved(run)));
     return all_failed(&run->all);
 }
 

@@ -4,6 +4,7 @@
 #include "checkpoint.h"
 #include "config_settings.h"
 #include "evaluate.h"
+#include "files.h"
 #include "json.h"
 #include "log_trim.h"
 #include "report.h"
@@ -63,14 +64,15 @@ static void note_bytes(DataLoader *loader) {
                 "note: the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?\n",
                 bytes, other);
     else if (loader && data_begins_with_bytes(loader))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes\n",
-                data_set(loader, 0, 0).name);
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of %s want --tokenizer bytes\n",
+                data_set(loader, 0, 0).name, prepare_bytes_name());
 }
 
 // What looks like a mistake in the choice of files.
 static void note_data(Run *run) {
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    const char *again = run->train ? data_repeated_file(run->train) : NULL;
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
         note_bytes(run->train);
         note_bytes(run->val);
@@ -78,6 +80,8 @@ static void note_data(Run *run) {
     if (shared)
         fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
                 shared);
+    if (again)
+        fprintf(stderr, "note: --train names %s more than once: it counts once (--train-weight sets shares)\n", again);
 }
 
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
@@ -95,6 +99,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    if (run->place.rank == 0 && !run->model.config.quiet) note_data(run);
     return true;
 }
 
@@ -119,6 +124,10 @@ static bool start_or_resume(Run *run, Error *err) {
     if (folder[0]) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && !same_data(run, folder, err)) return false;
+        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES && m->exec.rank == 0)
+            fprintf(stderr,
+                    "note: --tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?\n",
+                    folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
@@ -186,10 +195,13 @@ static bool leave_old_course(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-static void log_settings(const Run *run) {
+// What the run is made with, where the log does not say it yet.
+static void write_settings(const Run *run) {
     JsonText text;
-    settings_text(&text, &run->model.config, run->model.exec.ranks);
-    log_object(run->log, run->done.step, "settings", text.text);
+    Config resolved = run->model.config;
+    resolved.steps = run->steps;
+    settings_text(&text, &resolved, run->model.exec.ranks);
+    log_settings(run->log, run->done.step, text.text);
     json_text_free(&text);
 }
 
@@ -275,7 +287,7 @@ bool run_all(Run *run, const Config *config, Error *err) {
                         model_parameters(&c->shape), err);
     if (!all_well(&run->all, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
-    if (run->done.step == 0 || run->done.other_settings) log_settings(run);
+    write_settings(run);
     if (run->done.step < run->steps) return run_train(run, err);
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
              (long long)run->done.step, (long long)run->steps);

@@ -53,9 +53,9 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "master", master_names[r->master]);
 }
 
-static void settings_fields(JsonText *t, const char *key, const Config *c, int ranks) {
+// all: also those that change nothing under the others.
+static void settings_fields(JsonText *t, const Config *c, int ranks, bool all) {
     char seed[32];
-    json_text_open(t, key, '{');
     recipe_fields(t, &c->recipe);
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
@@ -64,10 +64,9 @@ static void settings_fields(JsonText *t, const char *key, const Config *c, int r
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_name(c->schedule));
-    if (c->schedule != SCHEDULE_CONSTANT && c->lr_final != 1.0f) { // else the length changes no rate
-        json_text_int(t, "steps", c->steps);
-        json_text_float(t, "lr-final", c->lr_final);
-    }
+    const bool falls = c->schedule != SCHEDULE_CONSTANT;
+    if (all || (falls && c->lr_final != 1.0f)) json_text_int(t, "steps", c->steps); // else they change no rate
+    if (all || falls) json_text_float(t, "lr-final", c->lr_final);
     if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
     json_text_float(t, "weight-decay", c->weight_decay);
     json_text_float(t, "beta1", c->beta1);
@@ -81,7 +80,48 @@ static void settings_fields(JsonText *t, const char *key, const Config *c, int r
     json_text_string(t, "seed", seed); // may exceed what JSON's numbers hold
     json_text_bool(t, "shuffle", c->shuffle);
     json_text_bool(t, "overfit-one-batch", c->overfit_one_batch);
-    json_text_close(t, '}');
+}
+
+static void shape_fields(JsonText *t, const ModelShape *s) {
+    json_text_int(t, "layers", s->layers);
+    json_text_int(t, "heads", s->heads);
+    json_text_int(t, "kv-heads", s->kv_heads);
+    json_text_int(t, "head-dim", s->head_dim);
+    json_text_int(t, "channels", s->channels);
+    json_text_int(t, "ffn", s->ffn);
+    json_text_int(t, "vocab", s->vocab);
+    json_text_int(t, "positions", s->positions);
+}
+
+// Of so many bytes; of a name that is no UTF-8, which JSON cannot hold, what is ASCII.
+static void name_field(JsonText *t, const char *key, const char *name, size_t length) {
+    char *text = (char *)xcalloc(length + 1, 1);
+    memcpy(text, name, length);
+    json_t *valid = json_string(text);
+    for (char *at = text; !valid && *at; at++)
+        if ((unsigned char)*at > 127) *at = '?';
+    json_decref(valid);
+    json_text_string(t, key, text);
+    free(text);
+}
+
+// The files that a run reads: "train" has a string per --train, several names in one apart by newlines.
+static void file_fields(JsonText *t, const Config *c) {
+    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
+    const char *tokenizer = bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
+    name_field(t, "tokenizer", tokenizer, strlen(tokenizer));
+    json_text_open(t, "train", '[');
+    for (const char *at = c->train; *at;) {
+        const char *end = strstr(at, "\n\n");
+        const size_t length = end ? (size_t)(end - at) : strlen(at);
+        name_field(t, NULL, at, length);
+        at += length + (end ? 2 : 0);
+    }
+    json_text_close(t, ']');
+    if (config_weights(c)) json_text_open(t, "train-weight", '[');
+    for (int k = 0; config_weights(c) && k < c->train_sets; k++) json_text_double(t, NULL, c->train_weights[k]);
+    if (config_weights(c)) json_text_close(t, ']');
+    if (c->val[0]) name_field(t, "val", c->val, strlen(c->val));
 }
 
 static void window_field(JsonText *t, const char *key, const GuardWindow *window) {
@@ -123,13 +163,20 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
         window_field(t, "grad_norm", &run->guard.grad_norm);
         json_text_close(t, '}');
     }
-    settings_fields(t, "settings", config, ranks);
+    json_text_open(t, "settings", '{');
+    settings_fields(t, config, ranks, false);
+    shape_fields(t, &config->shape);
+    json_text_close(t, '}');
     json_text_close(t, '}');
 }
 
 void settings_text(JsonText *t, const Config *config, int ranks) {
     memset(t, 0, sizeof *t);
-    settings_fields(t, NULL, config, ranks);
+    json_text_open(t, NULL, '{');
+    settings_fields(t, config, ranks, true);
+    shape_fields(t, &config->shape);
+    file_fields(t, config);
+    json_text_close(t, '}');
 }
 
 // What a checkpoint without the guard does not have: then its window begins empty.
@@ -220,28 +267,24 @@ static void fill_settings(json_t *settings) {
             json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));
 }
 
-// *differ: whether one is another now.
-static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, bool *differ,
-                             Error *err) {
+static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
-    settings_fields(&t, "settings", config, exec->ranks);
+    settings_fields(&t, config, exec->ranks, false);
     json_text_close(&t, '}');
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);
     if (!now) return false;
-    json_t *ours = json_object_get(now, "settings");
     settings_rename(theirs);
     fill_settings(theirs);
-    fill_settings(ours);
+    fill_settings(now);
     bool good = true;
     bool trains = !config->eval_only && (config->train[0] || !config->prompt[0]); // else most of them do nothing
-    for (void *at = json_object_iter(ours); good && at; at = json_object_iter_next(ours, at)) {
+    for (void *at = json_object_iter(now); good && at; at = json_object_iter_next(now, at)) {
         const char *key = json_object_iter_key(at);
         json_t *value = json_object_iter_value(at), *other = json_object_get(theirs, key);
         if (!other || json_equal(value, other)) continue;
-        *differ = true;
         char before[256], after[256];
         value_text(other, before, sizeof before);
         value_text(value, after, sizeof after);
@@ -270,7 +313,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
                 json_get_object(o, path, "settings", &settings, err) &&
-                compare_settings(json_object_get(o, "settings"), config, exec, path, &run->other_settings, err);
+                compare_settings(json_object_get(o, "settings"), config, exec, path, err);
     const json_t *guard = json_object_get(o, "guard");
     if (config->skip_loss_z > 0 || config->skip_grad_z > 0)
         good = good && read_window(guard, path, "loss", &run->guard.loss, err) &&

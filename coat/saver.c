@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -26,6 +25,7 @@ struct Saver {
     char left[PATH_MAX_LENGTH];     // where it was when the run left it; "": nowhere
     double looked_ms;
     bool said_away, last; // it is away, which has been said; the run ends with this save
+    bool was_away;        // when the run left it, and no other's
     int rescued;          // the number of the folder beside it; 0: none
     int64_t saved;        // the last step that was; 0: none
     Snapshot snapshot;
@@ -138,7 +138,7 @@ static void say(Saver *s) {
     if (s->said || s->running) return;
     s->said = true;
     if (s->snapshot.exec->rank > 0) return;
-    if (s->good) log_nonfinite(s->log, s->snapshot.nonfinite);
+    if (s->good) log_saved(s->log, s->step, s->snapshot.nonfinite);
     if (s->good)
         log_text(s->log, "saved %s/step-%08lld", s->out, (long long)s->step);
     else
@@ -209,12 +209,10 @@ static void keep_log(Saver *s, const char *what) {
 
 // Whether another run has written in our folder while its lock was gone: log.jsonl is not our file.
 static bool has_other_log(const Saver *s) {
-    char path[PATH_MAX_LENGTH + 16];
-    struct stat ours, named;
+    char path[PATH_MAX_LENGTH + 48];
     if (s->log_fd < 0 || lock_is_held(&s->folder->lock) || !out_is_there(s->folder)) return false;
     snprintf(path, sizeof path, "%s/log.jsonl", s->out);
-    return fstat(s->log_fd, &ours) == 0 && stat(path, &named) == 0 &&
-           (ours.st_ino != named.st_ino || ours.st_dev != named.st_dev);
+    return path_is_file(path) && !path_is_open(path, s->log_fd);
 }
 
 // By the thread that trains, while nothing is being written. True where the folder was made again.
@@ -229,9 +227,7 @@ static bool look_after_folder(Saver *s) {
         error_set(&err, EXIT_DATA, "its .lock was removed during the run, and another run has written its log there");
     s->away.code = EXIT_DONE;
     if (state == OUT_AWAY) s->away = err;
-    if (state == OUT_AWAY && !s->said_away && !s->last)
-        fprintf(stderr, "warning: --out %s cannot be used: %s; the run goes on, and saves there once it can\n",
-                s->config->out, err.text);
+    if (state == OUT_AWAY && !s->said_away && !s->last) out_say_away(s->folder, &err);
     s->said_away = state == OUT_AWAY;
     if (state == OUT_TAKEN) s->taken = err;
     if (state == OUT_AWAY || state == OUT_TAKEN) return false;
@@ -250,6 +246,7 @@ static bool may_save(Saver *s) {
     if (!taken && !s->last) return false;
     Error err;
     out_place(s->folder, s->left, sizeof s->left);
+    s->was_away = !taken;
     s->rescued = out_rescue(s->folder, away, &err);
     if (!s->rescued) {
         if (taken) s->err = err;
@@ -276,11 +273,6 @@ static bool begin_together(Saver *s, const RunState *run) {
     return s->good;
 }
 
-static void write_in_foreground(Saver *s) {
-    write_in_thread(s);
-    if (s->ms > s->longest_ms) s->longest_ms = s->ms;
-}
-
 void saver_save(Saver *s, const RunState *run) {
     join(s);
     see_saved(s);
@@ -294,7 +286,8 @@ void saver_save(Saver *s, const RunState *run) {
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
     s->running = s->snapshot.memory && start_thread(s);
-    if (!s->running) write_in_foreground(s);
+    if (!s->running) write_in_thread(s);
+    if (!s->running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
     comm_patience(s->shards->comm, SAVER_PATIENCE);
     comm_barrier(s->shards->comm);
@@ -355,7 +348,8 @@ static bool set_taken(const Saver *s, const char *where, Error *err) {
 }
 
 bool saver_is_taken(Saver *s, Error *err) {
-    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "", where[sizeof err->text];
+    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "", before[PATH_MAX_LENGTH + 64] = "",
+                                                        where[sizeof err->text];
     join(s);
     see_saved(s);
     if (s->taken.code == EXIT_DONE) return false;
@@ -363,8 +357,9 @@ bool saver_is_taken(Saver *s, Error *err) {
     snprintf(place, sizeof place, "%s", s->left);
     if (!s->rescued) out_place(s->folder, place, sizeof place);
     if (place[0] && s->saved > 0) snprintf(last, sizeof last, "%s/step-%08lld", place, (long long)s->saved);
+    if (s->was_away && place[0]) snprintf(before, sizeof before, "; what it wrote before is in %s", place);
     if (s->rescued && s->good)
-        snprintf(where, sizeof where, "this one is saved: go on with --out %s --resume", s->out);
+        snprintf(where, sizeof where, "this one is saved: go on with --out %s --resume%s", s->out, before);
     else if (path_is_folder(last))
         snprintf(where, sizeof where, "the last checkpoint of this one is %s", last);
     else

@@ -172,35 +172,59 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
     return text;
 }
 
+const char *diverged_advice(bool earlier) {
+    return earlier ? "resume from an earlier checkpoint with a smaller --lr"
+                   : "start again with a smaller --lr or a longer --warmup";
+}
+
 const char *end_failure(char *text, size_t size, const EndLine *line) {
     const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
     const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
     const bool loss = line->trained && line->loss > line->first_loss;
     const bool above = loss || (line->validated && line->val_loss > line->first_loss);
+    const char *advice = diverged_advice(line->earlier);
     snprintf(text, size, "%s", "");
     if (line->nonfinite[0])
-        snprintf(text, size, "the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr",
-                 line->nonfinite);
+        snprintf(text, size, "the weights are not finite (%s): %s", line->nonfinite, advice);
     else if (!finite)
-        snprintf(text, size,
-                 "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr");
+        snprintf(text, size, "the last loss or gradient is not finite: %s", advice);
     else if (above)
         snprintf(text, size, "the %sloss is above %.6f, that of step %" PRId64 ": try a smaller --lr",
                  loss ? "" : "validation ", line->first_loss, line->first_step);
     return text;
 }
 
-const char *end_line(char *text, size_t size, const EndLine *line) {
-    char loss[48] = "", val[48] = "", skips[64] = "", time[40];
-    if (line->trained) snprintf(loss, sizeof loss, ", loss %.6f", line->loss);
-    if (line->validated) snprintf(val, sizeof val, ", val loss %.6f", line->val_loss);
-    if (line->skipped > 0)
-        snprintf(skips, sizeof skips, ", %" PRId64 " update%s skipped", line->skipped, plural(line->skipped));
+const char *end_line(char *text, size_t size, const EndLine *line, int columns) {
+    char skips[64] = "", time[40];
+    const char *ended = line->step >= line->total_steps ? "done" : "stopped";
     format_duration(time, sizeof time, line->seconds);
-    snprintf(text, size, "%s: %" PRId64 " of %" PRId64 " step%s%s%s%s, %s of training",
-             line->step >= line->total_steps ? "done" : "stopped", line->step, line->total_steps,
-             plural(line->total_steps), loss, val, skips, time);
+    for (int words = 1; words >= 0; words--) { // else shortened
+        const int digits = words ? 6 : 4;
+        if (line->skipped > 0)
+            snprintf(skips, sizeof skips, ", %" PRId64 "%s%s skipped", line->skipped, words ? " update" : "",
+                     words ? plural(line->skipped) : "");
+        snprintf(text, size, "%s: %" PRId64 "%s%" PRId64, ended, line->step, words ? " of " : "/", line->total_steps);
+        if (words) append(text, size, " step%s", plural(line->total_steps));
+        if (line->trained) append(text, size, ", loss %.*f", digits, line->loss);
+        if (line->validated) append(text, size, ", val loss %.*f", digits, line->val_loss);
+        append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
+        if (columns <= 0 || (int)strlen(text) <= columns) break;
+    }
     return text;
+}
+
+void print_item(FILE *out, const char *label, const char *text) {
+    enum { WIDEST = 79, TEXT_COLUMN = 12 };
+    const int columns = terminal_columns(fileno(out));
+    const int width = columns > 2 * TEXT_COLUMN && columns < WIDEST ? columns : WIDEST, room = width - TEXT_COLUMN;
+    for (; *text; label = "") {
+        int length = (int)strlen(text), cut = length;
+        if (length > room)
+            for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
+        if (cut == 0) cut = (int)strcspn(text, " "); // a path longer than the line stays in one piece
+        fprintf(out, "%-*s%.*s\n", TEXT_COLUMN, label, cut, text);
+        text += cut + (text[cut] == ' ');
+    }
 }
 
 void step_line_print(const StepLine *line, bool colour) {

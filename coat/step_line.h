@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,11 +30,16 @@ typedef struct {
     double loss, grad_norm, val_loss; // the latest
     double first_loss;                // the first that is known and finite; NAN: none
     int64_t first_step;               // which that is of
+    bool earlier;                     // there is a checkpoint of an earlier step
     char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
 } EndLine;
 
-// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training".
-const char *end_line(char *text, size_t size, const EndLine *line);
+// "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into `columns`,
+// "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". columns 0: in words.
+const char *end_line(char *text, size_t size, const EndLine *line, int columns);
+
+// What to do about a run that has diverged, with a checkpoint of an earlier step or without one.
+const char *diverged_advice(bool earlier);
 
 // What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or
 // a loss above the first. "" of any other.
@@ -41,6 +47,10 @@ const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Prints it on standard output, as wide as that is now.
 void step_line_print(const StepLine *line, bool colour);
+
+// Prints an item of the page that a run begins with: broken at blanks and continued in the same column, as wide as the
+// terminal behind the stream, 79 columns at most.
+void print_item(FILE *out, const char *label, const char *text);
 
 // Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
 // a terminal of its own making, whatever the stream behind it leads to.

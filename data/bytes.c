@@ -217,7 +217,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
             max_bytes = (int64_t)number;
             i++;
         } else if (flag[0] == '-') {
-            return error_set(err, EXIT_USER, "unknown flag %s: see prepare_bytes --help", flag);
+            return error_set(err, EXIT_USER, "unknown flag %s: see %s --help", flag, program_invocation_short_name);
         } else {
             argv[(*count)++] = argv[i];
         }
@@ -254,14 +254,14 @@ static bool gather(Documents *documents, const Options *options, int count, char
                          "--max-bytes: no text is as short; take more, or a folder, whose files over 1 MB "
                          "are taken in pieces");
     if (documents->count == 0)
-        return error_set(err, EXIT_DATA, "no text found: name files or folders of text, prepare_bytes --out %s FOLDER",
-                         options->out);
+        return error_set(err, EXIT_DATA, "no text found: name files or folders of text, %s --out %s FOLDER",
+                         program_invocation_short_name, options->out);
     if (options->headers && bytes < FEW_HEADERS)
         fprintf(stderr,
                 "warning: this machine has few headers (%" PRId64
                 " bytes of text), too little to learn from; add text of "
-                "your own: prepare_bytes --headers --out %s FOLDER\n",
-                bytes, options->out);
+                "your own: %s --headers --out %s FOLDER\n",
+                bytes, program_invocation_short_name, options->out);
     if (bytes + documents->count > INT32_MAX)
         return error_set(err, EXIT_DATA,
                          "%" PRId64 " bytes of text are more than a token file holds: use --max-bytes 2000000000, or "
@@ -324,6 +324,6 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < documents.count; i++) free(documents.list[i].path);
     free(documents.list);
     if (ok) return EXIT_DONE;
-    fprintf(stderr, "prepare_bytes: %s\n", err.text);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, err.text);
     return (int)err.code;
 }

@@ -25,7 +25,7 @@ import time
 
 from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
-from prepare_tokenizers import Failure, Pairs, first_line, open_tokenizer, width_of, write_atomically
+from prepare_tokenizers import COMMAND, NAME, Failure, Pairs, first_line, open_tokenizer, width_of, write_atomically
 
 HEADER_BYTES = 1024
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -302,7 +302,8 @@ def parse(arguments):
         def error(self, message):
             raise Failure(message, 1)
 
-    parser = Parser(prog="prepare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=NAME, description=__doc__.replace("data/prepare.py", COMMAND),
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help="files, folders, patterns, or one of: %s" % ", ".join(SETS))
     parser.add_argument("--out", required=True, help="path of the output, without _train_000000.bin")
@@ -338,13 +339,13 @@ def main(arguments):
         tokenize(options, inputs, identities)
         return 0
     except Failure as failure:
-        print("prepare.py: %s" % failure, file=sys.stderr)
+        print("%s: %s" % (NAME, failure), file=sys.stderr)
         return failure.code
     except OSError as error:  # an input that has gone, a disk that fails
-        print("prepare.py: %s" % error, file=sys.stderr)
+        print("%s: %s" % (NAME, error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nprepare.py: stopped; the same command continues", file=sys.stderr)
+        print("\n%s: stopped; the same command continues" % NAME, file=sys.stderr)
         return 130
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 import urllib.request
 
-from prepare_tokenizers import Failure, first_line, need, write_atomically
+from prepare_tokenizers import NAME, Failure, first_line, need, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
 EDGE = 1 << 16  # bytes of each end of an input that tell whether it is the same as in an earlier run
@@ -111,7 +111,7 @@ def local_inputs(arguments, field):
         if kind is None or os.path.getsize(path) == 0:
             continue
         if kind == "parquet" and not named and lacks_text(path, field):
-            print("prepare.py: %s has no column %s and is left out" % (path, field), file=sys.stderr)
+            print("%s: %s has no column %s and is left out" % (NAME, path, field), file=sys.stderr)
             continue
         if identity in seen and (os.path.getsize(path) <= 2 * EDGE or file_hash(path) == file_hash(seen[identity])):
             continue

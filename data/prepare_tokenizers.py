@@ -4,6 +4,9 @@ import json
 import os
 import sys
 
+COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")  # as it was called; make install names it otherwise
+NAME = os.path.basename(COMMAND)
+
 
 class Failure(Exception):
     """Ends the program with one line and exit code 2 (data) unless another is given."""

@@ -1,21 +1,25 @@
 // One rank of a test of the collectives: every one against what it must be, in all types, for odd counts and for more
 // than one chunk; then, if asked, one rank is lost and the others must notice.
 //
-//   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow]
+//   mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
 //     die: the last rank ends itself by a signal; stop: it is stopped by one; hang: it does something else for ever;
-//     fail: it meets an error and says so to the others; slow: it only takes twice as long as they, and is waited for
+//     fail: it meets an error and says so to the others; slow: it only takes twice as long as they, and is waited for;
+//     save: they save in FOLDER, twice, on a disk that is slow for rank 0
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "coat/clock.h"
 #include "coat/comm.h"
 #include "coat/rng.h"
+#include "coat/saver.h"
 
 static const char usage[] =
-    "usage: mpirun -np N comm_ranks [die | stop | hang | fail | slow]\n"
+    "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
     "\n"
     "Tests the collectives among N processes; with a word, what they do when the last of them ends by a signal, is\n"
-    "stopped, hangs, fails, or is only slow.\n";
+    "stopped, hangs, fails, or is only slow; or they save in FOLDER, on a disk that is slow for the first of them.\n";
 
 static int wrong, checks;
 static Comm *comm;
@@ -195,6 +199,52 @@ static void be_slow(void) {
     comm_close(comm);
 }
 
+static bool slow_disk;
+
+// In place of the C library's.
+int fsync(int fd) {
+    if (slow_disk) usleep(400000);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+// Two saves: rank 0 still writes the first, for longer than the others' patience is, when the second begins.
+static void save_slowly(Config *config, Exec *exec, const char *folder) {
+    Error err;
+    RunState state;
+    Shards shards;
+    Arena *arena = (Arena *)xcalloc(1, sizeof *arena);
+    recipe_apply(&config->recipe, RECIPE_BF16);
+    if (!model_shape_named("d1", &config->shape)) fatal(EXIT_USER, "there is no model d1");
+    model_shape_vocab(&config->shape, 257);
+    config->micro_batch = config->save_every = 1;
+    config->seq_len = 16;
+    config->quiet = true;
+    snprintf(config->out, sizeof config->out, "%s", folder);
+    memset(&state, 0, sizeof state);
+    if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
+    arena_plan(arena, config, ranks, DEVICE_CPU);
+    if (!arena_allocate(arena, exec, &err)) fatal(err.code, "%s", err.text);
+    shards_open(&shards, arena, exec, comm);
+    Log *log = log_open(config, rank, 2, 1, 0, 1, &err);
+    if (!log) fatal(err.code, "%s", err.text);
+    Saver *saver = saver_open(config, arena, exec, log);
+    if (!saver_share(saver, &shards, &err)) fatal(err.code, "%s", err.text);
+    slow_disk = rank == 0;
+    double waited = now_ms();
+    for (state.step = 1; state.step <= 2; state.step++) {
+        comm_patience(comm, 1);
+        saver_save(saver, &state);
+    }
+    waited = now_ms() - waited;
+    slow_disk = false;
+    comm_patience(comm, SAVER_PATIENCE);
+    int64_t saved = comm_sum_i64(comm, saver_finish(saver, &err) && waited > 2000);
+    if (rank == 0) printf("%lld ranks have waited and saved\n", (long long)saved);
+    saver_close(saver);
+    log_close(log);
+    comm_close(comm);
+}
+
 static bool is_word(const char *text) {
     static const char *const words[] = {"die", "stop", "hang", "fail", "slow"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -208,7 +258,8 @@ int main(int argc, char **argv) {
     CommPlace place;
     Exec exec;
     if (usage_asked(argc, argv, usage)) return EXIT_DONE;
-    if (argc > 2 || (argc == 2 && !is_word(argv[1]))) fatal(EXIT_USER, USAGE_LINE(usage));
+    const bool saves = argc == 3 && strcmp(argv[1], "save") == 0;
+    if (argc > 2 + saves || (argc == 2 && !is_word(argv[1]))) fatal(EXIT_USER, USAGE_LINE(usage));
     memset(&exec, 0, sizeof exec);
     config_defaults(&config);
     if (!comm_discover(&config, &place, &err)) fatal(err.code, "%s", err.text);
@@ -220,7 +271,9 @@ int main(int argc, char **argv) {
     rank = comm_rank(comm);
     ranks = comm_ranks(comm);
     if (argc > 1) {
-        if (strcmp(argv[1], "slow") == 0)
+        if (saves)
+            save_slowly(&config, &exec, argv[2]);
+        else if (strcmp(argv[1], "slow") == 0)
             be_slow();
         else
             lose_one(argv[1]);

@@ -12,8 +12,8 @@ fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
 if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
 
-# Tokens: the bytes of this project's own sources.
-"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+text "$folder/text"
+"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
 flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
 

@@ -54,6 +54,17 @@ said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
 said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)
 [ -z "$said" ] && ok "bytes for theirs are not" || bad "bytes for theirs are not" "$said"
 
+# a run on other tokens that is resumed on bytes: with --tokenizer bytes, whatever the data are, and else by the guess
+"$program" "${plain[@]/$data/$folder/beyond.bin}" --quiet --out "$folder/ids" >/dev/null 2>&1
+other="note: $folder/ids/step-00000001 was trained on other data than --train names now"
+resumed() { "$program" --train "$data" --sample-tokens 0 --steps 2 --out "$folder/ids" --resume --allow-other-data "$@" 2>&1 >/dev/null; }
+wanted="note: --tokenizer bytes has 257 tokens, and $folder/ids/step-00000001 a vocabulary of 50257: was it trained on bytes?"
+said=$(resumed --tokenizer bytes --quiet)
+[ "$said" = "$other"$'\n'"$wanted" ] && ok "a resumed run of other tokens and --tokenizer bytes are noted" || bad "a resumed run of other tokens and --tokenizer bytes are noted" "$said"
+rm -r "$folder/ids/step-00000002"
+said=$(resumed | head -n 2)
+[ "$said" = "$other"$'\n'"note: $data: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "so are other data that look like bytes" || bad "so are other data that look like bytes" "$said"
+
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
 refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
@@ -80,7 +91,13 @@ for every in 0 1; do
 done
 refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
-[ "$said" = "note: $val: the tokens look like bytes; those of prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
+[ "$said" = "note: $val: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
+
+# --- one file twice
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
+[ "$said" = "note: --train names $data more than once: it counts once (--train-weight sets shares)" ] && ok "a file that is named twice is noted" || bad "a file that is named twice is noted" "$said"
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
+[ -z "$said" ] && ok "but not in sets with weights, each of which has it" || bad "but not in sets with weights, each of which has it" "$said"
 
 # --- one file for both
 ln -s "$data" "$folder/link.bin"
@@ -111,9 +128,17 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
     grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
 [[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
     ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"tokenizer":"bytes","train":["'"$data"'"]}}' ]] &&
+    ok "with shape, vocabulary and data" || bad "with shape, vocabulary and data" "$(head -n 1 "$folder/won/log.jsonl")"
+"$program" "${small[@]}" --train "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 >/dev/null 2>&1
+[[ $(head -n 1 "$folder/whole/log.jsonl") =~ '"steps":'([0-9]+)',"lr-final":0.5,'.*'"train":["'"$data"'","'"$val"'"],"train-weight":[2.0,1.0],"val":"'"$val"'"}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] &&
+    ok "all of them resolved" || bad "all of them resolved" "$(head -n 1 "$folder/whole/log.jsonl")"
+! grep -q "$folder" "$folder"/whole/step-*/state.json && [ "$(grep -cE '"(steps|lr-final|layers|channels|ffn|vocab|positions)": [-0-9.]+' "$folder"/whole/step-*/state.json)" -eq 7 ] &&
+    ok "a checkpoint has them, too, and names no path" || bad "a checkpoint has them, too, and names no path" "$(cat "$folder"/whole/step-*/state.json)"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" {"step":2,"settings" "lr":0.004,"warmup" ' ] &&
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"\|"steps":[0-9]*,"lr-final":1.0' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" "steps":1,"lr-final":1.0 {"step":1,"settings" "lr":0.002,"warmup" "steps":2,"lr-final":1.0 {"step":2,"settings" "lr":0.004,"warmup" "steps":3,"lr-final":1.0 ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -242,6 +267,11 @@ into "a new run" "$folder/straight/step-00000020: this is a checkpoint; $run_is,
 into "overwriting" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020" --overwrite
 into "one that is not there" "$folder/straight/step-00000030: this is the name of a checkpoint; $run_is" "$folder/straight/step-00000030" --resume
 into "under another name" "$folder/copied: this is a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied" --resume
+into "below it" "$folder/straight/step-00000020/sub: this lies in a checkpoint; $run_is" "$folder/straight/step-00000020/sub" --resume
+into "further below" "$folder/straight/step-00000010/a/b/: this lies in a checkpoint; $run_is=10, or choose another folder" "$folder/straight/step-00000010/a/b/"
+into "below one that is not there" "$folder/straight/step-00000030/sub: this lies below the name of a checkpoint; $run_is" "$folder/straight/step-00000030/sub" --resume
+into "below a link" "$folder/link/sub: this lies in a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link/sub" --resume
+into "below a copy" "$folder/copied/sub: this lies in a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied/sub" --resume
 into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
     ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"
@@ -383,7 +413,7 @@ for tool in "${programs[@]}"; do
     name=$(basename "$tool")
     for flag in --help -h; do
         "$tool" $flag >"$folder/out" 2>"$folder/said" </dev/null
-        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b${name%_cpu}\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
+        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b$name\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
     done
     "$tool" --nonsense >"$folder/out" 2>"$folder/said" </dev/null
     [ $? -eq 1 ] && [ "$(grep -c . "$folder/said")" -eq 1 ] && [ ! -s "$folder/out" ] && ok "$name --nonsense" || bad "$name --nonsense" "$(cat "$folder/out" "$folder/said")"

@@ -60,4 +60,9 @@ loses fail 2 "error: a file cannot be read"
 
 timeout 40 "${mpirun[@]}" -np 3 "$ranks" slow >"$said" 2>&1 && grep -q "^3 ranks have arrived" "$said"
 report $? "a slow rank is waited for"
+# rank 0's save takes longer than the others' patience, which is 1 s here (45 s otherwise)
+folder=$(mktemp -d)
+trap 'rm -rf "$said" "$folder"' EXIT
+timeout 60 "${mpirun[@]}" -np 2 "$ranks" save "$folder" >"$said" 2>&1 && grep -q "^2 ranks have waited and saved" "$said" && [ -d "$folder/step-00000002" ]
+report $? "and so is rank 0 while it still saves"
 exit $failures

@@ -250,6 +250,21 @@ static void test_other_vocabulary(void **state) {
     data_close(loader);
 }
 
+static void test_repeated_file(void **state) {
+    (void)state;
+    Error err;
+    write_u16("r_a.bin", 101, 0);
+    write_u16("r_b.bin", 101, 0);
+    for (int twice = 0; twice < 2; twice++) {
+        const char *patterns = patterns_of("r_a.bin", "r_b.bin", twice ? "r_[b].bin" : NULL);
+        DataLoader *loader = data_open(twice ? patterns : path_of("r_*.bin"), 1, 10, 0, 1, 5, true, VOCAB, &err);
+        assert_int_equal(data_tokens(loader), 202);
+        const char *again = data_repeated_file(loader);
+        assert_true(twice ? again && strstr(again, "r_b.bin") : !again);
+        data_close(loader);
+    }
+}
+
 static void test_shared_file(void **state) {
     (void)state;
     write_u16("s_a.bin", 101, 0);
@@ -279,6 +294,7 @@ int main(void) {
         cmocka_unit_test_setup(test_mixture_too_small, test_folder_empty),
         cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
         cmocka_unit_test_setup(test_shared_file, test_folder_empty),
+        cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

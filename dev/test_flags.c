@@ -112,6 +112,10 @@ static void test_values(void **state) {
     }
     accept("--train x --seed 18446744073709551615");
     assert_true(config.seed == UINT64_MAX);
+    accept("--train x --seed 1e3"); // as any other count
+    assert_true(config.seed == 1000);
+    accept("--train x --seed 2.5e2");
+    assert_true(config.seed == 250);
     accept("--train x --no-shuffle --shuffle --no-shuffle");
     assert_false(config.shuffle);
     accept("--train x --warmup 700 --steps 10");
@@ -288,6 +292,10 @@ static void test_malformed(void **state) {
     }
     refuse("--train x --seed -1", EXIT_USER, "--seed -1: must be a whole number from 0");
     refuse("--train x --seed 18446744073709551616", EXIT_USER, "must be a whole number from 0");
+    refuse("--train x --seed 1e20", EXIT_USER, "--seed 1e20: must be a whole number from 0 to 2^64 - 1");
+    refuse("--train x --seed -1e3", EXIT_USER, "--seed -1e3: must be a whole number from 0");
+    refuse("--train x --seed 1k", EXIT_USER, "--seed 1k: must be a whole number from 0");
+    refuse("--train x --seed 0.5", EXIT_USER, "--seed 0.5: must be a whole number from 0");
     refuse("--train x --beta2 1", EXIT_USER, "--beta2 1: must be between 0 and 0.999999");
     refuse("--train x --eps 0", EXIT_USER, "--eps 0: must be between");
     refuse("--train x --recipe int8", EXIT_USER, "--recipe int8: must be one of bf16|fp8-linear|coat");

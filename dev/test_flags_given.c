@@ -136,6 +136,10 @@ static void test_unknown(void **state) {
                                            {"--no_shuffle", "no-shuffle"},
                                            {"--disable-bias-linear", "no-biases"},
                                            {"-learning-rate", "lr"},
+                                           {"--input", "train"},
+                                           {"--num-samples", "samples"},
+                                           {"--num_samples", "samples"},
+                                           {"-bs", "micro-batch"},
                                            {"--job.config_file", "config"}};
     char line[128], said[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -157,6 +161,15 @@ static void test_unknown(void **state) {
     refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: unknown flag; --steps counts steps");
     refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
     refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
+    refuse("--cpu", EXIT_USER, "--cpu: here it is --device; --device cpu");
+    refuse("--verbose", EXIT_USER,
+           "--verbose: unknown flag; every step is shown, and log.jsonl has all; leave it away");
+    static const char *const checkpoints[] = {"--ckpt x", "--checkpoint=x"}, *const processes[] = {"--n_gpu 2",
+                                                                                                   "--nproc 2"};
+    for (int i = 0; i < 2; i++) {
+        refuse(checkpoints[i], EXIT_USER, "unknown flag; --model FOLDER starts from a checkpoint's weights, --out RUN");
+        refuse(processes[i], EXIT_USER, "unknown flag; mpirun -np N starts one process per GPU");
+    }
     // opposites of what is not here, or has none
     refuse("--no-dropout", EXIT_USER, "--no-dropout: unknown flag; there is no dropout; leave it away");
     refuse("--no_compile=1", EXIT_USER, "--no_compile: unknown flag; there is nothing to choose; leave it away");

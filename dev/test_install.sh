@@ -65,6 +65,16 @@ stale "a program of another version" "is of another version than its sources, $v
 printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
 stale "a program that does not start" "does not start: no libcudart"
 
+# headers are sources, too; those of CUDA of the GPU's program alone
+mkdir "$folder/tree" && cp -r scripts coat data train_gpt2_fp8.cu "$folder/tree"
+for name in train_gpt2_fp8 train_gpt2_fp8_cpu; do cp "$program" "$folder/both/$name"; done
+newer() { # HEADER WANTED
+    touch -d '+1 hour' "$folder/tree/$1"
+    is "$1 is newer" "$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale "$folder/tree/scripts/install.sh" install 2>&1)" "error: $folder/both/$2 is older than $1: run make, or remove it"
+}
+newer coat/cuda/cuda_internal.h train_gpt2_fp8
+newer coat/run.h train_gpt2_fp8_cpu
+
 # --- what is installed runs, from elsewhere
 cd "$folder" || exit
 PATH=$usr/bin:$PATH
@@ -76,6 +86,17 @@ check "the programs run" $? "$(cat said)"
 if command -v python3 >/dev/null; then
     coat-prepare --bytes --out p "$OLDPWD/coat" >said 2>&1 && [ -s p_train_000000.bin ]
     check "so does prepare.py, with its modules" $? "$(cat said)"
+fi
+# and they say their names
+for name in prepare-bytes plot-loss quant-error gradient-stats; do
+    is "coat-$name --help" "$(coat-$name --help | head -n 1 | grep -o "^usage: [a-z-]*")" "usage: coat-$name"
+done
+is "coat-prepare-bytes --nonsense" "$(coat-prepare-bytes --nonsense 2>&1)" "coat-prepare-bytes: unknown flag --nonsense: see coat-prepare-bytes --help"
+is "the help names them" "$(train_gpt2_fp8_cpu --help | grep -c '^coat-prepare-bytes --out .* --headers$\|^  train_gpt2_fp8_cpu --') $(train_gpt2_fp8_cpu --help | grep -c 'build/\|\./')" "4 0"
+is "so do messages" "$(train_gpt2_fp8_cpu --train 'none*' 2>&1)" "error: no file matches none*: make token files with coat-prepare or coat-prepare-bytes, or correct the pattern"
+if command -v python3 >/dev/null; then
+    is "coat-prepare --help" "$(coat-prepare --help | grep -o '^usage: [a-z.-]*\|^ *coat-prepare --out .* tinyshakespeare\|prepare\.py')" "usage: coat-prepare"$'\n'"    coat-prepare --out data/tokens/shakespeare tinyshakespeare"
+    is "coat-prepare --nonsense" "$(coat-prepare --nonsense 2>&1 | grep -o '^coat-prepare: ')" "coat-prepare: "
 fi
 cd "$OLDPWD" || exit
 

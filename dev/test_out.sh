@@ -35,6 +35,10 @@ whole() {
 }
 said_and_left() { echo "status $status"; cat "$folder/said" "$folder/out"; ls -A "$1"*; }
 
+second() { # FLAGS...: another run in $out, to its end
+    "$program" "${run[@]}" --steps 20 --out "$out" "$@" >/dev/null 2>"$folder/second-said"
+    second=$?
+}
 removed() { rm -r "$out"; }
 out=$folder/removed
 during "$out" removed
@@ -73,9 +77,18 @@ during "$out" no_lock
 said_once "warning: --out $out: its .lock was removed during the run; it is made again$" && whole "$out" 1
 check "a lock that is removed is taken again" $? "$(said_and_left "$out")"
 
-# and where another run has been there in the meantime, what that one has left stays as it is
-visited() { rm "$out/.lock" && "$program" "${run[@]}" --seed 7 --overwrite --out "$out" >/dev/null 2>&1 && cp -r "$out" "$out-theirs"; }
+# and keeps another run out even while it is gone
+kept_out() { rm "$out/.lock"; for flag in --resume --overwrite ""; do second $flag; seconds+=$second; cat "$folder/second-said"; done >"$folder/seconds-said"; }
+out=$folder/kept-out seconds=
+during "$out" kept_out
+[ "$seconds" = 222 ] && [ "$(grep -cx "error: --out $out: another run is writing there: its .lock was removed; stop it or choose another folder" "$folder/seconds-said")" -eq 3 ] &&
+    said_once "warning: --out $out: its .lock was removed during the run; it is made again$" && whole "$out" 1
+check "and until then a second run is refused, whatever it asks for" $? "$(said_and_left "$out"; cat "$folder/seconds-said")"
+
+# where that is not seen, as on another machine, what another run has left stays as it is
+visited() { rm "$out/.lock" "$out"/* -r && cp -r "$out-theirs/." "$out"; }
 out=$folder/visited
+"$program" "${run[@]}" --seed 7 --out "$out-theirs" >/dev/null 2>&1
 during "$out" visited
 [ $status -eq 2 ] && grep -q "error: .*its .lock was removed during the run, and another run has written its log there.*go on with --out $out-rescued-1 --resume" "$folder/said" &&
     diff -r "$out" "$out-theirs" >"$folder/diff" && compgen -G "$out-rescued-1/step-*" >/dev/null
@@ -86,6 +99,11 @@ out=$folder/logless
 during "$out" no_log
 said_once "warning: $out/log.jsonl was removed during the run; it is made again with all of its lines" && whole "$out" 1
 check "a log that is removed comes back" $? "$(said_and_left "$out")"
+no_events() { rm "$out"/events.*; }
+out=$folder/curveless
+during "$out" no_events
+said_once "warning: $out/events.out.tfevents.* was removed during the run; it is made again with all of its events" && whole "$out" 1
+check "so do TensorBoard's figures" $? "$(said_and_left "$out")"
 edited() { sed -i s/loss/lost/ "$out/log.jsonl" && cp "$out/log.jsonl" "$folder/edited"; }
 out=$folder/relogged
 during "$out" edited
@@ -102,7 +120,7 @@ check "so does one that a link leads to" $? "$(said_and_left "$out")"
 
 # the last save is there when the validation after it begins
 at_last() { # OUT COMMAND...: the command is done during the last validation
-    local flags=(--val-every 0 --val-batches 4000) held=$last
+    local flags=(--val-every 0 --val "$data" --val-batches 1500) held=$last # a second or two
     during "$@"
 }
 out=$folder/removed-last
@@ -116,18 +134,39 @@ out=$folder/above/run
 during "$out" parent
 said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
 check "so does one that is removed with its parent" $? "$(said_and_left "$out")"
+turned() { mkdir "$out-other" && ln -sfn turned-other "$out"; }
+out=$folder/turned
+mkdir "$out-target" && ln -s turned-target "$out"
+during "$out" turned
+said_once "warning: --out $out: the name no longer leads to the run's folder .*/turned-target; it is begun again there, with the whole log" && whole "$out-other" 1
+check "a link that is turned takes the run along, which says so" $? "$(said_and_left "$out")"
+copied() { renamed && cp -a "$out-before" "$out"; }
+out=$folder/copied
+during "$out" copied
+[ $status -eq 2 ] && grep -q "^error: .*the folder was renamed to .*/copied-before during the run, and the one of that name is a copy of it ($first); this one is saved: go on with --out $out-rescued-1 --resume$" "$folder/said"
+check "a copy of the folder is called one" $? "$(said_and_left "$out")"
+
 # where the parent is renamed nothing is put: a disk may be mounted there again
-parent() { mv "${out%/*}" "$folder/unmounted"; }
+parent() { mv "${out%/*}" "${1:-$folder/unmounted}"; }
 out=$folder/parent/run
 at_last "$out" parent
 [ $status -eq 0 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$folder/unmounted/run/$last"
 check "where its parent is renamed, what is saved is there" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
 
+out=$folder/moved/run
+during "$out" parent "$folder/moved-on"
+[ $status -eq 2 ] && [ "$(grep -c "^warning: --out $out cannot be used: .*: No such file or directory; what it has written is in $folder/moved-on/run; the run goes on, and saves there once it can, or its last step beside it$" "$folder/said")" -eq 1 ] &&
+    grep -q "^error: .*; this one is saved: go on with --out $folder/run-rescued-1 --resume; what it wrote before is in $folder/moved-on/run$" "$folder/said" &&
+    diff -r "$folder/straight/$last" "$folder/run-rescued-1/$last" && [ -d "$folder/moved-on/run/$first" ]
+check "where it is renamed early, both places are said" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+blocked() { renamed && echo mine >"$out"; }
+out=$folder/blocked
+during "$out" blocked
+[ $status -eq 2 ] && grep -q "^warning: --out $out cannot be used: cannot create the folder $out: File exists; what it has written is in $out-before; the run goes on" "$folder/said" &&
+    grep -q "^error: .*go on with --out $out-rescued-1 --resume; what it wrote before is in $out-before$" "$folder/said" && grep -qx mine "$out"
+check "so they are where a file has the name" $? "$(said_and_left "$out")"
+
 # --- a second run, which finds the folder before the first makes it again, or after that
-second() { # FLAGS...: another run in $out, to its end
-    "$program" "${run[@]}" --steps 20 --out "$out" "$@" >/dev/null 2>"$folder/second-said"
-    second=$?
-}
 # rescued: the first has ended with 2 and one line, has left the second's folder alone, and is resumed beside it
 rescued() {
     [ $status -eq 2 ] && said_once "error: --out $out: $1; this one is saved: go on with --out $out-rescued-1 --resume$" &&

@@ -71,9 +71,50 @@ static void test_renamed(void **state) {
     assert_text("disk/run: the folder was renamed to ");
     assert_text("disk/aside during the run; it is made again");
     assert_locked();
-    Lock free; // the old one can be taken by who resumes from it
-    assert_true(lock_take(&free, aside, &err));
-    lock_release(&free);
+    OutFolder second; // the old one can be taken by who resumes from it
+    snprintf(config.out, sizeof config.out, "%s", aside);
+    assert_true(out_prepare(&config, &second, &err));
+    out_close(&second);
+}
+
+// A link that leads elsewhere by now is not a folder that was renamed.
+static void test_link_that_turns(void **state) {
+    (void)state;
+    const char *const names[] = {"disk/one", "disk/two", "disk/link"};
+    out_close(&out);
+    snprintf(config.out, sizeof config.out, "%s", path_of(names[2]));
+    for (int run = 0; run < 2; run++) {
+        for (int i = 0; i < 2; i++) assert_int_equal(mkdir(path_of(names[i]), 0777), 0);
+        if (run) write_text(path_of("disk/two/log.jsonl"), "theirs");
+        assert_int_equal(symlink("one", config.out), 0);
+        assert_true(out_prepare(&config, &out, &err));
+        assert_int_equal(unlink(config.out), 0);
+        assert_int_equal(symlink("two", config.out), 0);
+        assert_int_equal(keep(), run ? OUT_TAKEN : OUT_AGAIN);
+        const char *said = run ? err.text : text;
+        if (!strstr(said, "the name no longer leads to the run's folder ") || !strstr(said, "disk/one"))
+            fail_msg("%s", said);
+        if (run) assert_says(&err, "and the one of that name holds another run (log.jsonl)");
+        if (!run) assert_text("disk/one; it is begun again there, with the whole log, and the run goes on in it");
+        if (!run) assert_locked();
+        out_close(&out);
+        if (run) assert_int_equal(unlink(path_of("disk/two/log.jsonl")), 0);
+        assert_int_equal(unlink(config.out), 0);
+        for (int i = 0; i < 2; i++) assert_true(folder_remove(path_of(names[i]), &err));
+    }
+}
+
+// What cp -a makes of the folder has its lock file, too.
+static void test_copy(void **state) {
+    (void)state;
+    char command[3 * TEST_PATH];
+    write_text(path_of("disk/run/log.jsonl"), "of before");
+    assert_int_equal(rename(run_folder, aside), 0);
+    snprintf(command, sizeof command, "cp -a '%s' '%s'", aside, run_folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(keep(), OUT_TAKEN);
+    assert_says(&err, "the folder was renamed to ");
+    assert_says(&err, "and the one of that name is a copy of it (log.jsonl)");
 }
 
 // The first folder comes back in place of the one that was made for it; not where another run has been in it.
@@ -152,6 +193,20 @@ static void test_lock_removed(void **state) {
     assert_int_equal(keep(), OUT_AGAIN);
     assert_text("disk/run: its .lock was removed during the run; it is made again");
     assert_locked();
+    // until then others are kept out all the same, also the second time
+    OutFolder second;
+    config.resume = true;
+    assert_int_equal(unlink(path_of("disk/run/.lock")), 0);
+    assert_false(out_prepare(&config, &second, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "another run is writing there: its .lock was removed; stop it or choose another folder");
+    assert_false(path_is_file(path_of("disk/run/.lock")));
+    assert_int_equal(keep(), OUT_AGAIN);
+    assert_false(out_prepare(&config, &second, &err));
+    assert_says(&err, "another run is writing there: process ");
+    out_close(&out);
+    assert_true(out_prepare(&config, &second, &err));
+    out_close(&second);
 }
 
 // A disk that is away may come back: neither its place is filled nor the run ended.
@@ -309,6 +364,8 @@ int main(void) {
                                        TEST(test_removed),
                                        TEST(test_brought_back),
                                        TEST(test_link),
+                                       TEST(test_link_that_turns),
+                                       TEST(test_copy),
                                        TEST(test_renamed),
                                        TEST(test_replaced),
                                        TEST(test_lock_removed),

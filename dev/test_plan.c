@@ -211,8 +211,47 @@ static void where_one_gpu_does_not_do(void **state) {
     plan_advice(&config, 1, DEVICE_CPU, limit, advice, sizeof advice);
     lacks("GPUs"); // processes on a CPU share its memory
     has(" too much; --model d");
-    advise("--model d96 --recipe coat --batch-tokens 81920", 5, limit);
+    advise("--model d96 --recipe coat --batch-tokens 81920", 5, (size_t)74e9);
     has("; 8 GPUs with --zero 3 or "); // 7 would fit, but not divide the batch
+}
+
+// Master weights are given up only where that, and nothing less, lets a micro-batch fit.
+static void no_master_as_the_last_resort(void **state) {
+    (void)state;
+    char flags[512];
+    int fits;
+    for (int limit = 9; limit < 20; limit++) {
+        const size_t bytes = (size_t)(limit * 1e9);
+        advise(XL " coat", 1, bytes);
+        const bool named = strstr(advice, "--master none saves ") != NULL;
+        if (named != (limit >= 13 && limit <= 15)) fail_msg("%d GB: %s", limit, advice);
+        if (!named) continue;
+        const char *fit = strstr(advice, " --micro-batch ");
+        assert_int_equal(sscanf(fit, " --micro-batch %d would fit", &fits), 1);
+        try_savings(XL " coat", 1, flags);
+        assert_true(micro_batch_bytes(XL " coat", flags, fits, 1) <= bytes);
+    }
+    advise(XL " coat", 1, 0); // nobody knows how much there is
+    lacks("--master none");
+}
+
+// --precision fp32 is for comparisons: what leaving it saves, in BF16 where that is enough.
+static void another_precision(void **state) {
+    (void)state;
+    char flags[512];
+    const char *line = "--model gpt2-xl --micro-batch 1 --precision fp32";
+    static const struct {
+        double limit;
+        const char *flag;
+    } cases[] = {{29e9, "--precision recipe --recipe bf16 saves "}, {20e9, "--precision recipe --recipe coat saves "}};
+    for (int i = 0; i < 2; i++) {
+        advise(line, 1, (size_t)cases[i].limit);
+        has(cases[i].flag);
+        assert_true(try_savings(line, 1, flags) > 0);
+        assert_true(micro_batch_bytes(line, flags, 1, 1) <= (size_t)cases[i].limit);
+    }
+    advise("--model gpt2 --micro-batch 64 --precision fp32 --eval-only", 1, 0);
+    has("--precision recipe --recipe ");
 }
 
 // --- a device that refuses
@@ -307,6 +346,8 @@ int main(void) {
         cmocka_unit_test(micro_batch_that_fits),
         cmocka_unit_test(where_it_takes_all),
         cmocka_unit_test(where_one_gpu_does_not_do),
+        cmocka_unit_test(no_master_as_the_last_resort),
+        cmocka_unit_test(another_precision),
         cmocka_unit_test(a_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

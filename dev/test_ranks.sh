@@ -37,7 +37,7 @@ train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$fold
 
 # Two sets of data in the ratio of 7 to 3: 384 sequences in a step, and three times 256 in two, after which the shares are
 # exact. The second set has some epochs by then. What one process begins, three go on with.
-"$build"/prepare_bytes --out "$folder/small" --max-bytes 3000 scripts >/dev/null || exit 1
+head -c 3000 "$folder/text/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
 read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
 train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
@@ -50,9 +50,9 @@ for name in sets1 sets2 sets3; do
 done
 
 # HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
-# scales depend on what is computed together. The endings are lines of the sources, of which one goes on.
+# scales depend on what is computed together. The endings are lines of the text, of which one goes on.
 if command -v python3 >/dev/null; then
-    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' train_gpt2_fp8.cu | tr -d '\t' | awk 'length($0) >= 24 { line[count++] = $0 }
+    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
             printf "{\"ctx\": \"%s\", \"label\": %d, \"endings\": [", substr(line[i], 1, 16), i % 4
             for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)

@@ -133,6 +133,10 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
     is "nor at 60" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')" ""
     says "with as much as fits there" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s [0-9:]+( left)?$' "$folder/narrower"
+    is "the page, too, and the last line" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')" ""
+    says "which is short then" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
+    says "the page has all its words" '^schedule    cosine: lr 0.003 ' "$folder/narrower"
+    is "and is as wide as ever at 80" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
     TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
     is "one that becomes narrower has all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
     is "wide before" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1

@@ -40,7 +40,7 @@ timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "
 [ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
 check "SIGINT, sent twice at the same time, is one request" $? "$(cat "$folder/said")"
 newest=("$folder"/interrupted/step-*)
-[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted"; }
+[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
 check "and the resumed run has the same bytes" $?
 
 # --- the second signal: a single pass over a batch that takes seconds
@@ -191,11 +191,11 @@ diverges() { # NAME PATTERN FLAGS...
     [ $status -eq 4 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -qE "^error: training diverged: $pattern" "$folder/said"
     check "$name" $? "status $status" "$(cat "$folder/said")"
 }
-diverges "outliers in a row end with 4" "2 updates in a row had an outlying" --skip-grad-z 0.01 --max-skipped 2 --steps 1000 --out "$folder/outliers"
+diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; resume from an earlier checkpoint with a smaller --lr$" --skip-grad-z 0.01 --max-skipped 2 --steps 1000 --out "$folder/outliers"
 [ "$(tail -n 1 "$folder/outliers/log.jsonl" | grep -o '"skipped":')" ] && [ -d "$folder/outliers/step-00000128" ]
 check "and their steps are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
 blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
-diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite" "${blowup[@]}" --out "$folder/nan"
+diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
 # a run that ends before that ends with 0, and its last line says so (of weights that are not finite: test_saver.c)
 failed() { # NAME PATTERN FLAGS...
     local name=$1 pattern=$2 status=0
@@ -205,12 +205,12 @@ failed() { # NAME PATTERN FLAGS...
     check "$name" $? "status $status" "$(cat "$folder/out" "$folder/said")"
 }
 plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0)
-failed "a gradient that is not finite" "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
+failed "a gradient that is not finite" "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
 failed "and a loss that has risen" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
 failed "also of a run that was resumed" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
 ! grep -a '^warning: ' <("$program" "${run[@]}" --steps 20 2>&1)
 check "of others nothing is said" $?
-diverges "the same without the guard" "3 updates in a row had a non-finite" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
+diverges "the same without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 
 # --- errors in the middle of a run take nothing of what was done
 "$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \

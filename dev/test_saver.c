@@ -470,14 +470,16 @@ static void test_folder_away_at_last(void **state) {
     char *said = quiet_end(kept);
     assert_non_null(strstr(said, "mount/away cannot be used: cannot create the folder "));
     assert_non_null(strstr(said, "warning: the checkpoint of step 20 could not be saved: cannot create the folder "));
+    assert_non_null(strstr(said, "mount/away: No such file or directory; what it has written is in "));
     assert_non_null(
-        strstr(said, "mount/away: No such file or directory; the run goes on, and saves there once it can\n"));
+        strstr(said, "top/unmounted/away; the run goes on, and saves there once it can, or its last step beside it\n"));
     assert_int_equal(lines_of(said), 2);    // and the first save; the last one makes up for the second
     assert_null(strstr(said, "untouched")); // nobody knows
     free(said);
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "mount/away: No such file or directory; this one is saved: go on with --out ");
-    assert_says(&err, "top/away-rescued-1 --resume");
+    assert_says(&err, "top/away-rescued-1 --resume; what it wrote before is in ");
+    assert_says(&err, "top/unmounted/away");
     assert_true(path_is_file(path_of("top/away-rescued-1/step-00000030/manifest.json")));
     assert_true(path_is_file(path_of("top/away-rescued-1/log.jsonl")));
     assert_false(path_is_folder(path_of("top/mount")));

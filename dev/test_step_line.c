@@ -187,22 +187,38 @@ static void terminals(void **state) {
 
 static void last_line(void **state) {
     (void)state;
-    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
-    assert_string_equal(end_line(text, sizeof text, &line),
+    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, true, ""};
+    assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
     line.step = 7;
     line.skipped = 3;
     line.validated = false;
     line.val_loss = INFINITY;
-    assert_string_equal(end_line(text, sizeof text, &line),
+    assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training");
+    // shortened where there is no room: 60 columns hold all of it
+    static const struct {
+        int columns;
+        const char *text;
+    } shorter[] = {{80, "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training"},
+                   {78, "stopped: 7 of 400 steps, loss 2.500000, 3 updates skipped, 0:02:31 of training"},
+                   {77, "stopped: 7/400, loss 2.5000, 3 skipped, 0:02:31"},
+                   {20, "stopped: 7/400, loss 2.5000, 3 skipped, 0:02:31"}};
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(end_line(text, sizeof text, &line, shorter[i].columns), shorter[i].text);
+    line.step = line.total_steps = 100000;
+    line.validated = true;
+    line.val_loss = 2.625;
+    line.skipped = 0;
+    assert_string_equal(end_line(text, sizeof text, &line, 60),
+                        "done: 100000/100000, loss 2.5000, val loss 2.6250, 0:02:31");
     line.loss = line.first_loss; // not above it
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }
 
 static void a_run_that_failed_says_so(void **state) {
     (void)state;
-    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, ""};
+    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, 5.5, 1, true, ""};
     const char *above = "the loss is above 5.500000, that of step 1: try a smaller --lr";
     const char *not_finite =
         "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
@@ -225,6 +241,14 @@ static void a_run_that_failed_says_so(void **state) {
     assert_string_equal(end_failure(text, sizeof text, &line),
                         "the weights are not finite (transformer.wte.weight): resume from an earlier checkpoint with "
                         "a smaller --lr");
+    line.earlier = false;
+    assert_string_equal(end_failure(text, sizeof text, &line),
+                        "the weights are not finite (transformer.wte.weight): start again with a smaller --lr or a "
+                        "longer --warmup");
+    line.nonfinite[0] = '\0';
+    assert_string_equal(
+        end_failure(text, sizeof text, &line),
+        "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
 int main(void) {

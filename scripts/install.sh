@@ -54,9 +54,9 @@ check_current() {
 install_all() {
     local name program manual sources
     [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
-    sources=(train_gpt2_fp8.cu coat/*.c coat/c*/*.c)
+    sources=(train_gpt2_fp8.cu coat/*.[ch] coat/cpu/*.[ch] coat/cuda/*.c) # the other headers are the GPU's
     check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
-    [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*.cpp
+    [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*.cpp coat/cuda/*.h
     if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
         fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
     fi
@@ -75,7 +75,7 @@ install_all() {
         [ ! -x "$build/$name" ] || put 755 "$build/$name" "$prefix/bin/coat-${name//_/-}"
     done
     for name in data/prepare*.py; do put 644 "$name" "$own/${name##*/}"; done
-    printf '#!/bin/sh\nexec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
+    printf '#!/bin/sh\nCOAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$manual"
     put 755 "$manual" "$prefix/bin/coat-prepare"
 }
 

@@ -1,0 +1,91 @@
+// Room for checkpoints on the disk of a run's folder.
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "outdir.h"
+
+// Of a file, or of a folder's files.
+static double bytes_on_disk(const char *path) {
+    struct stat st;
+    if (lstat(path, &st) != 0) return 0;
+    double bytes = 512.0 * (double)st.st_blocks;
+    DIR *dir = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (fstatat(dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            bytes += 512.0 * (double)st.st_blocks;
+    if (dir) closedir(dir);
+    return bytes;
+}
+
+bool out_room(const Config *config, OutRoom *room) {
+    struct statvfs disk;
+    if (statvfs(config->out, &disk) != 0 || disk.f_blocks == 0) return false;
+    room->free = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
+    room->held = 0;
+    DIR *dir = opendir(config->out);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[PATH_MAX_LENGTH + 512];
+        snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
+        bool checkpoint = out_is_checkpoint_name(e->d_name), half = checkpoint && e->d_name[0] == '.';
+        if (half || (config->overwrite && out_is_run_file(e->d_name)))
+            room->free += bytes_on_disk(path);
+        else
+            room->held += checkpoint;
+    }
+    if (dir) closedir(dir);
+    return true;
+}
+
+// Multiples of `every` among the steps after begun up to steps.
+static int64_t multiples(int64_t begun, int64_t steps, int64_t every) {
+    return every > 0 ? steps / every - begun / every : 0;
+}
+
+static int64_t common_multiple(int64_t a, int64_t b) {
+    int64_t x = a, y = b;
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
+}
+
+// New checkpoints that lie there at the same time: of those that are kept for good all, and of the others as many as
+// --keep says and the one that is being written, in place of those that are there already.
+static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int64_t steps) {
+    bool end = c->save_every == 0 || steps % c->save_every != 0; // is saved, too
+    int64_t saves = multiples(begun, steps, c->save_every) + end, good = 0;
+    if (c->keep == 0) return saves;
+    if (c->keep_every > 0) {
+        if (c->save_every > 0) good = multiples(begun, steps, common_multiple(c->save_every, c->keep_every));
+        good += end && steps % c->keep_every == 0;
+    }
+    int64_t kept = c->keep + 1 - (held < c->keep ? held : c->keep) + good;
+    return saves < kept ? saves : kept;
+}
+
+bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
+              Error *err) {
+    char one[MEMORY_TEXT], there[MEMORY_TEXT], fix[64] = "";
+    int64_t count = most_at_a_time(config, room.held, begun, steps), fit = (int64_t)(room.free / bytes);
+    note[0] = 0;
+    memory_text(one, (size_t)bytes);
+    memory_text(there, (size_t)room.free);
+    if (fit < 1)
+        return error_set(err, EXIT_DATA,
+                         "--out %s: a checkpoint takes %s, and %s are free there; make room or choose another folder",
+                         config->out, one, there);
+    if (fit >= count) return true;
+    if (config->keep_every == 0 && fit > 1)
+        snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
+    snprintf(note, size,
+             "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
+             "--keep hold at a time: the others cannot be saved; make room%s",
+             config->out, one, there, (long long)fit, (long long)count, fix);
+    return true;
+}
