@@ -6,7 +6,6 @@
 
 #include "error.h"
 #include "formats.h"
-#include "mixture.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +15,7 @@ extern "C" {
 #define COAT_VERSION_DATE "2026-11-23"
 #define PATH_MAX_LENGTH 1024
 #define FILES_LENGTH 16384     // of a list of files: 100 and more, as a shell makes them of a pattern
+#define MOST_SETS 64           // of weighted training data
 #define MOST_SKIPPED 10        // updates in a row, by default
 #define MOST_MICRO_BATCH 65535 // sequences: the blocks of a grid's second dimension
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products

@@ -1,14 +1,12 @@
 // Which of several sets of training data each sequence of a run comes from, so that every set has its share. Stateless:
 // the seed and the position alone decide, so a run resumes by its number of sequences, on any number of processes.
 #pragma once
-#include <stdbool.h>
-#include <stdint.h>
+#include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define MOST_SETS 64
 #define MIXTURE_BLOCK 256 // positions whose order is drawn together
 
 typedef struct {
