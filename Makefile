@@ -48,7 +48,7 @@ PREFIX ?= /usr/local
 install uninstall:
 	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
 
-SOURCES = $(wildcard *.cu $(foreach d,coat coat/cpu coat/cuda dev dev/cuda dev/fuzz data,$(addprefix $(d)/*.,c h cu cuh cpp)))
+SOURCES = $(wildcard *.cu $(foreach d,coat coat/* coat/cuda/* dev/* data,$(addprefix $(d)/*.,c h cu cpp)))
 CLANG_FORMAT ?= clang-format
 
 format:
@@ -65,8 +65,8 @@ help:
 	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; say what was found"
 	@echo "make run           train a small model on text that is on this machine, and sample from it"
 	@echo "make test          every test that this machine can run; the last line counts them"
-	@echo "make test-long     the same, and those that take longer (dev/long_*.sh)"
-	@echo "make bench         the microbenchmarks (dev/bench_*), on a GPU its kernels' too"
+	@echo "make test-long     the same, and those that take longer (dev/test/long_*.sh)"
+	@echo "make bench         the microbenchmarks (dev/bench), on a GPU its kernels' too"
 	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"
 	@echo "make format        clang-format on all sources"
@@ -125,22 +125,22 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# Files are found by name: all C in coat/ goes into every program, coat/cuda/*.cu and *.cpp into those for the GPU;
-# dev/test_*.c are unit tests, dev/test_*.cu tests on the GPU, dev/bench_*.c and .cu benchmarks; dev/check_*.cu
-# go into test_gpt2 and each into the benchmark of its name; every other C file in dev/ and data/ is a program of its
-# own, data/NAME.c becoming build/prepare_NAME; every other dev/NAME.cu is two, as the trainer is: build/NAME, read as
-# C, and build/NAME_gpu.
+# Files are found by place: all C in coat/ goes into every program, .cu and .cpp of coat/cuda into those for the GPU;
+# dev/test/test_*.c are unit tests, test_*.cu tests on the GPU, check_*.cu there go into test_gpt2 and each into the
+# benchmark of its name; dev/bench holds benchmarks; every C file in dev/tools and data is a program of its own,
+# data/NAME.c becoming build/prepare_NAME; dev/tools/NAME.cu is two, as the trainer is: build/NAME, read as C, and
+# build/NAME_gpu.
 
-MODULES := $(wildcard coat/*.c coat/cpu/*.c coat/cuda/*.c)
-KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*.cpp)
+MODULES := $(wildcard coat/*.c coat/*/*.c)
+KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp)
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
 PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
-TOOL_PAIRS := $(filter-out test_% bench_% check_%,$(call names,dev/%.cu))
-TOOLS := $(addprefix $(BUILD)/,$(filter-out test_% bench_% fuzz_%,$(call names,dev/%.c)) $(TOOL_PAIRS) $(addprefix prepare_,$(call names,data/%.c)))
-UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(filter test_%,$(call names,dev/%.c))))
+TOOL_PAIRS := $(call names,dev/tools/%.cu)
+TOOLS := $(addprefix $(BUILD)/,$(call names,dev/tools/%.c) $(TOOL_PAIRS) $(addprefix prepare_,$(call names,data/%.c)))
+UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(call names,dev/test/%.c)))
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
-BENCHES := $(addprefix $(BUILD)/,$(filter bench_%,$(call names,dev/%.c)))
+BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 
 # The GPU's programs need every piece; what is missing has been said above.
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
@@ -151,8 +151,8 @@ endif
 PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8)
 MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
 TOOLS += $(TOOL_PAIRS:%=$(BUILD)/%_gpu)
-UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/%.cu))))
-BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter bench_%,$(call names,dev/%.cu))))
+UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/test/%.cu))))
+BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(call names,dev/bench/%.cu)))
 else ifneq ($(filter all,$(GOALS)),)
 $(info train_gpt2_fp8 is not built: see what is missing above)
 endif
@@ -198,7 +198,7 @@ $(eval $(call compile,double,-DCOAT_DOUBLE))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
 $(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES)))
 
-# dev/ by itself: dev/test_x.c and dev/test_x.cu may both exist, and only the second is the GPU's.
+# dev/ by itself: dev/test/test_x.c and test_x.cu may both exist, and only the second is the GPU's.
 define compile_cuda
 $$(BUILD)/gpu/$(1)%.o: $(1)%.cu $$(BUILD)/flags/gpu
 	@mkdir -p $$(@D) && echo "  NVCC  $$@"
@@ -226,11 +226,15 @@ $(BUILD)/gradient_check: $(BUILD)/double/test_gpt2.o $(BUILD)/double/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK)
 
-$(filter $(BUILD)/%,$(filter-out %_gpu,$(UNIT_TESTS))): $(BUILD)/%: $(BUILD)/cpu/dev/%.o $(BUILD)/cpu/lib.a
+$(filter $(BUILD)/%,$(filter-out %_gpu,$(UNIT_TESTS))): $(BUILD)/%: $(BUILD)/cpu/dev/test/%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK) -lcmocka
 
-$(BUILD)/%: $(BUILD)/cpu/dev/%.o $(BUILD)/cpu/lib.a
+$(BUILD)/%: $(BUILD)/cpu/dev/tools/%.o $(BUILD)/cpu/lib.a
+	@echo "  LINK  $@"
+	$(Q)$(LINK)
+
+$(BUILD)/bench_%: $(BUILD)/cpu/dev/bench/bench_%.o $(BUILD)/cpu/lib.a
 	@echo "  LINK  $@"
 	$(Q)$(LINK)
 
@@ -243,13 +247,18 @@ train_gpt2_fp8 test_gpt2: %: $(BUILD)/gpu/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gp
 	$(Q)$(LINK_GPU)
 
 # Checks of the GPU's operations, shared by test_gpt2 and the benchmarks.
-CHECKS := $(call names,dev/check_%.cu)
-test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/check_%.o)
-$(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/check_%.o
+CHECKS := $(call names,dev/test/check_%.cu)
+test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
+$(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/test/check_%.o
 
-$(BUILD)/%_gpu: $(BUILD)/gpu/dev/%.o $(BUILD)/gpu/kernels.a $(BUILD)/gpu/lib.a
-	@echo "  LINK  $@"
-	$(Q)$(LINK_GPU)
+define link_gpu
+$$(BUILD)/$(1)%_gpu: $$(BUILD)/gpu/$(2)/$(1)%.o $$(BUILD)/gpu/kernels.a $$(BUILD)/gpu/lib.a
+	@echo "  LINK  $$@"
+	$$(Q)$$(LINK_GPU)
+endef
+$(eval $(call link_gpu,test_,dev/test))
+$(eval $(call link_gpu,bench_,dev/bench))
+$(eval $(call link_gpu,,dev/tools))
 
 # Benchmarks run one after the other, so that they do not disturb each other; the GPU's where there is a GPU.
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)

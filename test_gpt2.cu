@@ -1,22 +1,22 @@
 /*
 Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
-determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/reference.py
+determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/test/reference.py
 wrote, against PyTorch. Where there is a GPU, the two backends are compared: every operation in every format
-(dev/compare_ops.h, dev/compare_fp8.h, dev/check_*.cu), and whole models (dev/compare_models.h).
+(dev/test/compare_ops.h, dev/test/compare_fp8.h, dev/test/check_*.cu), and whole models (dev/test/compare_models.h).
 
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed. --help lists the flags.
 */
 #define TESTING
 #include "train_gpt2_fp8.cu"
 
+#include "coat/io/safetensors.h"
 #include "coat/rng.h"
-#include "coat/safetensors.h"
 
 #ifdef COAT_DOUBLE
 static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
                             "\n"
                             "Tests the model's gradients in FP64 against finite differences; with a folder that "
-                            "dev/reference.py wrote, against\n"
+                            "dev/test/reference.py wrote, against\n"
                             "PyTorch's.\n";
 #else
 static const char usage[] =
@@ -24,8 +24,9 @@ static const char usage[] =
     "\n"
     "  PART                  only these tests: twin operations fp8 products kernels fp8-kernels optimizer models\n"
     "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
-    "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/reference.py wrote\n"
-    "  --logits FOLDER OUT   write the logits of a model folder for dev/check_transformers.py\n";
+    "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/test/reference.py "
+    "wrote\n"
+    "  --logits FOLDER OUT   write the logits of a model folder for dev/test/check_transformers.py\n";
 #endif
 
 static const CommPlace one_process = {0, 1, 0, 1, "", false};
@@ -419,15 +420,15 @@ static void test_smaller_pass(void) {
 #endif
 
 #ifndef COAT_DOUBLE
-#include "dev/model_fp8.h"
+#include "dev/test/model_fp8.h"
 #endif
 
 #if defined(COAT_CUDA) && !defined(COAT_DOUBLE)
-#include "dev/check_gpu.h"
-#include "dev/compare_ops.h"
+#include "dev/test/check_gpu.h"
+#include "dev/test/compare_ops.h"
 
-#include "dev/compare_fp8.h"
-#include "dev/compare_models.h"
+#include "dev/test/compare_fp8.h"
+#include "dev/test/compare_models.h"
 
 static bool gpu_present(char *why, size_t size) {
     Exec exec;
@@ -447,7 +448,7 @@ static bool gpu_present(char *why, size_t size) {
 }
 #endif
 
-#include "dev/reference_check.h"
+#include "dev/test/reference_check.h"
 
 // Whether the tests of this part were asked for: all are where none is named.
 static bool wanted(int argc, char **argv, const char *part) {

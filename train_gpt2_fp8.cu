@@ -2,19 +2,19 @@
 COAT in C and CUDA: pretraining of GPT models with FP8 optimizer states and FP8 saved activations.
 
 This file is the program, to be read from top to bottom: the model's forward, backward and update, written once
-against coat/operations.h, and main(). The training loop around them is coat/run.c. Which device runs the
+against coat/operations.h, and main(). The training loop around them is coat/run/run.c. Which device runs the
 operations, in which formats tensors are kept and where they lie in memory is decided one level down: coat/cpu and
-coat/cuda hold the operations, coat/tensors.c the table of tensors, coat/arena.c the memory plan.
+coat/cuda hold the operations, coat/model/tensors.c the table of tensors, coat/model/arena.c the memory plan.
 
 It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with the CPU's (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
 */
-#include "coat/config_parse.h"
-#include "coat/health.h"
-#include "coat/hf.h"
-#include "coat/model.h"
-#include "coat/plan.h"
-#include "coat/weights.h"
+#include "coat/config/config_parse.h"
+#include "coat/model/model.h"
+#include "coat/model/plan.h"
+#include "coat/model/weights.h"
+#include "coat/run/health.h"
+#include "coat/save/hf.h"
 
 // ---------------------------------------------------------------------------------------------------------------
 // The model
@@ -377,7 +377,7 @@ void model_destroy(Model *m) {
 #ifndef TESTING // the tests include all of the above
 
 #include "coat/clock.h"
-#include "coat/run.h"
+#include "coat/run/run.h"
 #include "coat/signals.h"
 
 int main(int argc, char **argv) {

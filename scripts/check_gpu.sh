@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is claimed of the GPU, checked and measured in one go (about 10 minutes on an H200; the race check takes four):
-# the GPU against the CPU twin (every operation, by what test_gpt2 and dev/check_*.cu compare; whole models), memory
+# the GPU against the CPU twin (every operation, by what test_gpt2 and dev/test/check_*.cu compare; whole models), memory
 # errors and races in the same operations, reproducibility, the loss curve beside the twin's, every kernel's bandwidth,
 # and the speed and memory of training. Ends with 1 where anything failed or could not be checked, 3 without a GPU.
 #

@@ -54,9 +54,9 @@ check_current() {
 install_all() {
     local name program manual sources
     [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
-    sources=(train_gpt2_fp8.cu coat/*.[ch] coat/cpu/*.[ch] coat/cuda/*.c) # the other headers are the GPU's
+    sources=(train_gpt2_fp8.cu coat/*.[ch] coat/[!c]*/*.[ch] coat/co*/*.[ch] coat/cpu/*.[ch] coat/cuda/*.[ch])
     check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
-    [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*.cpp coat/cuda/*.h
+    [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*/*
     if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
         fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
     fi

@@ -4,7 +4,7 @@
 # and it ends with 1 where anything failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/long_*.sh; --unit: only the unit tests dev/test_*.c; NAME: only suites whose name contains it
+#       --long: also dev/test/long_*.sh; --unit: only the unit tests dev/test/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #   TEST_JOBS=2                          suites at a time (default: as many as there are cores, 4 at most); those that
 #                                        need a GPU run alone
@@ -140,7 +140,7 @@ skip_suite() { # SUITE REASON
 }
 
 shopt -s nullglob
-for source in dev/test_*.c; do
+for source in dev/test/test_*.c; do
     name=$(basename "$source" .c)
     if [ "$name" = test_moments_error ] && [ "$build" = build/asan ] && [ -z "$long" ]; then
         skip_suite "$name" "10,000 updates of the code that test_moments has under the sanitizers; with --long"
@@ -156,7 +156,7 @@ fi
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
-gpu_suites=(dev/test_*.cu)
+gpu_suites=(dev/test/test_*.cu)
 if [ "$build" = build ]; then
     reason=
     [ -x train_gpt2_fp8 ] || reason="not built: no nvcc, cuDNN or cuDNN frontend"
@@ -172,15 +172,15 @@ fi
 
 # Scripts test the programs as users run them; they know the build by these two variables.
 export BUILD=$build BIN=$bin
-for script in dev/test_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
-for script in dev/test_*.py; do
+for script in dev/test/test_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
+for script in dev/test/test_*.py; do
     if command -v python3 >/dev/null; then run_suite "$(basename "$script")" python3 "$script"; else
         skip_suite "$(basename "$script")" "no python3"
     fi
 done
 if [ -n "$long" ]; then
     wait_for_all
-    for script in dev/long_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
+    for script in dev/test/long_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
 fi
 
 wait_for_all

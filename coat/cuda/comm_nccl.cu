@@ -1,7 +1,7 @@
 // Collectives between GPUs over NCCL, on a stream of their own. Each begins and ends with a kernel that counts it in
 // host memory, which a thread watches (comm_watch.h): a GPU that waits for a lost rank says nothing by itself.
-#include "comm_internal.h"
-#include "cuda_internal.h"
+#include "comm/comm_internal.h"
+#include "cuda/common/cuda_internal.h"
 
 void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_backend(exec)->stream),
@@ -9,8 +9,8 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 }
 
 #ifdef COAT_NCCL
-#include "comm_watch.h"
-#include "rendezvous.h"
+#include "comm/comm_watch.h"
+#include "comm/rendezvous.h"
 
 #include <nccl.h>
 

@@ -1,6 +1,6 @@
 // The GPU as a place where operations run: opening it, memory, transfers, recorded micro-steps, profiler ranges.
-#include "attention.h"
-#include "cuda_internal.h"
+#include "cuda/attention/attention.h"
+#include "cuda/common/cuda_internal.h"
 #include "device_check.h"
 
 #include <cuda_profiler_api.h>

@@ -1,7 +1,7 @@
 // The table of the GPU's operations. What each does is said in operations.h.
-#include "attention.h"
-#include "attention_backward.h"
-#include "fp8_ops.h"
+#include "cuda/attention/attention.h"
+#include "cuda/attention/attention_backward.h"
+#include "cuda/fp8/fp8_ops.h"
 
 // --- attention ----------------------------------------------------------------------------------------------
 

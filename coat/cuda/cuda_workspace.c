@@ -1,5 +1,5 @@
 // The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine without CUDA can plan. See ops.h.
-#include "attention.h"
+#include "cuda/attention/attention.h"
 #include "ops.h"
 
 #define CUBLASLT_WORKSPACE ((size_t)32 << 20) // what cuBLASLt's fastest algorithms ask for

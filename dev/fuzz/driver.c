@@ -1,6 +1,6 @@
 // A small fuzzer for machines without clang's libFuzzer: runs a target on every file of its corpus, then on mutations
 // of them until the time is over, and keeps in memory those that reach new code. It takes the flags of libFuzzer that
-// fuzz.mk and dev/test_fuzz.sh use. The sequence of inputs depends on the seed and on the corpus alone; how far it
+// fuzz.mk and dev/test/test_fuzz.sh use. The sequence of inputs depends on the seed and on the corpus alone; how far it
 // gets, on the machine.
 #include <dirent.h>
 #include <sanitizer/asan_interface.h>

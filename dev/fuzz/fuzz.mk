@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/fuzz
 FUZZ_NAMES := $(patsubst dev/fuzz/%.c,%,$(wildcard dev/fuzz/fuzz_*.c))
 FUZZ_TARGETS := $(addprefix $(FUZZ_BUILD)/,$(FUZZ_NAMES))
-FUZZ_MODULES := $(wildcard coat/*.c coat/*/*_workspace.c) coat/cpu/cpu_moments.c # what converts states
+FUZZ_MODULES := $(filter-out coat/cpu/%,$(wildcard coat/*.c coat/*/*.c)) $(addprefix coat/cpu/,cpu_workspace.c cpu_moments.c) # what converts states
 .PHONY: fuzz fuzz-short fuzz-targets
 
 ifneq ($(filter fuzz%,$(GOALS)),)
@@ -28,7 +28,7 @@ endif
 fuzz-targets: $(FUZZ_TARGETS)
 
 fuzz fuzz-short: fuzz-targets
-	@dev/test_fuzz.sh --built $(if $(filter fuzz,$@),--seconds $(FUZZ_SECONDS))
+	@dev/test/test_fuzz.sh --built $(if $(filter fuzz,$@),--seconds $(FUZZ_SECONDS))
 
 $(FUZZ_BUILD)/%.o: %.c $(BUILD)/flags/fuzz
 	@mkdir -p $(@D) && echo "  CC    $@"

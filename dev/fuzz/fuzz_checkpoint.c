@@ -1,12 +1,12 @@
-// manifest.json and state.json of a checkpoint (coat/manifest.c, coat/run_state.c, coat/json.c). Input: sections
+// manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c, coat/io/json.c). Input: sections
 // "=== NAME" with the files' bytes. The manifest ends with a hash of itself, which no mutation would ever hit: it is
 // put in place here. Outside of the folder lies a file, and a link in the folder leads to it: neither may be read.
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>
 
-#include "coat/manifest.h"
-#include "coat/run_state.h"
+#include "coat/save/manifest.h"
+#include "coat/save/run_state.h"
 
 static void write_manifest(const uint8_t *text, size_t size) {
     char tail[64], *copy = (char *)xmalloc(size + sizeof tail);

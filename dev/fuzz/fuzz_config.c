@@ -1,7 +1,7 @@
-// config.json of a model (coat/hf.c, coat/json.c). Input: the text.
+// config.json of a model (coat/save/hf.c, coat/io/json.c). Input: the text.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/hf.h"
+#include "coat/save/hf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ModelShape shape, again;

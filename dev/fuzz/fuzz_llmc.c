@@ -1,7 +1,7 @@
-// llm.c's weight file (coat/llmc_weights.c) and the loading of what it holds. Input: a file.
+// llm.c's weight file (coat/save/llmc_weights.c) and the loading of what it holds. Input: a file.
 #include "dev/fuzz/fuzz_load.h"
 
-#include "coat/llmc_weights.h"
+#include "coat/save/llmc_weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_memory_file(0, data, size);

@@ -2,9 +2,9 @@
 #pragma once
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/checkpoint.h"
-#include "coat/hf.h"
-#include "dev/fake_device.h"
+#include "coat/save/checkpoint.h"
+#include "coat/save/hf.h"
+#include "dev/test/fake_device.h"
 
 #define FUZZ_LARGEST_MODEL 20000 // parameters
 

@@ -1,10 +1,10 @@
-// log.jsonl, trimmed to the step that a run resumes from (coat/log.c), and drawn (coat/plot.c). Input: a byte, the
+// log.jsonl, trimmed to the step that a run resumes from (coat/log/log.c), and drawn (dev/tools/loss_svg.h). Input: a byte, the
 // first step that will be logged, and the file.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/files.h"
-#include "coat/log.h"
-#include "dev/loss_svg.h"
+#include "coat/io/files.h"
+#include "coat/log/log.h"
+#include "dev/tools/loss_svg.h"
 
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     Error err;

@@ -1,7 +1,7 @@
-// The table of product algorithms (coat/matmul_choices.c), of a checkpoint or of --matmul-table. Input: the file.
+// The table of product algorithms (coat/io/matmul_choices.c), of a checkpoint or of --matmul-table. Input: the file.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/matmul_choices.h"
+#include "coat/io/matmul_choices.h"
 
 #define GPU "NVIDIA H200"
 #define VERSION 130100

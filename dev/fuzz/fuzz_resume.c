@@ -1,15 +1,15 @@
-// Resuming from a checkpoint (coat/checkpoint_load.c, coat/checkpoint_tensors.c). A sound checkpoint of a tiny model is
+// Resuming from a checkpoint (coat/save/checkpoint_load.c, coat/save/checkpoint_tensors.c). A sound checkpoint of a tiny model is
 // edited, and its manifest is made again so that every checksum fits: what is left to notice is what a stranger who
 // made the folder could have written. Input: edits of 5 bytes {file, what to do, place (2 bytes), value}.
 #include "dev/fuzz/fuzz.h"
 
 #include <xxhash.h>
 
-#include "coat/checkpoint.h"
-#include "coat/files.h"
-#include "coat/hf.h"
-#include "coat/manifest.h"
-#include "dev/fake_device.h"
+#include "coat/io/files.h"
+#include "coat/save/checkpoint.h"
+#include "coat/save/hf.h"
+#include "coat/save/manifest.h"
+#include "dev/test/fake_device.h"
 
 #define MOST_EDITS 12
 #define MOST_BYTES 65536

@@ -1,8 +1,8 @@
-// The safetensors reader (coat/safetensors.c). Input: a file. Its header is also parsed by itself, with a length of
+// The safetensors reader (coat/io/safetensors.c). Input: a file. Its header is also parsed by itself, with a length of
 // data that no file of this size could have.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/safetensors.h"
+#include "coat/io/safetensors.h"
 
 #define LARGEST_READ 4096
 

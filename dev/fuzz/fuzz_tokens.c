@@ -1,9 +1,9 @@
-// The token reader (coat/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
+// The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
 // where bit 1 of shuffle is set.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/data.h"
+#include "coat/text/data.h"
 
 static void read_batches(DataLoader *loader, int B, int T, int vocab, Error *err) {
     size_t count = (size_t)B * (size_t)T;

@@ -1,9 +1,9 @@
-// Vocabularies and merges (coat/tokenizer.c, coat/bpe.c). Input: sections "=== encoder.json", "=== vocab.bpe",
+// Vocabularies and merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "=== encoder.json", "=== vocab.bpe",
 // "=== gpt2_tokenizer.bin" with the files' bytes, and "=== text", what to encode.
 #include "dev/fuzz/fuzz.h"
 
-#include "coat/bpe.h"
-#include "coat/tokenizer.h"
+#include "coat/text/bpe.h"
+#include "coat/text/tokenizer.h"
 
 #define LONGEST_TEXT 512
 

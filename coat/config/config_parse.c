@@ -1,0 +1,274 @@
+#include "config_parse.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checkpoint_settings.h"
+#include "config_settings.h"
+#include "flags.h"
+#include "io/files.h"
+#include "model/tensors.h"
+
+// The command line as read: which flags were given, beside the Config that they filled.
+typedef struct {
+    Arguments args;
+    Config *config;
+} Parse;
+
+// Whether the flag was given; where it can be negated, whether in this form ("shuffle" or "no-shuffle").
+static bool given(const Parse *p, const char *name) {
+    for (int i = 0; i < p->args.count; i++) {
+        const char *text = p->args.text[i] + 2;
+        size_t length = strcspn(text, "=");
+        if (strlen(name) == length && memcmp(text, name, length) == 0) return true;
+    }
+    return false;
+}
+
+static bool set_all(const Arguments *args, Config *config, Error *err) {
+    config->train[0] = '\0'; // flags that add up begin anew
+    config->train_sets = 0;
+    memset(config->train_weights, 0, sizeof config->train_weights);
+    for (int i = 0; i < args->count; i++) {
+        const char *name = args->text[i] + 2;
+        size_t length = strcspn(name, "=");
+        bool negated;
+        const Flag *flag = flag_find(name, length, &negated);
+        if (!flag_set(flag, config, name[length] ? name + length + 1 : NULL, negated, err))
+            return arguments_blame(args->from[i], err);
+    }
+    return true;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+// Tells a name from a path. Fills config->shape for a name.
+static bool choose_model(Config *config, Error *err) {
+    struct stat status;
+    const char *model = config->model;
+    config->model_from_files = false;
+    if (model_shape_named(model, &config->shape)) return true;
+    config->model_from_files = true;
+    if (stat(model, &status) == 0) return true;
+    if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
+        return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
+    return error_set(
+        err, EXIT_USER,
+        "--model %s: neither a name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96, gpt3:cN) nor a file", model);
+}
+
+// The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
+// holds the flags' values on top of the defaults.
+static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
+    Config *config = p->config;
+    snprintf(config->model, sizeof config->model, "%s", chosen->model);
+    if (!choose_model(config, err)) return false;
+    config->recipe_settled = given(p, "recipe");
+    config->settings_recorded =
+        checkpoint_take_settings(chosen, !config->recipe_settled, config->model_from_files, config);
+    config->recipe_recorded = config->settings_recorded && !config->recipe_settled;
+    config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
+    config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
+    if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
+    if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
+    return true;
+}
+
+// The shape that the flags ask for beyond the named model: what was not given follows from what was.
+static bool finish_shape(const Parse *p, Error *err) {
+    static const char *const flags[] = {
+        "layers", "heads",    "kv-heads",   "head-dim",          "channels", "ffn",       "vocab",     "positions",
+        "norm",   "norm-eps", "activation", "position-encoding", "biases",   "no-biases", "tied-head", "no-tied-head"};
+    Config *config = p->config;
+    ModelShape *shape = &config->shape;
+    const char *first = NULL; // of these that was given
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0] && !first; i++)
+        if (given(p, flags[i])) first = flags[i];
+    if (config->model_from_files && first)
+        return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
+                         config->model, first);
+    config->shape_files[0] = '\0';
+    if (config->model_from_files)
+        snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
+    else if (!given(p, "model") && !first &&
+             checkpoint_find_shape(config, config->shape_files, sizeof config->shape_files))
+        config->model[0] = '\0';
+    if (config->shape_files[0]) {
+        if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0; // known with the shape
+        return true;
+    }
+    bool channels = given(p, "channels"), heads = given(p, "heads");
+    if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
+    if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
+    if (!given(p, "kv-heads")) shape->kv_heads = shape->heads;
+    if (!given(p, "head-dim")) {
+        if (shape->channels % shape->heads)
+            return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",
+                             shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
+        shape->head_dim = shape->channels / shape->heads;
+    }
+    if (shape->heads % shape->kv_heads)
+        return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", shape->kv_heads, shape->heads);
+    if (channels && !given(p, "ffn")) shape->ffn = 4 * shape->channels;
+    if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
+    model_shape_vocab(shape, shape->vocab);
+    return true;
+}
+
+// --precision fp32 stands for a recipe of its own; only flags that contradict it are refused.
+static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
+    if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
+        return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
+    size_t length;
+    if (strcmp(r->moments_fp32, "none") == 0) r->moments_fp32[0] = '\0';
+    const char *unmatched = given(p, "moments-fp32") ? moments_unmatched(r->moments_fp32, &length) : NULL;
+    if (unmatched)
+        return error_set(err, EXIT_USER,
+                         "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, "
+                         "or a beginning as fc*, with commas and no spaces between, or none",
+                         (int)length, unmatched);
+    const bool one_scale = r->linear == LINEAR_FP8 && r->saved == SAVED_COAT && r->scaling == SCALING_TENSOR;
+    if (one_scale && !given(p, "activation-input")) r->activation_input = ACTIVATION_INPUT_SAVED;
+    if (r->precision != PRECISION_FP32) return true;
+    const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
+                        : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
+                        : given(p, "head") && r->head == LINEAR_FP8         ? "head"
+                        : given(p, "saved") && r->saved == SAVED_COAT       ? "saved"
+                        : given(p, "moments") && r->moments != MOMENTS_FP32 ? "moments"
+                        : given(p, "master") && r->master != MASTER_FP32    ? "master"
+                                                                            : NULL;
+    if (other) return error_set(err, EXIT_USER, "--precision fp32 contradicts --%s; leave one of them away", other);
+    int recompute = given(p, "recompute") ? r->recompute : 0;
+    recipe_apply(r, RECIPE_BF16);
+    r->precision = PRECISION_FP32;
+    r->recompute = recompute;
+    r->grads = FMT_FP32;
+    return true;
+}
+
+// Whether all --train have a weight, or none.
+static bool check_weights(const Config *c, Error *err) {
+    const char *at = c->train, *without = NULL;
+    int weights = 0;
+    for (int k = 0; k < c->train_sets; k++) {
+        const bool has = k < MOST_SETS && c->train_weights[k] > 0;
+        if (!has && !without) without = at;
+        weights += has;
+        at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : at;
+    }
+    if (weights == 0 || !without) return true;
+    return error_set(err, EXIT_USER, "--train %.*s: has no --train-weight, but others have; give all of them one",
+                     (int)strcspn(without, "\n"), without);
+}
+
+static bool check_given(const Parse *p, Error *err) {
+    const Config *c = p->config;
+    if (!check_weights(c, err)) return false;
+    const bool tunes = c->autotune && c->plan == PLAN_NONE; // and writes what it finds
+    const char *needs_out = c->resume           ? "resume"
+                            : c->save_every > 0 ? "save-every"
+                            : c->keep > 0       ? "keep"
+                            : c->keep_every > 0 ? "keep-every"
+                            : tunes             ? "autotune"
+                                                : NULL;
+    if (needs_out && !c->out[0])
+        return error_set(err, EXIT_USER, "--%s: there is no folder of the run; add --out DIR", needs_out);
+    if (c->resume && c->overwrite)
+        return error_set(err, EXIT_USER, "--resume contradicts --overwrite: continue the run in %s or replace it",
+                         c->out);
+    if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
+        return error_set(err, EXIT_USER, "--%s: only says what to plan for; add --plan",
+                         given(p, "memory-limit") ? "memory-limit" : "gpus");
+    if (c->world_size && c->rank >= c->world_size)
+        return error_set(err, EXIT_USER, "--rank %d: ranks count from 0 to %d with --world-size %d", c->rank,
+                         c->world_size - 1, c->world_size);
+    if (c->eval_only && c->prompt[0])
+        return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
+    if (!(c->top_p > 0.0f))
+        return error_set(err, EXIT_USER, "--top-p %g: must be more than 0, and at most 1, which leaves all tokens",
+                         (double)c->top_p);
+    if (c->plan != PLAN_NONE) return true;
+    if (c->hellaswag_every >= 0 && !c->hellaswag[0])
+        return error_set(err, EXIT_USER, "--hellaswag-every: there are no examples; add --hellaswag FILE");
+    if (c->eval_only && !c->val[0] && !c->hellaswag[0])
+        return error_set(err, EXIT_USER,
+                         "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
+    if (config_trains(c)) return true;
+    if (tunes)
+        return error_set(err, EXIT_USER,
+                         "--autotune: it times the products of training; add --train, or leave it away");
+    if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
+        return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
+    if (!c->prompt[0] && !c->eval_only)
+        return error_set(err, EXIT_USER,
+                         c->model_from_files
+                             ? "--train is missing: give token files (--train 'data/*.bin'), or --prompt "
+                               "TEXT to sample, or --eval-only --val GLOB"
+                             : "--train is missing: give token files (--train 'data/*.bin'), or --plan; "
+                               "--help lists all flags");
+    if (!c->model_from_files && !c->resume)
+        return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume%s",
+                         c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model",
+                         c->eval_only ? "" : ", or --train");
+    return true;
+}
+
+static void print_text(const Arguments *args, const char *program, bool *printed) {
+    const char *slash = strrchr(program, '/');
+    if (slash) program = slash + 1;
+    for (int i = 0; i < args->count && !*printed; i++) {
+        const char *text = args->text[i];
+        FlagGroup group;
+        *printed = true;
+        if (strcmp(text, "--help") == 0)
+            flags_help(stdout, program, -1);
+        else if (strncmp(text, "--help=", 7) == 0 && flag_group_find(text + 7, &group))
+            flags_help(stdout, program, (int)group);
+        else if (strcmp(text, "--help=markdown") == 0)
+            flags_help_markdown(stdout);
+        else if (strcmp(text, "--help=man") == 0)
+            flags_help_man(stdout, program);
+        else if (strcmp(text, "--help=bash") == 0)
+            flags_help_bash(stdout, program);
+        else if (strcmp(text, "--version") == 0)
+            printf("%s %s\n", program, COAT_VERSION);
+        else
+            *printed = false;
+    }
+}
+
+// Sets the flags twice: first to see which presets are chosen, then on top of these, so that their order is free. And
+// once more on top of the recipe bf16, should the run fall back to that.
+static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
+    Config *config = p->config;
+    config_defaults(chosen);
+    if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
+    if (!set_all(&p->args, config, err)) return false;
+    if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
+    if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
+    // who asks for a text gets the text, alone
+    if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
+    recipe_apply(&chosen->recipe, RECIPE_BF16);
+    if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
+    config->plain_recipe = chosen->recipe;
+    return check_given(p, err);
+}
+
+bool config_parse(Config *config, int argc, char **argv, bool *exit_now, Error *err) {
+    Parse parse;
+    parse.config = config;
+    config_defaults(config);
+    *exit_now = false;
+    bool ok = arguments_rewrite(&parse.args, argc, argv, config->notes, sizeof config->notes, err);
+    if (ok) print_text(&parse.args, argc > 0 ? argv[0] : "train_gpt2_fp8", exit_now);
+    if (ok && !*exit_now) {
+        Config *chosen = (Config *)xmalloc(sizeof *chosen);
+        ok = parse_flags(&parse, chosen, err);
+        free(chosen);
+    }
+    arguments_free(&parse.args);
+    return ok;
+}

@@ -1,0 +1,113 @@
+// What attention's backward on Hopper is given, its units of work, and the shared memory that its copying thread and
+// its computing warpgroups share; attention_backward.cu says what they are for.
+//
+// Heads are HEAD = 64 or 128 columns wide. A tile lies in shared memory as panels of 64 columns, one after the other,
+// as hopper.h has them. Buffers hold the same number of bytes for both widths, and so:
+//
+//                      HEAD 64                                HEAD 128
+//   own, a buffer      128 rows of a pair, for both           64 rows of a pair, for one warpgroup
+//                      warpgroups; two, used in turns         each; the next unit's come early, see copy_units
+//   streamed, a slot   128 rows of a pair                     64 rows of q and do, for keys;
+//                                                             128 rows of k, the next slot those of v, for queries
+//
+// Queries keep one sum beside their scores, so that 128 of these fit; the two sums of keys with heads of 128 take 128
+// registers, which leaves room for 64 scores per row, of the 192 in all that sums, scores and weights take at most.
+#pragma once
+#include "attention_backward.h"
+#include "cuda/common/cuda_internal.h"
+#include "hopper.h"
+
+typedef __nv_bfloat16 bf16;
+
+constexpr int TILE = ATTENTION_BACKWARD_TILE; // rows of a unit of work
+constexpr int HALF = TILE / 2;                // rows of a warpgroup
+constexpr int PANEL = 64;                     // columns side by side in shared memory
+constexpr int PAIR_VALUES = TILE * PANEL;     // of either tile of a pair
+constexpr int STAGES = 4;                     // slots in the ring
+constexpr int COMPUTING = 2;                  // warpgroups
+constexpr int THREADS = (COMPUTING + 1) * 128;
+constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Rows of a tile in a pair; rows of a streamed tile; the slots it takes; how many own pairs a warpgroup has.
+template <int HEAD> constexpr int PAIR_ROWS = PAIR_VALUES / HEAD;
+template <int HEAD, bool KEYS> constexpr int TILE_ROWS = KEYS ? PAIR_ROWS<HEAD> : TILE;
+template <int HEAD, bool KEYS> constexpr int TILE_SLOTS = TILE_ROWS<HEAD, KEYS> / PAIR_ROWS<HEAD>;
+template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
+template <int HEAD> constexpr int OWN_BUFFERS = PAIR_ROWS<HEAD> == TILE ? 2 : 1;
+
+struct Problem {
+    CUtensorMap q, k, v, d_o; // (B, T, heads * HEAD), read in tiles of (1, PAIR_ROWS, PANEL)
+    const float *statistics;  // (B * heads, T in PAIR_ROWS, 2, PAIR_ROWS): lse in units of log 2, and delta
+    unsigned *next_unit;
+    bf16 *dq, *dk, *dv;
+    uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
+    int64_t dq_stride, dk_stride, dv_stride;
+    int heads, sequence_heads, T, blocks; // heads of all sequences, of one; units in T, for either kind
+    float scale;                          // of the scores
+    AttentionBackwardTuning tuning;
+};
+
+// --- units of work ------------------------------------------------------------------------------------------------
+struct Unit {
+    bool keys;
+    int head, block, tiles; // the own block; how many blocks stream by, the diagonal one first
+};
+
+__device__ static inline int unit_count(const Problem &x) {
+    return 2 * x.heads * x.blocks;
+}
+
+__device__ static inline Unit unit_get(const Problem &x, int index) {
+    int together = 2 * x.tuning.heads_together * x.blocks, first = index / together * x.tuning.heads_together;
+    int heads = min(x.tuning.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
+    Unit unit;
+    unit.keys = within % (2 * heads) < heads;
+    unit.head = first + within % heads;
+    unit.block = unit.keys ? rank : x.blocks - 1 - rank;
+    unit.tiles = x.blocks - rank;
+    return unit;
+}
+
+// The next unit to be computed, or a number beyond the last.
+__device__ static inline int unit_next(const Problem &x) {
+    int index;
+    do index = (int)atomicAdd(x.next_unit, 1u);
+    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
+    return index;
+}
+
+// --- shared memory ------------------------------------------------------------------------------------------------
+struct Pair {
+    bf16 first[PAIR_VALUES], second[PAIR_VALUES]; // k and v, or q and do
+};
+
+struct Shared {
+    Pair own[2], streamed[STAGES];
+    float own_statistics[2][2 * TILE], streamed_statistics[STAGES][2 * TILE]; // beside q and do: lse, then delta
+    uint64_t own_full[2], own_empty[2], streamed_full[STAGES], streamed_empty[STAGES];
+    int unit[2]; // of the own tiles; -1: no more
+};
+static_assert(sizeof(Pair) % 1024 == 0, "tiles begin at units of the swizzle");
+constexpr size_t SHARED_BYTES = sizeof(Shared) + 1024;
+
+// The tiles that stream by from a slot on: k or q, and v or do.
+template <int HEAD, bool KEYS> __device__ static inline const bf16 *streamed_first(const Shared *shared, int slot) {
+    return shared->streamed[slot].first;
+}
+
+template <int HEAD, bool KEYS> __device__ static inline const bf16 *streamed_second(const Shared *shared, int slot) {
+    if constexpr (TILE_SLOTS<HEAD, KEYS> == 2) return shared->streamed[slot + 1].first;
+    return shared->streamed[slot].second;
+}
+
+// A position in a ring of buffers: a barrier's phase changes with every round.
+template <int SIZE> struct Ring {
+    int index;
+    uint32_t phase;
+};
+
+template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
+    ring.index = ring.index + 1 == SIZE ? 0 : ring.index + 1;
+    ring.phase ^= ring.index == 0;
+}

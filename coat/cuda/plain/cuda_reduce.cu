@@ -1,0 +1,101 @@
+// Reductions: column sums for the bias gradients, and the norm of all gradients. All in two stages with a fixed
+// split, so that results do not depend on timing.
+#include "cuda/common/cuda_kernels.h"
+
+namespace {
+
+// --- second stage of the column sums ------------------------------------------------------------------------
+constexpr int FINISH_SLICES = 32; // parts of the partials that a block sums side by side
+
+// partials (count, width); columns below `cols` belong to first, the others to second.
+__global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
+                                                                           const float *partials, int count,
+                                                                           int64_t cols, int64_t width,
+                                                                           bool accumulate) {
+    constexpr int BATCH = 8; // loaded before the first is added
+    __shared__ float shared[FINISH_SLICES][WARP];
+    const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    float sum = 0.0f;
+    first_stage_wait();
+    if (column < width) {
+        for (int i = (int)threadIdx.y; i < count; i += BATCH * FINISH_SLICES) {
+            float part[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const int at = i + k * FINISH_SLICES;
+                part[k] = at < count ? partials[at * width + column] : 0.0f;
+            }
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) sum += part[k];
+        }
+    }
+    shared[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    float *const out = column < cols ? first : second;
+    if (threadIdx.y > 0 || column >= width || !out) return;
+    const int64_t at = column < cols ? column : column - cols;
+    float total = 0.0f;
+#pragma unroll
+    for (int s = 0; s < FINISH_SLICES; s++) total += shared[s][threadIdx.x];
+    out[at] = accumulate ? out[at] + total : total;
+}
+
+// --- bias gradients -----------------------------------------------------------------------------------------
+template <typename T, int V> struct ColumnSum {
+    static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
+    static constexpr bool sums = true, rolling = false;
+    typedef Pack<T, V> Loaded;
+    const T *x;
+    int64_t stride;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const { return load_streaming<V>(x + row * stride + column); }
+    __device__ void apply(int64_t, int64_t, Loaded loaded, float *sum) const {
+        float value[V];
+        unpack<V>(loaded, value);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum[i] += value[i];
+    }
+};
+
+} // namespace
+
+static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
+                                int64_t width, bool accumulate) {
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid_of(ceil_div(width, WARP));
+    config.blockDim = dim3(WARP, FINISH_SLICES);
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(
+        cudaLaunchKernelEx(&config, partials_sum_kernel, first, second, partials, count, cols, width, accumulate),
+        "launching the kernel partials_sum_kernel");
+}
+
+void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {
+    partials_sum_launch(exec, out, NULL, partials, count, cols, cols, accumulate);
+}
+
+void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
+                       bool accumulate) {
+    partials_sum_launch(exec, first, second, partials, count, cols, 2 * cols, accumulate);
+}
+
+void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+    const char *operation = "grad_quantize";
+    require_format(operation, "dy_q", dy_q, dy.format);
+    require_format(operation, "dy_qt", dy_qt, dy.format);
+    require_format(operation, "the bias gradient", dbias, FMT_FP32);
+    if (!dbias.data) return;
+    for_layout(operation, dy.format, tensor_wide(dy), [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        ColumnSum<T, V> op = {(const T *)dy.data, dy.stride};
+        columns_run<V>(exec, op, dy.rows, dy.cols, (float *)dbias.data, accumulate);
+    });
+}

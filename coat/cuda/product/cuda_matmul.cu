@@ -1,0 +1,161 @@
+// The products of the linear layers by cuBLASLt: BF16, FP8 (COAT, FP8 products: accumulation in FP32, one scale per
+// tensor), and FP32 for exact comparisons.
+//
+// The library counts column-major: a row-major (rows, cols) matrix with a row stride is a column-major
+// (cols, rows) matrix with that leading dimension. So y = x w^T becomes y^T = w x^T, and so on. On Hopper FP8
+// operands must both have k as the contiguous dimension, which is why FP8 tensors come with their transposes.
+#include "cuda/common/cuda_internal.h"
+#include "cuda/fp8/fp8_ops.h"
+#include "matmul_plan.h"
+#include "matmul_table_rows.h"
+
+// The largest power of two up to 256 that divides an address.
+static int alignment(const void *address) {
+    uintptr_t bits = (uintptr_t)address | 256;
+    return (int)(bits & (~bits + 1));
+}
+
+// --- the three products of a linear layer -------------------------------------------------------------------
+static void product_run(Exec *exec, const Product *p) {
+    const MatmulShape *s = &p->key.shape;
+    if (s->m == 0 || s->n == 0 || s->k == 0) return;
+    if (format_is_fp8(s->a) != format_is_fp8(s->b)) product_fail(p, "FP8 and wider operands cannot be mixed");
+    if (format_is_fp8(s->a)) {
+        if (s->m % 16 || s->n % 16 || s->k % 16 || p->key.lda % 16 || p->key.ldb % 16)
+            product_fail(p, "FP8 products need all sizes to be multiples of 16: change --micro-batch, --seq-len or "
+                            "the model's shape, or use --linear bf16");
+        if (!p->scale_a || alignment(p->scale_a) < 16 || (p->scale_b && alignment(p->scale_b) < 16))
+            product_fail(p, "the scales of FP8 operands must be 16-byte aligned");
+    }
+    product_launch(exec, p);
+}
+
+static Product product_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
+    Product p = {};
+    p.name = name;
+    p.a = a.data, p.b = b.data, p.d = d.data;
+    if (format_is_fp8(a.format)) p.scale_a = a.scale, p.scale_b = b.scale;
+    p.key.shape.a = a.format, p.key.shape.b = b.format, p.key.shape.d = d.format;
+    p.key.shape.transpose_a = transpose_a, p.key.shape.transpose_b = transpose_b;
+    p.key.lda = a.stride, p.key.ldb = b.stride, p.key.ldd = d.stride;
+    p.key.align_a = alignment(a.data), p.key.align_b = alignment(b.data), p.key.align_d = alignment(d.data);
+    return p;
+}
+
+static void product_size(Product *p, int64_t m, int64_t n, int64_t k) {
+    p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
+}
+
+// Codes with a scale per row are multiplied as they are, and the result carries their scales.
+static void carry_scales(Product *p, Tensor d, Tensor b) {
+    if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
+    if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
+        product_fail(p, "the result does not carry the scales of its rows");
+    p->scale_b = NULL;
+}
+
+// y^T (out, M) = w (out, in) * x^T (in, M)
+void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
+    bool fp8 = format_is_fp8(x.format);
+    Product p = product_make("linear_forward", y, fp8 ? w.codes : w.value, x, true, false);
+    product_size(&p, w.value.rows, x.rows, w.value.cols);
+    p.key.shape.fast = fp8;
+    if (bias.data) p.key.shape.bias = bias.format, p.bias = bias.data;
+    carry_scales(&p, y, x);
+    product_run(exec, &p);
+}
+
+// dx^T (in, M) = w^T (in, out) * dy^T (out, M)
+void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
+    bool fp8 = format_is_fp8(dy.format);
+    // without --cache-transposed all layers' weights share the memory of one transpose, made just before its use
+    if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
+    Product p = product_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
+    product_size(&p, w.value.cols, dy.rows, w.value.rows);
+    p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_data;
+    carry_scales(&p, dx, dy);
+    product_run(exec, &p);
+}
+
+// dw^T (in, out) (+)= x^T (in, M) * dy (M, out)
+void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
+    bool fp8 = format_is_fp8(dy.format);
+    Product p = product_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
+    if (fp8 && !(x.transposed && dy.transposed)) product_fail(&p, "FP8 operands must be stored transposed");
+    product_size(&p, dw.cols, dw.rows, x.rows);
+    p.key.shape.fast = fp8 && cuda_backend(exec)->matmul->fast_weights;
+    p.key.accumulate = accumulate;
+    product_run(exec, &p);
+}
+
+// --- open, close, tables ------------------------------------------------------------------------------------
+static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
+    const char *file = config->matmul_table, *gpu = state->gpu;
+    state->committed = matmul_choices_read(matmul_table_rows, gpu, state->cublas_version);
+    if (!file[0]) return true;
+    if (!matmul_choices_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
+    if (state->given.count == 0 && exec->rank == 0 && !config->quiet)
+        fprintf(stderr, "note: --matmul-table %s has no row for %s with cuBLAS %zu\n", file, gpu,
+                state->cublas_version);
+    return true;
+}
+
+MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
+    MatmulState *state = (MatmulState *)xcalloc(1, sizeof *state);
+    cublasStatus_t status = cublasLtCreate(&state->handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        free(state);
+        error_set(err, EXIT_DEVICE, "cuBLASLt does not start: %s", cublasLtGetStatusString(status));
+        return NULL;
+    }
+    state->cublas_version = cublasLtGetVersion();
+    state->fast_data = config->recipe.fast_accumulation_data;
+    state->fast_weights = config->recipe.fast_accumulation_weights;
+    state->autotune = config->autotune;
+    snprintf(state->gpu, sizeof state->gpu, "%s", ((const CudaBackend *)exec->backend)->device_name);
+    state->samples = product_samples_open();
+    if (read_tables(state, exec, config, err)) return state;
+    matmul_close(state);
+    return NULL;
+}
+
+char *cuda_choices_text(Exec *exec) {
+    const MatmulState *state = cuda_backend(exec)->matmul;
+    MatmulChoice *rows = (MatmulChoice *)xcalloc((size_t)state->count, sizeof *rows);
+    int count = 0;
+    for (int i = 0; i < state->count; i++) {
+        const Plan *plan = &state->plans[i];
+        if (!plan->trained) continue;
+        rows[count].key = plan->key;
+        memcpy(rows[count++].algorithm, &plan->algorithm, sizeof rows->algorithm);
+    }
+    char *text = matmul_choices_text(rows, count, state->gpu, state->cublas_version);
+    free(rows);
+    return text;
+}
+
+void cuda_choices_load(Exec *exec, const char *text) {
+    MatmulState *state = cuda_backend(exec)->matmul;
+    free(state->resumed.rows);
+    state->resumed = matmul_choices_read(text, state->gpu, state->cublas_version);
+}
+
+void matmul_visit(Exec *exec, MatmulVisitor visitor) {
+    cuda_backend(exec)->matmul->visitor = visitor;
+}
+
+void matmul_close(MatmulState *state) {
+    if (!state) return;
+    for (int i = 0; i < state->count; i++) {
+        cublasLtMatrixLayoutDestroy(state->plans[i].a);
+        cublasLtMatrixLayoutDestroy(state->plans[i].b);
+        cublasLtMatrixLayoutDestroy(state->plans[i].d);
+        cublasLtMatmulDescDestroy(state->plans[i].operation);
+    }
+    product_samples_close(state->samples);
+    free(state->resumed.rows);
+    free(state->given.rows);
+    free(state->committed.rows);
+    cublasLtDestroy(state->handle);
+    free(state);
+}

@@ -1,0 +1,378 @@
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "appender.h"
+#include "events.h"
+#include "io/files.h"
+#include "log_trim.h"
+#include "step_line.h"
+
+#define RATE_DECAY 0.95 // of the moving averages behind tokens/s and time left
+#define LOG_PATH (PATH_MAX_LENGTH + 48)
+
+struct Log {
+    bool active; // rank 0
+    bool quiet, json, colour;
+    Appender file; // log.jsonl
+    char path[LOG_PATH];
+    EventWriter *events; // the same for TensorBoard; NULL: none
+    int64_t steps_here;  // logged by this process
+    double peak_flops, flops_per_token;
+    double mean_ms, mean_tokens, weight; // moving averages and their total weight
+    uint64_t settings;                   // the hash of the last that the file has; 0: none
+    int64_t val_step, hellaswag_step;    // the last whose evaluation is in the file, -1: none
+    EndLine end;                         // so far; skipped: -1 where not known yet
+    int64_t every;                       // so many steps a line on the terminal
+    StepLine line;                       // of the latest step,
+    bool held;                           // not shown yet
+    int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
+};
+
+double log_flops_per_token(const Config *config, int64_t parameters) {
+    const ModelShape *s = &config->shape;
+    return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
+}
+
+static void note_first(Log *log, int64_t step, double loss) {
+    if (!isnan(log->end.first_loss) || !isfinite(loss)) return;
+    log->end.first_loss = loss;
+    log->end.first_step = step;
+}
+
+static void log_path(char path[LOG_PATH], const Config *config) {
+    snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
+}
+
+// For a fresh run: a new file, because a run that has lost its lock may still write to the one that has the name. A link
+// leads to the new file; what is no file, as /dev/null, stays.
+static int open_fresh(const char *path) {
+    char actual[PATH_MAX];
+    struct stat st;
+    const char *at = realpath(path, actual) ? actual : path;
+    bool gone = lstat(at, &st) == 0 && S_ISREG(st.st_mode) && unlink(at) == 0;
+    return open(at, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (gone ? O_EXCL : O_TRUNC), 0666);
+}
+
+static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
+    const char *out = config->out;
+    if (!folder_make(out, err)) return false;
+    log_path(log->path, config);
+    bool fresh = first_step <= 1;
+    LogKept kept;
+    if (!fresh && !log_trim(log->path, first_step, &kept, err)) return false;
+    if (!fresh) {
+        log->val_step = kept.val_step;
+        log->hellaswag_step = kept.hellaswag_step;
+        log->settings = kept.settings;
+        log->end.first_loss = kept.first_loss;
+        log->end.first_step = kept.first_step;
+    }
+    int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
+    appender_open(&log->file, fd, log->path);
+    log->file.end = '\n';
+    log->events = events_open(out, first_step, err);
+    return log->events != NULL;
+}
+
+Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
+              int64_t parameters, Error *err) {
+    Log *log = (Log *)xcalloc(1, sizeof *log);
+    log->active = rank == 0;
+    log->quiet = config->quiet;
+    log->json = config->json;
+    log->every = config->log_every;
+    log->colour = !config->json && terminal_colours(STDOUT_FILENO);
+    appender_open(&log->file, -1, log->path);
+    log->end.total_steps = total_steps;
+    log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
+    log->flops_per_token = log_flops_per_token(config, parameters);
+    log->end.step = first_step > 0 ? first_step - 1 : 0;
+    log->end.first_loss = NAN;
+    log->end.skipped = log->val_step = log->hellaswag_step = -1;
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
+    if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
+        log_close(log);
+        return NULL;
+    }
+    return log;
+}
+
+// --- JSON lines ------------------------------------------------------------------------------------------------
+
+// Appends ,"key":value; %.9g gives every float back exactly.
+static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
+    size_t used = strlen(line);
+    used += (size_t)snprintf(line + used, size - used, ",\"%s\":", key);
+    if (isfinite(value))
+        snprintf(line + used, size - used, format, value);
+    else
+        snprintf(line + used, size - used, "null");
+}
+
+// Ends the line and writes it in one piece to the file and, with --json, to the terminal.
+static void write_line(Log *log, char *line, size_t size) {
+    size_t used = strlen(line);
+    snprintf(line + used, size - used, "}\n");
+    used = strlen(line);
+    if (log->json) {
+        fputs(line, stdout);
+        fflush(stdout);
+    }
+    appender_add(&log->file, line, used);
+    appender_flush_say(&log->file, log->end.step);
+}
+
+// The same figures for TensorBoard, with the same care.
+static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int count) {
+    if (log->events) events_write(log->events, step, scalars, count);
+}
+
+// --- lines for people --------------------------------------------------------------------------------------------
+
+static const char *colour(const Log *log, const char *code) {
+    return log->colour ? code : "";
+}
+
+// Moving averages of time and tokens per step. The first step of a process (warm-up) counts only until there is a
+// second. Both averages have the same weights, whose sum corrects the bias towards the start.
+static void update_rates(Log *log, double ms, int64_t tokens) {
+    if (!isfinite(ms) || ms <= 0.0) return;
+    if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
+    log->mean_ms = RATE_DECAY * log->mean_ms + (1.0 - RATE_DECAY) * ms;
+    log->mean_tokens = RATE_DECAY * log->mean_tokens + (1.0 - RATE_DECAY) * (double)tokens;
+    log->weight = RATE_DECAY * log->weight + (1.0 - RATE_DECAY);
+}
+
+static double seconds_left(const Log *log) {
+    return log->weight > 0.0 ? (double)(log->end.total_steps - log->end.step) * log->mean_ms / log->weight * 1e-3 : 0.0;
+}
+
+// What the page at the beginning could not know: how long the run will take. After the third step of a process, by its
+// second and third (the first warms up); of runs that take a minute and more.
+static void say_expected(Log *log) {
+    double left = seconds_left(log);
+    if (log->steps_here != 3 || left < 60.0 || !(left < 1e9)) return;
+    if (!log->active || log->quiet) return;
+    FILE *stream = log->json ? stderr : stdout;
+    char text[160];
+    format_expected(text, sizeof text, left);
+    snprintf(text + strlen(text), sizeof text - strlen(text), "; evaluations, samples and saves not counted");
+    print_item(stream, "expected", text);
+    fflush(stream);
+}
+
+static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
+    double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
+    double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
+    const StepLine line = {log->end.step, log->end.total_steps, log->end.loss,    grad_norm, lr, ms, tokens_per_s,
+                           share,         seconds_left(log),    log->end.skipped, skipped};
+    log->line = line;
+    log->held = !log->quiet && !log->json;
+}
+
+void log_show_step(Log *log) {
+    if (log->held) step_line_print(&log->line, log->colour);
+    log->held = false;
+}
+
+void log_resume(Log *log, int64_t skipped) {
+    log->end.skipped = skipped;
+}
+
+bool log_has_val(const Log *log, int64_t step) {
+    return log->val_step == step;
+}
+
+bool log_has_hellaswag(const Log *log, int64_t step) {
+    return log->hellaswag_step == step;
+}
+
+void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
+              int64_t tokens_step, int64_t skipped) {
+    if (!log->active) return;
+    // Without log_resume() the count of skipped updates comes from the first step; that step itself shows only there.
+    bool unknown = log->end.skipped < 0 && step > 1;
+    if (log->end.skipped < 0) log->end.skipped = 0;
+    bool skipped_now = unknown ? !isfinite(loss) || !isfinite(grad_norm) : skipped > log->end.skipped;
+    log->end.step = step;
+    log->end.loss = loss;
+    log->end.grad_norm = grad_norm;
+    log->end.trained = true;
+    note_first(log, step, loss);
+    log->end.skipped = skipped;
+    log->end.seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
+    log->steps_here++;
+    update_rates(log, ms, tokens_step);
+
+    double tokens_per_s = ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN;
+    char line[512];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, "loss", "%.9g", loss);
+    add_number(line, sizeof line, "grad_norm", "%.9g", grad_norm);
+    add_number(line, sizeof line, "lr", "%.9g", lr);
+    add_number(line, sizeof line, "tokens", "%.0f", (double)tokens_total);
+    if (skipped_now) add_number(line, sizeof line, "skipped", "%.0f", (double)skipped);
+    add_number(line, sizeof line, "ms", "%.3f", ms);
+    add_number(line, sizeof line, "tokens_per_s", "%.1f", tokens_per_s);
+    write_line(log, line, sizeof line);
+    const Scalar scalars[] = {{"loss", loss}, {"grad_norm", grad_norm},       {"lr", lr},
+                              {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
+    write_scalars(log, step, scalars, 6);
+    set_line(log, grad_norm, lr, ms, skipped_now);
+    if (log->every <= 1 || step % log->every == 0 || log->steps_here == 1 || step == log->end.total_steps ||
+        skipped_now)
+        log_show_step(log);
+    say_expected(log);
+}
+
+// The result of an evaluation, in both files.
+static void write_result(Log *log, int64_t step, const char *key, double value) {
+    char line[128];
+    snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
+    add_number(line, sizeof line, key, "%.9g", value);
+    write_line(log, line, sizeof line);
+    const Scalar scalar = {key, value};
+    write_scalars(log, step, &scalar, 1);
+}
+
+void log_val(Log *log, int64_t step, double val_loss) {
+    if (!log->active) return;
+    log->end.val_loss = val_loss;
+    log->end.validated = true;
+    if (!log_has_val(log, step)) write_result(log, step, "val_loss", val_loss);
+    log->val_step = step;
+    if (log->quiet || log->json) return;
+    log_show_step(log);
+    printf("%sval loss %.6f%s after %" PRId64 " step%s\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
+           val_loss, colour(log, COLOUR_END), step, plural(step));
+    fflush(stdout);
+}
+
+void log_hellaswag(Log *log, int64_t step, int right, int examples) {
+    if (!log->active) return;
+    double share = (double)right / examples;
+    if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", share);
+    log->hellaswag_step = step;
+    if (log->quiet || log->json) return;
+    log_show_step(log);
+    printf("%sHellaSwag %.2f%%%s (%d of %d) after %" PRId64 " step%s\n", colour(log, COLOUR_GREEN), 100.0 * share,
+           colour(log, COLOUR_END), right, examples, step, plural(step));
+    fflush(stdout);
+}
+
+// The value of the layer where it is largest, without sign; NAN where one is not finite.
+static double largest_of(const json_t *layers) {
+    double largest = 0.0;
+    size_t i;
+    const json_t *layer;
+    json_array_foreach(layers, i, layer) {
+        const double x = json_is_number(layer) ? json_number_value(layer) : NAN;
+        if (isnan(x) || fabs(x) > fabs(largest)) largest = x;
+    }
+    return largest;
+}
+
+// An object of tensors, each with some figures over its layers, for TensorBoard: the largest of each, as KEY/TENSOR/FIGURE.
+static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
+    enum { MOST_FIGURES = 8 };
+    char tag[MOST_FIGURES][96];
+    const char *tensor, *figure;
+    json_t *object = log->events ? json_loads(json, 0, NULL) : NULL, *figures, *layers;
+    json_object_foreach(object, tensor, figures) {
+        Scalar scalars[MOST_FIGURES];
+        int count = 0;
+        json_object_foreach(figures, figure, layers) {
+            if (count == MOST_FIGURES) break;
+            snprintf(tag[count], sizeof tag[count], "%s/%s/%s", key, tensor, figure);
+            scalars[count].tag = tag[count];
+            scalars[count++].value = largest_of(layers);
+        }
+        if (count) write_scalars(log, step, scalars, count);
+    }
+    json_decref(object);
+}
+
+void log_object(Log *log, int64_t step, const char *key, const char *json) {
+    if (!log->active) return;
+    size_t size = strlen(key) + strlen(json) + 64;
+    char *line = (char *)xmalloc(size);
+    snprintf(line, size, "{\"step\":%" PRId64 ",\"%s\":%s", step, key, json);
+    write_line(log, line, size);
+    write_largest(log, step, key, json);
+    free(line);
+}
+
+void log_settings(Log *log, int64_t step, const char *json) {
+    if (log->settings != log_settings_hash(json, strlen(json))) log_object(log, step, "settings", json);
+}
+
+void log_text(Log *log, const char *format, ...) {
+    if (!log->active || log->quiet) return;
+    FILE *stream = log->json ? stderr : stdout;
+    va_list args;
+    va_start(args, format);
+    vfprintf(stream, format, args);
+    va_end(args);
+    fputc('\n', stream);
+    fflush(stream);
+}
+
+static void add_note(Log *log, const char *text) {
+    json_t *string = json_string(text);
+    char *json = json_dumps(string, JSON_ENCODE_ANY);
+    if (json) log_object(log, log->end.step, "note", json); // else the path is no UTF-8, which JSON cannot hold
+    free(json);
+    json_decref(string);
+}
+
+// Whether what has become of a file is to be said, beside `what`, which has become of its folder.
+static bool is_found(FileState state, const char *what) {
+    return state == FILE_CHANGED || (state == FILE_AGAIN && !what);
+}
+
+void log_keep(Log *log, const char *folder, const char *what) {
+    char text[2 * LOG_PATH], curves[2 * LOG_PATH];
+    if (log->file.fd < 0) return;
+    snprintf(log->path, sizeof log->path, "%s/log.jsonl", folder);
+    FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
+    FileState drawn = events_keep(log->events, folder, curves, sizeof curves);
+    bool found = is_found(state, what), missed = is_found(drawn, found ? text : what); // once for both
+    if (text[0] && (found || state == FILE_LOST)) fprintf(stderr, "warning: %s\n", text);
+    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) fprintf(stderr, "warning: %s\n", curves);
+    if (found || what) add_note(log, found ? text : what);
+    if (missed) add_note(log, curves);
+}
+
+int log_descriptor(const Log *log) {
+    return log->file.fd < 0 ? -1 : fcntl(log->file.fd, F_DUPFD_CLOEXEC, 0);
+}
+
+void log_saved(Log *log, int64_t step, const char *nonfinite) {
+    snprintf(log->end.nonfinite, sizeof log->end.nonfinite, "%s", nonfinite ? nonfinite : "");
+    if (log->first_saved < 0) log->first_saved = step;
+    log->end.earlier = step > log->first_saved;
+}
+
+void log_close(Log *log) {
+    if (!log) return;
+    log_show_step(log);
+    char text[512];
+    log->end.earlier |= log->first_saved >= 0 && log->first_saved < log->end.step;
+    if (log->active && (log->end.trained || log->end.validated)) {
+        if (!log->json) puts(end_line(text, sizeof text, &log->end, terminal_columns(STDOUT_FILENO)));
+        if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);
+        fflush(stdout);
+    }
+    appender_close(&log->file);
+    events_close(log->events);
+    free(log);
+}

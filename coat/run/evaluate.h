@@ -1,0 +1,38 @@
+// Evaluations and samples of a model. Neither touches what training depends on.
+#pragma once
+#include <stdio.h>
+
+#include "model/model.h"
+#include "text/data.h"
+#include "text/hellaswag.h"
+#include "text/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A signal or --time-limit that ends the run is obeyed in the middle of things by a process that is alone; several can
+// only agree on it between steps.
+bool stop_at_once(const Model *m);
+
+// Mean loss of the first `batches` micro-batches of a token file, of fewer where a signal ends the run. The processes
+// share them; each makes as many passes as the others: one that has no batch left repeats the last without weight, and
+// one that cannot read its own goes on with zeros, as the others wait for it.
+bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
+
+// How many examples of HellaSwag the model gets right. Rows are short: so are the passes over them, which the processes
+// share.
+int evaluate_hellaswag(Model *m, HellaSwag *set);
+
+// Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples.
+void sample_tokens(Model *m, int32_t *ids, int count, int more, int number);
+
+// Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the
+// others.
+void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out);
+// ,"name":[id, ...] on standard output.
+void print_tokens_json(const char *name, const int32_t *ids, int count);
+
+#ifdef __cplusplus
+}
+#endif

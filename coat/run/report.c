@@ -1,0 +1,164 @@
+#include "report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "log/step_line.h"
+
+enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
+
+// One item of the page.
+__attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
+    char buffer[TEXT_LENGTH];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(buffer, sizeof buffer, format, args);
+    va_end(args);
+    print_item(out, label, buffer);
+}
+
+static const char *count(double value) {
+    static char texts[4][32]; // a line has at most four
+    static int next;
+    char *text = texts[next++ % 4];
+    format_count(text, sizeof texts[0], value);
+    return text;
+}
+
+static void report_model(const Config *c, FILE *out) {
+    const ModelShape *s = &c->shape;
+    item(out, "model",
+         "%s%s%.1f M parameters: %d layer%s, %d head%s, %d channel%s, %d position%s, vocabulary %d (padded to %d)",
+         c->model, c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, plural(s->layers), s->heads,
+         plural(s->heads), s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab,
+         s->vocab_padded);
+}
+
+// What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
+static void report_recipe(const Config *c, FILE *out) {
+    static const char *const moments[] = {"fp32", "bf16", "fp8", "coat"};
+    static const char *const master[] = {"fp32", "split16", "none"};
+    const Recipe *r = &c->recipe;
+    if (r->precision == PRECISION_FP32) {
+        item(out, "recipe", "everything in FP32");
+        return;
+    }
+    const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
+    char products[96] = ""; // how those in FP8 are quantised
+    if (r->linear == LINEAR_FP8)
+        snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
+                 r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
+                 data == weights ? "" : format_name(weights));
+    item(out, "recipe", "%s: linear %s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
+         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", r->head == LINEAR_FP8 ? "fp8" : "bf16",
+         r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads), moments[r->moments],
+         r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
+         master[r->master]);
+}
+
+static int64_t tokens_of_step(const Report *report) {
+    const int ranks = report->exec->ranks;
+    return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
+}
+
+// The training data; of several sets each, with how often the whole run reads it.
+static void report_train(const Report *report, FILE *out) {
+    char text[TEXT_LENGTH];
+    item(out, "train", "%s", data_describe(report->train, text, sizeof text));
+    const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
+    for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
+        const DataSet set = data_set(report->train, k, sequences);
+        item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
+             plural(set.tokens), set.epochs, plural(set.epochs));
+    }
+}
+
+static void report_schedule(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    int ranks = report->exec->ranks;
+    int64_t accumulation = config_accumulation(c, ranks);
+    double step_tokens = (double)tokens_of_step(report);
+    double total = step_tokens * (double)report->steps;
+    double epoch = (double)data_sequences(report->train) * c->seq_len;
+    char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
+    if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
+    if (report->done > 0)
+        snprintf(done, sizeof done, "; %s step%s done", count((double)report->done),
+                 report->done == 1 ? " is" : "s are");
+    if (c->warmup > 0)
+        snprintf(warmup, sizeof warmup, " after %s step%s of warm-up", count((double)c->warmup), plural(c->warmup));
+    if (c->schedule != SCHEDULE_CONSTANT) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
+    item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s token%s per step", c->micro_batch,
+         c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens), plural(step_tokens));
+    item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
+         schedule_name(c->schedule), c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
+    if (data_sets(report->train) == 1)
+        snprintf(epochs, sizeof epochs, ", %.3g epoch%s", total / epoch, plural(total / epoch));
+    item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),
+         plural(total), epochs, done);
+}
+
+// "every 250 steps" or "at the end".
+static const char *how_often(char text[48], int64_t every) {
+    if (every == 1)
+        snprintf(text, 48, "every step");
+    else if (every > 0)
+        snprintf(text, 48, "every %" PRId64 " steps", every);
+    else
+        snprintf(text, 48, "at the end");
+    return text;
+}
+
+static void report_evaluation(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    char text[PATH_MAX_LENGTH], often[48];
+    if (report->val) {
+        data_describe(report->val, text, sizeof text);
+        int64_t tokens = data_batches(report->val, c->val_batches) * config_micro_tokens(c);
+        item(out, "validation", "%s, the first %s of them%s%s", text, count((double)tokens), report->train ? " " : "",
+             report->train ? how_often(often, c->val_every) : "");
+    }
+    if (report->hellaswag)
+        item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(report->hellaswag)),
+             plural(hellaswag_examples(report->hellaswag)), report->train ? ", " : "",
+             report->train ? how_often(often, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every) : "");
+}
+
+static void report_files(const Config *c, FILE *out) {
+    char often[48], keep[48] = "";
+    if (c->keep > 0) snprintf(keep, sizeof keep, ", the newest %d kept", c->keep);
+    if (c->out[0])
+        item(out, "files", "%s: log.jsonl, curves for TensorBoard, a checkpoint %s%s", c->out,
+             how_often(often, c->save_every), keep);
+    else
+        item(out, "files", "none are written (--out DIR)");
+}
+
+static void report_device(const char *name, double peak, FILE *out) {
+    if (peak > 0.0 && isfinite(peak))
+        item(out, "device", "%s, peak %s TFLOP/s in BF16", name, count(peak / 1e12));
+    else
+        item(out, "device", "%s, peak unknown: no share of it is shown", name);
+}
+
+void report_start(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    const Ops *ops = report->exec->ops;
+    char text[PATH_MAX_LENGTH];
+    ops->describe(report->exec, text, sizeof text);
+    report_device(text, ops->peak_flops(report->exec), out);
+    report_model(c, out);
+    report_recipe(c, out);
+    if (report->train) report_train(report, out);
+    report_evaluation(report, out);
+    if (report->train) {
+        report_schedule(report, out);
+        report_files(c, out);
+    }
+    arena_report_categories(report->arena, out);
+    int64_t in_use = ops->memory_in_use(report->exec);
+    char used[MEMORY_TEXT];
+    if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
+    fflush(out);
+}

@@ -1,0 +1,29 @@
+// The page that a run begins with: on what, of what, how and how long it will train, and where the memory goes.
+#pragma once
+#include <stdio.h>
+
+#include "config.h"
+#include "model/arena.h"
+#include "ops.h"
+#include "text/data.h"
+#include "text/hellaswag.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const Config *config;
+    Exec *exec; // opened; its device is named, and asked for the memory in use
+    const Arena *arena;
+    DataLoader *train, *val;    // NULL: none
+    const HellaSwag *hellaswag; // NULL: none
+    int64_t steps, done;        // of the run in all, and already made
+} Report;
+
+// Prints the page, in lines of at most 80 columns, or as many as a narrower terminal has, where words allow it.
+void report_start(const Report *report, FILE *out);
+
+#ifdef __cplusplus
+}
+#endif

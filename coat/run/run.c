@@ -1,0 +1,363 @@
+#include "run.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "evaluate.h"
+#include "io/json.h"
+#include "log/step_line.h"
+#include "model/schedule.h"
+#include "save/checkpoint.h"
+#include "signals.h"
+
+static bool due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+// Reads micro-batch i of the step that begins after `sequences`. Ahead of it, because in the middle of a step processes
+// wait for each other: before it begins they can still agree on what becomes of a run whose data cannot be read.
+static void read_ahead(Run *run, int64_t sequences, int64_t i) {
+    const Config *c = &run->model.config;
+    int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
+    int32_t *inputs = run->next + 2 * i * config_micro_tokens(c);
+    if (run->obstacle.code == EXIT_DONE)
+        data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->obstacle);
+}
+
+// One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
+// signal ends the run, what is done of the step is thrown away and done.step stays.
+static void train_step(Run *run) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
+    int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
+    float loss_scale = (float)(1.0 / ((double)accumulation * (double)tokens * m->exec.ranks));
+    step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    const bool logs = m->exec.rank == 0; // what FP8 health finds
+    const int64_t step = run->done.step + 1;
+    m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->compares_products = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
+    for (int64_t i = 0; i < accumulation; i++) {
+        if (stop_at_once(m)) return;
+        const int32_t *inputs = run->next + 2 * i * tokens;
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
+        micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
+        if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
+    }
+    step_end(m);
+    run->done.step++;
+    run->done.sequences = sequences;
+    run->done.tokens += accumulation * tokens * m->exec.ranks;
+    run->done.state = m->host;
+}
+
+bool run_validate(Run *run, Error *err) {
+    if (!run->val) return true;
+    double loss;
+    int batches = data_batches(run->val, run->model.config.val_batches);
+    if (!all_well(&run->all, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss); // else the resumed run makes up for it
+    return true;
+}
+
+static void test_hellaswag(Run *run) {
+    if (!run->hellaswag) return;
+    int right = evaluate_hellaswag(&run->model, run->hellaswag);
+    if (!stop_at_once(&run->model)) log_hellaswag(run->log, run->done.step, right, hellaswag_examples(run->hellaswag));
+}
+
+int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
+    const Config *c = &run->model.config;
+    // a vocabulary without an end-of-text token has one id fewer than the model: begin with its last
+    ids[0] = run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : -1;
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
+    int count = 1;
+    if (c->prompt[0]) {
+        if (!run->tokenizer) {
+            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
+            return 0;
+        }
+        count = tokenizer_encode(run->tokenizer, c->prompt, ids, MOST_PROMPT_TOKENS, err);
+        if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
+        if (count <= 0) return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
+        error_set(err, EXIT_USER, "--tokenizer: token %d is beyond the model's vocabulary of %d", ids[i],
+                  c->shape.vocab);
+        return 0;
+    }
+    return count;
+}
+
+int64_t run_evaluated_step(const Run *run) {
+    const Config *c = &run->model.config;
+    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_step(c->model) : -1;
+    return named > 0 ? named : run->done.step;
+}
+
+bool run_samples(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const bool lines = c->json && !run->train, text = !lines || !c->quiet;
+    FILE *out = c->json ? stderr : stdout;
+    int32_t prompt[MOST_PROMPT_TOKENS];
+    int count = run_prompt(run, prompt, err), more = c->sample_tokens;
+    if (count == 0) return false;
+    int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
+    memcpy(ids, prompt, (size_t)count * sizeof *ids);
+    for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
+        sample_tokens(&run->model, ids, count, more, i);
+        if (run->place.rank > 0) continue;
+        if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
+        if (text) print_tokens(run->tokenizer, ids, count + more, out);
+        if (!lines) continue;
+        printf("{\"step\":%lld", (long long)run_evaluated_step(run));
+        print_tokens_json("prompt", ids, count);
+        print_tokens_json("sample", ids + count, more);
+        printf("}\n");
+        fflush(stdout);
+    }
+    free(ids);
+    return true;
+}
+
+// The last moment at which a save may begin; 0: there is no limit.
+static double deadline(const Run *run) {
+    double limit = (double)run->model.config.time_limit_ms, spare = fmin(0.05 * limit, 20e3); // to end the process in
+    double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
+    return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
+}
+
+static bool time_is_up(const Run *run) {
+    // once an evaluation has been given up for it, a save that was faster than expected does not put it off
+    if (stop_at_once(&run->model)) return true;
+    double last = deadline(run);
+    return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
+}
+
+// What ends the run before its last step: a signal, or --time-limit, if another round of the loop and the saves after
+// it might take longer than what is left. NULL: nothing. Processes agree on it: what one wants, all do. And on whether
+// something keeps one of them from the next step.
+static const char *end_early(Run *run) {
+    enum { SAVE = 1, OBSTACLE, TIME_LIMIT, SIGNAL }; // the largest wish counts
+    int64_t wish = signals_stop()                    ? SIGNAL + signals_stop()
+                   : time_is_up(run)                 ? TIME_LIMIT
+                   : run->obstacle.code != EXIT_DONE ? OBSTACLE
+                                                     : 0;
+    if (run->place.ranks > 1) {
+        if (wish == 0 && signals_take_save()) wish = SAVE;
+        wish = comm_max_i64(run->model.comm, wish);
+        run->save_asked = wish == SAVE;
+    }
+    run->obstructed = wish == OBSTACLE;
+    return wish > SIGNAL ? signals_name((int)wish - SIGNAL) : wish == TIME_LIMIT ? "--time-limit" : NULL;
+}
+
+// Whether nothing keeps any process from the next step, as end_early() found.
+static bool can_go_on(Run *run, Error *err) {
+    if (!run->obstructed) return true;
+    *err = run->obstacle;
+    return all_well(&run->all, err->code == EXIT_DONE, err);
+}
+
+// Waits for the last save, on all processes.
+static bool finish_saving(Run *run, Error *err) {
+    comm_patience(run->model.comm, SAVER_PATIENCE);
+    bool saved = all_well(&run->all, !run->saver || saver_finish(run->saver, err), err);
+    comm_patience(run->model.comm, 0);
+    return saved;
+}
+
+// Saves where the run stands, from which it is resumed with the bits that it would have had.
+static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
+    const Config *c = &run->model.config;
+    bool saves = run->saver && run->done.step > begun;
+    if (saves) saver_save_last(run->saver, &run->done);
+    if (!finish_saving(run, err)) return false;
+    if (run->place.rank > 0) return true;
+    log_show_step(run->log);
+    fprintf(stderr, "ended by %s after step %lld of %lld: %s%s\n", reason, (long long)run->done.step,
+            (long long)run->steps,
+            saves        ? "saved; go on with --resume in "
+            : run->saver ? "no step was done since the run began or was resumed in "
+                         : "nothing is saved without --out",
+            c->out);
+    return true;
+}
+
+// An error that is not the training's own, of data for example, takes nothing of what is done: weights and states are
+// those after the last whole step. Several processes save only what ends all of them between steps. The saver's end
+// waits, and says how it went.
+static void rescue(Run *run, int64_t begun, Error *err) {
+    Comm *comm = run->model.comm;
+    if (!run->saver || (run->place.ranks > 1 && !run->all.failed)) return;
+    bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
+    if (saves) saver_save_last(run->saver, &run->done);
+    comm_patience(comm, SAVER_PATIENCE);
+    saver_is_taken(run->saver, err);
+    saver_close(run->saver); // waits for what is still being written, of a run that diverged too
+    run->saver = NULL;
+    comm_barrier(comm);
+    comm_patience(comm, 0);
+}
+
+// Whether there is a checkpoint to resume from, also one that is still being written.
+static bool has_saved(Run *run) {
+    int64_t *steps;
+    Error ignored;
+    if (!run->saver) return false;
+    saver_step(run->saver);
+    const bool saved = checkpoint_steps(run->model.config.out, &steps, &ignored) > 0;
+    free(steps);
+    return saved;
+}
+
+// Says where an outlier was skipped; false where too many updates in a row were.
+static bool check_skips(Run *run, Error *err) {
+    const Model *m = &run->model;
+    if (m->host.nonfinite == SKIP_OUTLIER)
+        log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
+    if (m->config.max_skipped == 0 || m->host.skipped_run < m->config.max_skipped) return true;
+    error_set(err, EXIT_DIVERGED, "training diverged: %lld update%s in a row had %s loss or gradient; %s",
+              (long long)m->host.skipped_run, plural(m->host.skipped_run),
+              m->guard ? "an outlying or non-finite" : "a non-finite", diverged_advice(has_saved(run)));
+    return all_failed(&run->all);
+}
+
+// A step that is skipped warns of itself; what FP8 health finds in it says nothing of the codes.
+static HealthSaid *said_of_step(Run *run) {
+    return run->model.host.nonfinite ? NULL : &run->said;
+}
+
+// How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
+static void log_health(Run *run) {
+    Model *m = &run->model;
+    char warning[HEALTH_WARNING];
+    if (m->exec.rank != 0) return;
+    shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
+    char *json = health_json(&m->arena, &m->exec, said_of_step(run), warning);
+    if (json) log_object(run->log, run->done.step, "fp8", json);
+    if (warning[0]) log_show_step(run->log);
+    if (warning[0]) log_text(run->log, "%s", warning);
+    free(json);
+}
+
+// How far the weight gradients by FP8 products are from BF16's, as the step has found.
+static void log_products(Run *run) {
+    Model *m = &run->model;
+    char warning[HEALTH_WARNING];
+    if (m->exec.rank != 0) return;
+    char *json = health_products_json(&m->arena, &m->exec, said_of_step(run), warning);
+    log_object(run->log, run->done.step, "products", json);
+    if (warning[0]) log_show_step(run->log);
+    if (warning[0]) log_text(run->log, "%s", warning);
+    free(json);
+}
+
+// How much of each of several sets of data has been read, in the log or as lines for people.
+static void log_sets(Run *run, bool as_text) {
+    const int sets = data_sets(run->train);
+    if (sets == 1 || run->model.config.overfit_one_batch) return;
+    const int T = run->model.config.seq_len;
+    JsonText t;
+    memset(&t, 0, sizeof t);
+    json_text_open(&t, NULL, '[');
+    for (int k = 0; k < sets; k++) {
+        const DataSet set = data_set(run->train, k, run->done.sequences);
+        if (as_text)
+            log_text(run->log, "%s: %lld sequence%s, %lld token%s, %.3g epoch%s", set.name, (long long)set.seen,
+                     plural(set.seen), (long long)(set.seen * T), plural(set.seen * T), set.epochs, plural(set.epochs));
+        json_text_open(&t, NULL, '{');
+        json_text_string(&t, "set", set.name);
+        json_text_int(&t, "sequences", set.seen);
+        json_text_int(&t, "tokens", set.seen * T);
+        json_text_double(&t, "epochs", set.epochs);
+        json_text_close(&t, '}');
+    }
+    json_text_close(&t, ']');
+    if (!as_text) log_object(run->log, run->done.step, "train", t.text);
+    json_text_free(&t);
+}
+
+static int64_t hellaswag_every(const Config *c) {
+    return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
+}
+
+bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
+    Comm *comm = run->model.comm;
+    bool first = run->place.rank == 0;
+    if (comm_max_i64(comm, first && val && !log_has_val(run->log, run->done.step)) && !run_validate(run, err))
+        return false;
+    if (comm_max_i64(comm, first && hellaswag && !log_has_hellaswag(run->log, run->done.step))) test_hellaswag(run);
+    return true;
+}
+
+// Of one process of a machine after the other, so that each sees how much memory the others have left. (They wait with
+// the patience of run_all(), as for files.)
+static void open_saver(Run *run) {
+    Model *m = &run->model;
+    int64_t last = comm_max_i64(m->comm, run->place.local_rank);
+    for (int64_t turn = 0; turn <= last; turn++) {
+        if (turn == run->place.local_rank) run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
+        comm_barrier(m->comm);
+    }
+    if (run->folder) saver_watch(run->saver, run->folder);
+}
+
+bool run_train(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    const int64_t begun = run->done.step;
+    const char *reason = NULL;
+    if (c->out[0]) open_saver(run);
+    error_saved(c->out, begun);
+    bool ok = m->exec.ranks == 1 || !run->saver || saver_share(run->saver, &m->shards, err);
+    ok = all_well(&run->all, ok, err);
+    comm_patience(m->comm, 0);
+    if (ok && begun > 0) ok = run_make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
+    int64_t accumulation = config_accumulation(c, m->exec.ranks);
+    run->next = (int32_t *)xmalloc((size_t)(2 * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
+    for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
+    while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
+        double begin = now_ms();
+        m->deadline_ms = run->done.step > begun ? deadline(run) : 0; // one step at least
+        float lr = schedule_lr(c, run->done.step, run->steps);
+        int64_t before = run->done.tokens;
+        ok = can_go_on(run, err);
+        bool marked = ok && run->done.step + 1 == c->profile;
+        if (marked) m->ops->profile(&m->exec, true);
+        if (ok) train_step(run);
+        if (marked) m->ops->profile(&m->exec, false);
+        if (!ok || run->done.tokens == before) continue;
+        int64_t step = run->done.step;
+        bool last = step == run->steps, save = run->save_asked || last || due(step, c->save_every);
+        if (run->place.ranks == 1 && signals_take_save()) save = true;
+        log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens,
+                 run->done.tokens - before, m->host.skipped);
+        if (due(step, c->health_every)) log_health(run);
+        if (due(step, c->health_products)) log_products(run);
+        if (last || due(step, c->val_every)) log_sets(run, false);
+        ok = check_skips(run, err);
+        if (ok && run->saver && save) saver_save(run->saver, &run->done); // before what may fail or take long
+        if (ok && (last || due(step, c->val_every))) ok = run_validate(run, err);
+        if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
+        if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
+            log_show_step(run->log);
+            ok = all_well(&run->all, run_samples(run, err), err);
+        }
+        if (run->saver) saver_poll(run->saver, &run->obstacle);
+        if (ok) ok = comm_check(m->comm, err);
+        run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
+    }
+    free(run->next);
+    if (!ok) {
+        rescue(run, begun, err);
+        return false;
+    }
+    log_sets(run, true);
+    if (!reason && stop_at_once(m)) reason = end_early(run); // during the last validation
+    if (reason) return stop(run, reason, begun, err);
+    if (run->saver) saver_save_last(run->saver, &run->done);
+    return finish_saving(run, err);
+}

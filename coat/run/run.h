@@ -1,0 +1,67 @@
+// A run: the training of a model from where it stands to its last step, or an evaluation, or samples.
+#pragma once
+#include "agreement.h"
+#include "health.h"
+#include "log/log.h"
+#include "model/model.h"
+#include "save/outdir.h"
+#include "save/run_state.h"
+#include "save/saver.h"
+#include "text/data.h"
+#include "text/hellaswag.h"
+#include "text/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOST_PROMPT_TOKENS 4096
+
+typedef struct {
+    Model model;
+    DataLoader *train, *val;
+    HellaSwag *hellaswag;
+    Tokenizer *tokenizer; // NULL: samples print token ids
+    Log *log;
+    HealthSaid said;             // by FP8 health
+    Saver *saver;                // NULL: nothing is saved
+    OutFolder *folder;           // that this process has locked; NULL: none
+    RunState done;               // what checkpoints record: steps, position in the data, tokens
+    int64_t steps;               // to be done in all
+    double start_ms, longest_ms; // when the program began; the longest round of the training loop
+    CommPlace place;             // among the processes
+    Agreement all;               // of them, on how the run ends
+    bool save_asked;             // by a signal to any of them
+    int32_t *next;               // inputs and targets of a step's micro-batches, (accumulation, 2, B * T)
+    Error obstacle;              // to the next step: its data cannot be read, another run has --out; EXIT_DONE: none
+    bool obstructed;             // on one of the processes at least
+} Run;
+
+// Does what the configuration asks for, from the opening of the device to the last save. What is open then, the caller
+// closes. False with err where it failed, on all processes where run->all.failed; else others still wait for this one.
+bool run_all(Run *run, const Config *config, Error *err);
+
+// --- what run.c and run_start.c have in common ---------------------------------------------------------------------
+
+bool run_validate(Run *run, Error *err);
+
+// The tokens that samples begin with, of the prompt or the end of text; their number, 0 with err where the prompt
+// cannot be used.
+int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err);
+
+// The step that an evaluation is of; weights given by --model are as old as their folder's name says.
+int64_t run_evaluated_step(const Run *run);
+
+// Samples, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,
+// or, where nothing is trained, one per sample with the tokens, from which text that is no UTF-8 loses nothing.
+bool run_samples(Run *run, Error *err);
+
+// The evaluations, of those asked for, that the end of the run before came across: the log does not have them.
+bool run_make_up(Run *run, bool val, bool hellaswag, Error *err);
+
+// The training loop.
+bool run_train(Run *run, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,296 @@
+// From the configuration to a run that stands where it goes on from: vocabulary, data, weights, --out.
+#include <string.h>
+
+#include "config/config_settings.h"
+#include "evaluate.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "log/log_trim.h"
+#include "model/schedule.h"
+#include "model/weights.h"
+#include "report.h"
+#include "run.h"
+#include "save/checkpoint.h"
+#include "signals.h"
+
+#define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
+
+// Opens the vocabulary; training goes on without one.
+static bool open_tokenizer(Run *run, const Config *c, Error *err) {
+    Error ignored;
+    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
+    if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
+        run->tokenizer = tokenizer_bytes();
+        if (with_model && c->shape.vocab != 257)
+            return error_set(
+                err, EXIT_USER,
+                "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
+                "the model was trained with",
+                c->shape.vocab);
+    } else if (c->tokenizer_file[0]) {
+        run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+        return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
+    } else if (with_model) {
+        run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model
+    }
+    return true;
+}
+
+static bool open_data(Run *run, const Config *c, Error *err) {
+    int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
+    const Exec *ex = &run->model.exec;
+    if (config_trains(c)) {
+        run->train =
+            data_open_sets(c->train, config_weights(c), B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
+        if (!run->train) return false;
+    }
+    if (c->val[0]) {
+        run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
+        if (!run->val) return false;
+    }
+    if (c->hellaswag[0]) {
+        run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
+        if (!run->hellaswag) return false;
+    }
+    return true;
+}
+
+#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
+
+static void note_bytes(DataLoader *loader) {
+    const char *bytes, *other;
+    if (loader && data_mixes_bytes(loader, &bytes, &other))
+        fprintf(stderr,
+                "note: the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?\n",
+                bytes, other);
+    else if (loader && data_begins_with_bytes(loader))
+        fprintf(stderr, "note: %s: the tokens look like bytes; those of %s want --tokenizer bytes\n",
+                data_set(loader, 0, 0).name, prepare_bytes_name());
+}
+
+// What looks like a mistake in the choice of files.
+static void note_data(Run *run) {
+    const Config *c = &run->model.config;
+    const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    const char *again = run->train ? data_repeated_file(run->train) : NULL;
+    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
+        note_bytes(run->train);
+        note_bytes(run->val);
+    }
+    if (shared)
+        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
+                shared);
+    if (again)
+        fprintf(stderr, "note: --train names %s more than once: it counts once (--train-weight sets shares)\n", again);
+}
+
+// Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
+static bool same_data(Run *run, const char *folder, Error *err) {
+    char now[sizeof run->done.data];
+    uint64_t fingerprint = data_fingerprint(run->train);
+    if (run->done.data_fingerprint == fingerprint) return true;
+    data_describe(run->train, now, sizeof now);
+    if (!run->model.config.allow_other_data)
+        return error_set(
+            err, EXIT_DATA,
+            "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
+            "fingerprint %016llx): name the same files in the same order and with the same weights, or go on with "
+            "these by --allow-other-data",
+            folder, run->done.data[0] ? run->done.data : "not described",
+            (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
+    if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    if (run->place.rank == 0 && !run->model.config.quiet) note_data(run);
+    return true;
+}
+
+// The checkpoint to resume from, "" if there is none. Rank 0 looks at every byte, and tells the others the step.
+static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
+    const Config *c = &run->model.config;
+    bool first = run->place.rank == 0;
+    if (!all_well(&run->all, !first || checkpoint_find(c->out, c->resume_step, folder, size, err), err)) return false;
+    int64_t step = comm_max_i64(run->model.comm, first && folder[0] ? checkpoint_step(folder) : -1);
+    return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
+}
+
+// The parameters' values and where the run stands: from a checkpoint, from given weights, or fresh.
+static bool start_or_resume(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    char folder[PATH_MAX_LENGTH] = "";
+    if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
+    // with --quiet too: who resumes means days that are done
+    if (c->resume && !folder[0] && run->train && m->exec.rank == 0)
+        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
+    if (folder[0]) {
+        if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
+        if (run->train && !same_data(run, folder, err)) return false;
+        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES && m->exec.rank == 0)
+            fprintf(stderr,
+                    "note: --tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?\n",
+                    folder, c->shape.vocab);
+        m->host = run->done.state;
+        state_upload(m);
+        if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
+        if (c->settings_recorded && c->recorded_step != run->done.step && m->exec.rank == 0)
+            fprintf(stderr,
+                    "note: settings that no flag names are those of step %lld, whose checkpoint could not be used\n",
+                    (long long)c->recorded_step);
+    } else if (c->resume && !run->train) {
+        return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", c->out);
+    } else if (c->model_from_files) {
+        if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
+    } else {
+        parameters_init(&m->arena, &m->exec, c->seed);
+    }
+    if (!c->quiet && m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
+    if (run->train) {
+        run->done.data_fingerprint = data_fingerprint(run->train);
+        data_describe(run->train, run->done.data, sizeof run->done.data);
+    }
+    if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
+    shards_weights_loaded(&m->shards);
+    return true;
+}
+
+static void report(Run *run) {
+    Model *m = &run->model;
+    const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
+                         run->val,   run->hellaswag, run->steps, run->done.step};
+    const bool results = m->config.json || (m->config.prompt[0] && !run->train); // has standard output for itself
+    if (!m->config.quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
+}
+
+static bool is_common(Run *run, int64_t mine) {
+    int64_t least = -comm_max_i64(run->model.comm, -mine);
+    return comm_max_i64(run->model.comm, mine) == least;
+}
+
+// Each process has chosen the recipe by the files and the GPUs that it sees, and what else --resume takes by the files;
+// those of other machines may differ.
+static bool same_settings(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const bool recipe = is_common(run, recipe_fingerprint(c)), course = is_common(run, course_fingerprint(c));
+    if (recipe && course) return true;
+    all_failed(&run->all);
+    if (!recipe)
+        return error_set(
+            err, EXIT_USER,
+            "--recipe: the processes have not the same, by what they see of GPUs and checkpoints; name one "
+            "(--recipe bf16 where a GPU has no FP8)");
+    if (c->resume)
+        return error_set(err, EXIT_USER,
+                         "--resume: the processes go on with different settings, by what they see of checkpoints in "
+                         "%s; all must see the same folder",
+                         c->out);
+    return error_set(err, EXIT_USER,
+                     "the processes have different flags of model, batch or optimizer; start all with the same");
+}
+
+// What another course than this run's has left in --out is set aside, or deleted with --overwrite.
+static bool leave_old_course(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    if (!log_set_aside(c, run->done.step + 1, err)) return false;
+    bool leaves = run->done.step > 0 && run->done.step < run->steps;
+    if (leaves && !checkpoint_set_aside(c->out, run->done.step, c->resume_step < 0, err)) return false;
+    return out_clear(c, err);
+}
+
+// What the run is made with, where the log does not say it yet.
+static void write_settings(const Run *run) {
+    JsonText text;
+    Config resolved = run->model.config;
+    resolved.steps = run->steps;
+    settings_text(&text, &resolved, run->model.exec.ranks);
+    log_settings(run->log, run->done.step, text.text);
+    json_text_free(&text);
+}
+
+// Whether the disk of --out has room for a checkpoint of all processes; a note where it has none for all of them.
+static bool has_room(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
+    char note[PATH_MAX_LENGTH + 256];
+    OutRoom room;
+    int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
+    if (m->exec.rank > 0 || !out_room(c, &room)) return true;
+    if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, note, sizeof note, err)) return false;
+    if (note[0] && !c->quiet) fprintf(stderr, "note: %s\n", note);
+    return true;
+}
+
+bool run_all(Run *run, const Config *config, Error *err) {
+    Model *m = &run->model;
+    bool created = model_create(m, config, &run->place, err);
+    run->all.comm = m->comm;
+    if (!m->comm || !all_well(&run->all, created, err)) return false;
+    if (!same_settings(run, err)) return false;
+    comm_patience(m->comm, LOADING_PATIENCE);
+    if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
+    if (!all_well(&run->all, open_data(run, config, err), err)) return false;
+    if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
+    comm_patience(m->comm, 0);
+    const Config *c = &m->config;
+    int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
+    run->steps = c->steps;
+    if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
+    if (run->train && c->steps < 0 && run->steps == 0) {
+        error_set(err, EXIT_DATA, "--train: %lld token%s fewer than the %lld of one step; lower --batch-tokens",
+                  (long long)data_tokens(run->train), data_tokens(run->train) == 1 ? " is" : "s are",
+                  (long long)step_tokens);
+        return all_failed(&run->all);
+    }
+    int32_t ids[MOST_PROMPT_TOKENS]; // a prompt that cannot be used is found now, not at the end
+    bool usable = !c->prompt[0] || c->sample_tokens == 0 || run_prompt(run, ids, err) > 0;
+    if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
+        usable = error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
+                           (long long)c->resume_step, (long long)run->steps);
+    if (usable && run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
+        usable = error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
+                           (long long)c->profile, (long long)run->steps);
+    if (!all_well(&run->all, usable, err)) return false;
+    if (run->train && run->done.step > 0 && c->steps < 0 && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --steps: without it the run goes on to step %lld, one pass over the data\n",
+                (long long)run->steps);
+    if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
+    if (run->train && c->schedule != SCHEDULE_CONSTANT && c->lr_final == 1.0f && !c->quiet && m->exec.rank == 0)
+        fprintf(stderr, "note: --schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall\n",
+                schedule_name(c->schedule));
+    report(run);
+    if (c->eval_only && run->val) {
+        double loss;
+        int batches = data_batches(run->val, c->val_batches);
+        if (!all_well(&run->all, evaluate_loss(m, run->val, batches, &loss, err), err)) return false;
+        if (m->exec.rank == 0)
+            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
+                   (long long)run_evaluated_step(run), loss);
+    }
+    if (c->eval_only && run->hellaswag) {
+        int examples = hellaswag_examples(run->hellaswag);
+        double share = (double)evaluate_hellaswag(m, run->hellaswag) / examples;
+        if (m->exec.rank == 0)
+            printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
+                   (long long)run_evaluated_step(run), share, examples);
+    }
+    if (!run->train) return !c->prompt[0] || all_well(&run->all, run_samples(run, err), err);
+    if (c->out[0] && run->done.step < run->steps && !all_well(&run->all, has_room(run, err), err)) return false;
+    // until here nothing in --out has been touched: who ends the run now finds the old one as it was
+    int64_t number = comm_max_i64(m->comm, signals_stop());
+    if (number && m->exec.rank == 0)
+        fprintf(stderr, "ended by %s before the first step: nothing was changed%s%s\n", signals_name((int)number),
+                c->out[0] ? " in " : "", c->out);
+    if (number) return true;
+    comm_patience(m->comm, LOADING_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
+    if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || leave_old_course(run, err), err)) return false;
+    int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
+    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
+                        model_parameters(&c->shape), err);
+    if (!all_well(&run->all, run->log != NULL, err)) return false;
+    log_resume(run->log, run->done.state.skipped);
+    write_settings(run);
+    if (run->done.step < run->steps) return run_train(run, err);
+    log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
+             (long long)run->done.step, (long long)run->steps);
+    comm_patience(m->comm, 0);
+    return run_validate(run, err) && run_make_up(run, false, true, err);
+}

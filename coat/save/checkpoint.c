@@ -1,0 +1,383 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE // renameat2
+#endif
+#include "checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "checkpoint_shards.h"
+#include "hf.h"
+#include "io/files.h"
+#include "io/matmul_choices.h"
+#include "run_state.h"
+
+#define PATH_BUFFER 4096
+#define NAME_BUFFER 64
+#define TOKENIZER_LIMIT ((size_t)256 << 20)
+#define MODEL_FILE "model.safetensors"
+#define CONFIG_FILE "config.json"
+#define STATE_FILE "state.json"
+
+// ---------------------------------------------------------------- names
+
+static void step_name(char name[NAME_BUFFER], const char *before, int64_t step, const char *after) {
+    snprintf(name, NAME_BUFFER, "%sstep-%08" PRId64 "%s", before, step, after);
+}
+
+// The step of "step-00000020"; -1 for any other name.
+static int64_t step_of(const char *name) {
+    if (strncmp(name, "step-", 5) != 0) return -1;
+    size_t digits = strspn(name + 5, "0123456789");
+    if (digits < 8 || digits > 18 || name[5 + digits]) return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    char canonical[NAME_BUFFER];
+    step_name(canonical, "", step, "");
+    return strcmp(canonical, name) == 0 ? step : -1;
+}
+
+bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, "", step, "");
+    return path_join(folder, size, out, name, err);
+}
+
+int64_t checkpoint_step(const char *folder) {
+    char path[PATH_BUFFER];
+    int length = snprintf(path, sizeof path, "%s", folder);
+    if (length < 0 || (size_t)length >= sizeof path) return -1;
+    while (length > 0 && path[length - 1] == '/') path[--length] = 0;
+    return step_of(path_base(path));
+}
+
+static int compare_descending(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
+    int count = 0, capacity = 16;
+    *steps = (int64_t *)xmalloc((size_t)capacity * sizeof **steps);
+    DIR *dir = opendir(out);
+    bool good = dir || errno == ENOENT;
+    for (struct dirent *entry; dir && (errno = 0, (entry = readdir(dir)) || (good = errno == 0, false));) {
+        int64_t step = step_of(entry->d_name);
+        if (step < 0) continue;
+        if (count == capacity) {
+            capacity *= 2;
+            *steps = (int64_t *)realloc(*steps, (size_t)capacity * sizeof **steps);
+            if (!*steps) fatal(EXIT_DEVICE, "host memory: could not grow the list of checkpoints");
+        }
+        (*steps)[count++] = step;
+    }
+    if (!good) error_set(err, EXIT_DATA, "the folder %s cannot be read: %s", out, strerror(errno));
+    if (dir) closedir(dir);
+    qsort(*steps, (size_t)count, sizeof **steps, compare_descending);
+    return good ? count : -1;
+}
+
+// ---------------------------------------------------------------- saving
+
+static bool add_file(const char *folder, const char *name, const void *data, size_t bytes, JsonText *manifest,
+                     Error *err) {
+    char path[PATH_BUFFER];
+    if (!path_join(path, sizeof path, folder, name, err) || !file_create(path, data, bytes, err)) return false;
+    manifest_add(manifest, name, bytes, XXH3_64bits(data, bytes), NULL);
+    return true;
+}
+
+static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
+    bool good = add_file(folder, name, text->text, text->size, manifest, err);
+    json_text_free(text);
+    return good;
+}
+
+static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
+    char *data;
+    size_t size;
+    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
+        fprintf(stderr, "warning: %s; the checkpoint is saved without it\n", err->text);
+        return true; // a vocabulary can be copied later, the weights cannot
+    }
+    bool good = add_file(folder, as, data, size, manifest, err);
+    free(data);
+    return good;
+}
+
+// Copies a vocabulary and what belongs to it, under the names that Hugging Face's libraries look for.
+static bool add_tokenizer(const char *folder, const char *source, JsonText *manifest, Error *err) {
+    static const struct {
+        const char *name, *as;
+    } parts[] = {{"vocab.json", "vocab.json"},         {"encoder.json", "vocab.json"},
+                 {"merges.txt", "merges.txt"},         {"vocab.bpe", "merges.txt"},
+                 {"tokenizer.json", "tokenizer.json"}, {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
+    char from[PATH_BUFFER], path[PATH_BUFFER], copy[PATH_BUFFER];
+    const char *base = path_base(source);
+    size_t length = strlen(base);
+    if (!path_is_folder(source) && length > 4 && strcmp(base + length - 4, ".bin") == 0)
+        return copy_file(folder, "gpt2_tokenizer.bin", source, manifest, err);
+    if (path_is_folder(source))
+        snprintf(from, sizeof from, "%s", source);
+    else if (!copy_file(folder, "vocab.json", source, manifest, err) || !path_folder(from, sizeof from, source, err))
+        return false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
+        if (!path_join(copy, sizeof copy, folder, parts[i].as, err)) return false;
+        if (!path_is_file(path) || path_is_file(copy)) continue;
+        if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
+    }
+    return true;
+}
+
+// The id that separates texts, by the two vocabularies that this program knows.
+static int end_of_text(const ModelShape *shape) {
+    return shape->vocab == 50257 || shape->vocab == 257 ? shape->vocab - 1 : -1;
+}
+
+static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
+    JsonText text;
+    char share[NAME_BUFFER];
+    const ModelShape *shape = &s->arena->config.shape;
+    checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
+    if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, &s->nonfinite,
+                                  err) ||
+        !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, NULL, err))
+        return false;
+    if (!hf_config_text(&text, shape, s->model[0].dtype, end_of_text(shape), err)) return false;
+    if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
+    hf_generation_text(&text, end_of_text(shape));
+    return add_text(folder, "generation_config.json", &text, manifest, err);
+}
+
+static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {
+    JsonText manifest, text;
+    char path[PATH_BUFFER];
+    manifest_begin(&manifest);
+    bool good = write_tensor_files(folder, s, &manifest, err);
+    if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
+    if (good && s->choices) good = add_file(folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), &manifest, err);
+    good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
+    if (good) {
+        run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
+        good = add_text(folder, STATE_FILE, &text, &manifest, err);
+    }
+    if (good) {
+        manifest_finish(&manifest);
+        good = path_join(path, sizeof path, folder, MANIFEST_NAME, err) &&
+               file_create(path, manifest.text, manifest.size, err) && folder_sync(folder, err);
+    }
+    json_text_free(&manifest);
+    return good;
+}
+
+// Gives the whole new folder its name. One that has the name already changes places with it, so that at no
+// moment there is none.
+static bool put_in_place(const char *temporary, const char *final, const char *old, Error *err) {
+    if (rename(temporary, final) == 0) return true;
+    if (errno != EEXIST && errno != ENOTEMPTY)
+        return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, final, strerror(errno));
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return folder_remove(temporary, err);
+    // a file system that cannot exchange
+    bool moved = rename(final, old) == 0;
+    if (!moved || rename(temporary, final) != 0) {
+        error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+        if (moved && rename(old, final) != 0)
+            error_set(err, EXIT_DATA, "cannot name the checkpoint %s %s again: %s", old, final, strerror(errno));
+        return false;
+    }
+    return folder_remove(old, err);
+}
+
+// The names of a checkpoint: while it is written, when it is whole, and of one that it replaces.
+static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
+                       char old[PATH_BUFFER], Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, ".", step, ".tmp");
+    if (!path_join(temporary, PATH_BUFFER, out, name, err)) return false;
+    step_name(name, ".", step, ".old");
+    if (!path_join(old, PATH_BUFFER, out, name, err)) return false;
+    step_name(name, "", step, "");
+    return path_join(final, PATH_BUFFER, out, name, err);
+}
+
+// Removes what an interrupted save or removal left: ".step-00000020.tmp", and, once another checkpoint is whole,
+// ".step-00000020.old", which may be all that is left of one.
+static void remove_leftovers(const char *out, bool replaced) {
+    DIR *dir = opendir(out);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[PATH_BUFFER];
+        Error err;
+        size_t length = strlen(entry->d_name);
+        if (strncmp(entry->d_name, ".step-", 6) != 0 || length < 10) continue;
+        const char *end = entry->d_name + length - 4;
+        if (strcmp(end, ".tmp") != 0 && (!replaced || strcmp(end, ".old") != 0)) continue;
+        if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
+            fprintf(stderr, "%s\n", err.text);
+    }
+    if (dir) closedir(dir);
+}
+
+bool checkpoint_prepare(const char *out, int64_t step, Error *err) {
+    char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
+    if (!save_paths(out, step, temporary, final, old, err)) return false;
+    remove_leftovers(out, false); // they may take the room that this one needs
+    if (!folder_remove(temporary, err) || !folder_remove(old, err)) return false;
+    if (mkdir(temporary, 0777) == 0) return true;
+    return error_set(err, EXIT_DATA, "cannot create the folder %s: %s", temporary, strerror(errno));
+}
+
+bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file,
+                      bool (*may_place)(const void *context, Error *err), const void *context, Error *err) {
+    char temporary[PATH_BUFFER], final[PATH_BUFFER], old[PATH_BUFFER];
+    Error ignored;
+    if (!save_paths(out, s->run.step, temporary, final, old, err)) return false;
+    if (s->exec->rank > 0) return checkpoint_write_share(temporary, s, err);
+    if (s->exec->ranks == 1 && !checkpoint_prepare(out, s->run.step, err)) return false;
+    bool good = write_folder(temporary, s, tokenizer_file, err) && (!may_place || may_place(context, err)) &&
+                put_in_place(temporary, final, old, err) && folder_sync(out, err);
+    if (!good) folder_remove(temporary, &ignored);
+    return good;
+}
+
+bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
+                     Error *err) {
+    Snapshot snapshot;
+    if (!folder_make(out, err)) return false;
+    snapshot_open(&snapshot, arena, exec);
+    snapshot_take(&snapshot, run);
+    bool good = checkpoint_write(out, &snapshot, tokenizer_file, NULL, NULL, err);
+    snapshot_close(&snapshot);
+    return good;
+}
+
+// ---------------------------------------------------------------- finding and pruning
+
+// Complete and undamaged; with `deep` false, only there in full length.
+static bool check_folder(const char *folder, bool deep, Error *err) {
+    static const char *const required[] = {MODEL_FILE, CONFIG_FILE, STATE_FILE};
+    Manifest manifest;
+    int shares;
+    if (!manifest_open(&manifest, folder, err)) return false;
+    bool good = manifest_check_all(&manifest, deep, err) && checkpoint_share_count(&manifest, &shares, err);
+    const json_t *files = json_object_get(manifest.root, "files");
+    for (int i = 0; good && i < 3; i++)
+        if (!json_object_get(files, required[i]))
+            good = error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", folder, required[i]);
+    manifest_close(&manifest);
+    return good;
+}
+
+static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    char name[NAME_BUFFER];
+    step_name(name, "", step, "");
+    if (!path_join(folder, size, out, name, err)) return false;
+    if (path_is_folder(folder)) {
+        Error why;
+        return check_folder(folder, true, &why) ||
+               error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
+                         why.text);
+    }
+    int64_t *steps;
+    int count = checkpoint_steps(out, &steps, err);
+    if (count > 0)
+        error_set(err, EXIT_DATA,
+                  "%s: there is no checkpoint of step %" PRId64 "; use --resume=%" PRId64
+                  " or --resume, for the newest",
+                  out, step, steps[0]);
+    else if (count == 0)
+        error_set(err, EXIT_DATA,
+                  "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,
+                  step);
+    free(steps);
+    return false;
+}
+
+bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    bool good = true, found = false;
+    if (step >= 0) {
+        good = found = find_step(out, step, folder, size, err);
+    } else {
+        int64_t *steps;
+        int count = checkpoint_steps(out, &steps, err);
+        good = count >= 0;
+        for (int i = 0; i < count && good && !found; i++) {
+            char name[NAME_BUFFER];
+            Error why;
+            step_name(name, "", steps[i], "");
+            good = path_join(folder, size, out, name, err);
+            found = good && check_folder(folder, true, &why);
+            if (good && !found) fprintf(stderr, "skipping the checkpoint %s: %s\n", folder, why.text);
+        }
+        if (good && !found && count == 1)
+            good = error_set(err, EXIT_DATA,
+                             "%s: its only checkpoint is not whole; --overwrite starts again and deletes it", out);
+        else if (good && !found && count > 1)
+            good = error_set(err, EXIT_DATA,
+                             "%s: none of the %d checkpoints is whole; --overwrite starts again and deletes them", out,
+                             count);
+        free(steps);
+    }
+    if (!found && size) folder[0] = 0;
+    return good;
+}
+
+bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
+    const char *what = damaged ? "is damaged" : "belongs to the course that is left now";
+    int64_t *steps;
+    int count = checkpoint_steps(out, &steps, err);
+    bool good = count >= 0;
+    for (int i = 0; i < count && good; i++) {
+        char name[NAME_BUFFER], folder[PATH_BUFFER], aside[PATH_BUFFER];
+        if (steps[i] <= step) continue;
+        step_name(name, "", steps[i], "");
+        good = path_join(folder, sizeof folder, out, name, err);
+        bool moved = false;
+        for (int number = 1; good && !moved && number < 1000; number++) {
+            snprintf(name, sizeof name, "%s-%d-step-%08" PRId64, damaged ? "damaged" : "abandoned", number, steps[i]);
+            good = path_join(aside, sizeof aside, out, name, err);
+            moved = good && !path_is_folder(aside) && rename(folder, aside) == 0;
+        }
+        if (good && !moved)
+            good = error_set(err, EXIT_DATA, "%s %s and cannot be renamed: %s", folder, what, strerror(errno));
+        if (good) fprintf(stderr, "note: %s %s: renamed to %s\n", folder, what, aside);
+    }
+    free(steps);
+    return good;
+}
+
+// First out of the way by its name, so that an interrupted removal leaves no half checkpoint.
+static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
+    char name[NAME_BUFFER], old[PATH_BUFFER];
+    step_name(name, ".", step, ".old");
+    if (!path_join(old, sizeof old, out, name, err)) return false;
+    if (rename(folder, old) != 0)
+        return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", folder, old, strerror(errno));
+    return folder_remove(old, err);
+}
+
+void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
+    remove_leftovers(out, true);
+    if (keep <= 0) return;
+    int64_t *steps;
+    Error unread;
+    int count = checkpoint_steps(out, &steps, &unread), complete = 1; // the one just saved
+    if (count < 0) fprintf(stderr, "%s\n", unread.text);
+    for (int i = 0; i < count; i++) {
+        if (steps[i] >= saved) continue;
+        char name[NAME_BUFFER], folder[PATH_BUFFER];
+        Error err;
+        step_name(name, "", steps[i], "");
+        if (!path_join(folder, sizeof folder, out, name, &err)) continue;
+        if (!check_folder(folder, false, &err) || ++complete <= keep)
+            continue; // what is damaged is the user's to judge
+        if (keep_every > 0 && steps[i] % keep_every == 0) continue;
+        if (!remove_step(out, folder, steps[i], &err)) fprintf(stderr, "%s\n", err.text);
+    }
+    free(steps);
+}

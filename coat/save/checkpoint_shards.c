@@ -1,0 +1,150 @@
+#include "checkpoint_shards.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "io/files.h"
+
+#define PATH_BUFFER 4096
+#define NAME_BUFFER 64
+#define NOTE_LIMIT (16u << 20)
+#define ABSENT_SECONDS 300   // until a share's file is seen: then its process sees another folder
+#define STALLED_SECONDS 3600 // without a new byte of it, as while it is flushed: then its process is lost
+
+void checkpoint_share_name(char *name, size_t size, int rank, int ranks) {
+    if (ranks == 1)
+        snprintf(name, size, "optimizer.safetensors");
+    else
+        snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
+}
+
+// A note is a manifest of one file, or the text of an error.
+static void note_name(char *name, size_t size, int rank, bool good) {
+    snprintf(name, size, good ? "share-%05d.json" : "share-%05d.error", rank);
+}
+
+// ---------------------------------------------------------------- writing
+
+bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
+    char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
+    int rank = s->exec->rank;
+    JsonText text;
+    Error ignored;
+    checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
+    manifest_begin(&text);
+    bool good = checkpoint_write_tensors(folder, name, s->optimizer, s->optimizer_count, s->exec, &text, NULL, err);
+    manifest_finish(&text);
+    note_name(note, sizeof note, rank, true);
+    good = good && path_join(path, sizeof path, folder, note, err) && file_replace(path, text.text, text.size, err);
+    note_name(note, sizeof note, rank, false);
+    if (!good && path_join(path, sizeof path, folder, note, &ignored) &&
+        !file_replace(path, err->text, strlen(err->text), &ignored)) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); // a full disk has room for a name at least
+        if (fd >= 0) close(fd);
+    }
+    json_text_free(&text);
+    return good;
+}
+
+static int64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
+// Until a rank's note is there.
+static bool await_note(const char *folder, int rank, int ranks, char *path, size_t size, Error *err) {
+    char name[NAME_BUFFER], file[PATH_BUFFER], failed[PATH_BUFFER];
+    const struct timespec pause = {0, 5000000};
+    checkpoint_share_name(name, sizeof name, rank, ranks);
+    if (!path_join(file, sizeof file, folder, name, err)) return false;
+    note_name(name, sizeof name, rank, false);
+    if (!path_join(failed, sizeof failed, folder, name, err)) return false;
+    note_name(name, sizeof name, rank, true);
+    if (!path_join(path, size, folder, name, err)) return false;
+    int64_t bytes = -1;
+    for (double waited = 0; !path_is_file(path); waited += 0.005) {
+        if (path_is_file(failed)) {
+            char *why;
+            size_t length;
+            if (!file_read_all(failed, sizeof err->text, &why, &length, err)) return false;
+            error_set(err, EXIT_DATA, "rank %d: %.900s", rank, why);
+            free(why);
+            return false;
+        }
+        if (!path_is_folder(folder))
+            return error_set(err, EXIT_DATA, "cannot write %.900s: the folder was removed", file);
+        int64_t now = file_bytes(file);
+        if (now != bytes) waited = 0;
+        bytes = now;
+        const int patience = now < 0 ? ABSENT_SECONDS : STALLED_SECONDS;
+        if (waited > patience)
+            return error_set(err, EXIT_DATA,
+                             "%s: rank %d has written nothing for %d s; do all processes see this folder?", file, rank,
+                             patience);
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
+static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
+    json_t *root = json_read_object(note, NOTE_LIMIT, err);
+    const json_t *files, *entry, *tensors;
+    int64_t bytes;
+    uint64_t hash;
+    bool good = root && json_get_object(root, note, "files", &files, err) &&
+                json_get_object(files, note, name, &entry, err) &&
+                json_get_int(entry, note, "bytes", 0, INT64_MAX, &bytes, err) &&
+                json_get_hex(entry, note, "xxh3", &hash, err) && json_get_object(entry, note, "tensors", &tensors, err);
+    if (good) {
+        json_text_open(manifest, name, '{');
+        json_text_int(manifest, "bytes", bytes);
+        json_text_hex(manifest, "xxh3", hash);
+        json_text_open(manifest, "tensors", '{');
+        json_t *all = json_object_get(entry, "tensors");
+        for (void *at = json_object_iter(all); good && at; at = json_object_iter_next(all, at)) {
+            good = json_get_hex(tensors, note, json_object_iter_key(at), &hash, err);
+            json_text_hex(manifest, json_object_iter_key(at), hash);
+        }
+        json_text_close(manifest, '}');
+        json_text_close(manifest, '}');
+    }
+    json_decref(root);
+    return good;
+}
+
+bool checkpoint_collect_shares(const char *folder, int ranks, JsonText *manifest, Error *err) {
+    for (int rank = 1; rank < ranks; rank++) {
+        char name[NAME_BUFFER], note[PATH_BUFFER];
+        checkpoint_share_name(name, sizeof name, rank, ranks);
+        if (!await_note(folder, rank, ranks, note, sizeof note, err)) return false;
+        if (!copy_entry(manifest, note, name, err)) return false;
+        unlink(note);
+    }
+    return true;
+}
+
+// ---------------------------------------------------------------- reading
+
+bool checkpoint_share_count(const Manifest *manifest, int *count, Error *err) {
+    char name[NAME_BUFFER];
+    json_t *files = json_object_get(manifest->root, "files");
+    *count = 0;
+    for (void *at = json_object_iter(files); at && *count == 0; at = json_object_iter_next(files, at)) {
+        int rank, ranks, length = 0;
+        const char *key = json_object_iter_key(at);
+        if (strcmp(key, "optimizer.safetensors") == 0) *count = 1;
+        if (sscanf(key, "optimizer-%5d-of-%5d.safetensors%n", &rank, &ranks, &length) == 2 && length > 0 && ranks > 1)
+            *count = ranks;
+    }
+    for (int rank = 0; rank < *count; rank++) {
+        checkpoint_share_name(name, sizeof name, rank, *count);
+        if (!json_object_get(files, name))
+            return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %s", manifest->folder, name);
+    }
+    if (*count > 0) return true;
+    return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list optimizer.safetensors", manifest->folder);
+}

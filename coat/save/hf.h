@@ -1,0 +1,38 @@
+// Hugging Face's GPT-2: config.json to a ModelShape and back, and the safetensors files of a model folder, in one
+// piece or sharded.
+#pragma once
+#include "config.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The shape of the model that `path` holds: a folder with config.json, a .safetensors file with config.json
+// beside it, or llm.c's weight file. What this program cannot compute exactly as the file means it is refused by
+// name and value.
+bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
+
+// The text of a config.json. `path` is for messages.
+bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
+
+// The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. eos is
+// the id that ends and begins texts, -1 = unknown. Fails for shapes that GPT2LMHeadModel cannot express.
+bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, int eos, Error *err);
+void hf_generation_text(JsonText *t, int eos);
+
+// The weights of a folder or of one .safetensors file.
+typedef struct {
+    SafeFile *files;
+    int count;
+} HfWeights;
+
+bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
+void hf_weights_close(HfWeights *weights);
+// Finds a tensor by its full name, or without the leading "transformer.". False if there is none.
+bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,87 @@
+#include "hf_names.h"
+
+#include <stdio.h>
+
+#include "model/tensors_table.h"
+
+typedef struct {
+    const char *whole; // %d: the layer
+    bool transposed;   // GPT-2's linear weights are stored (in, out)
+    struct {
+        const char *name;
+        Dim rows;
+    } parts[HF_MOST_PARTS]; // from the first row on; none: the whole is one tensor
+} HfName;
+
+// clang-format off
+static const HfName gpt2_names[PARAMETER_COUNT] = {
+    [WTE] = {"transformer.wte.weight"},
+    [WPE] = {"transformer.wpe.weight"},
+    [LN1W] = {"transformer.h.%d.ln_1.weight"},
+    [LN1B] = {"transformer.h.%d.ln_1.bias"},
+    [QKVW] = {"transformer.h.%d.attn.c_attn.weight", .transposed = true},
+    [QKVB] = {"transformer.h.%d.attn.c_attn.bias"},
+    [PROJW] = {"transformer.h.%d.attn.c_proj.weight", .transposed = true},
+    [PROJB] = {"transformer.h.%d.attn.c_proj.bias"},
+    [LN2W] = {"transformer.h.%d.ln_2.weight"},
+    [LN2B] = {"transformer.h.%d.ln_2.bias"},
+    [FCW] = {"transformer.h.%d.mlp.c_fc.weight", .transposed = true},
+    [FCB] = {"transformer.h.%d.mlp.c_fc.bias"},
+    [FCPROJW] = {"transformer.h.%d.mlp.c_proj.weight", .transposed = true},
+    [FCPROJB] = {"transformer.h.%d.mlp.c_proj.bias"},
+    [LNFW] = {"transformer.ln_f.weight"},
+    [LNFB] = {"transformer.ln_f.bias"},
+};
+
+// Llama, and what is named like it. The names of wholes are those of models that store them so.
+static const HfName llama_names[PARAMETER_COUNT] = {
+    [WTE] = {"model.embed_tokens.weight"},
+    [LN1W] = {"model.layers.%d.input_layernorm.weight"},
+    [QKVW] = {"model.layers.%d.self_attn.qkv_proj.weight", .parts = {{"model.layers.%d.self_attn.q_proj.weight", DIM_ATT},
+                                                                     {"model.layers.%d.self_attn.k_proj.weight", DIM_KV},
+                                                                     {"model.layers.%d.self_attn.v_proj.weight", DIM_KV}}},
+    [PROJW] = {"model.layers.%d.self_attn.o_proj.weight"},
+    [LN2W] = {"model.layers.%d.post_attention_layernorm.weight"},
+    [FCW] = {"model.layers.%d.mlp.gate_up_proj.weight", .parts = {{"model.layers.%d.mlp.gate_proj.weight", DIM_F},
+                                                                  {"model.layers.%d.mlp.up_proj.weight", DIM_F}}},
+    [FCPROJW] = {"model.layers.%d.mlp.down_proj.weight"},
+    [LNFW] = {"model.norm.weight"},
+};
+// clang-format on
+
+static const HfName *find(const ModelShape *shape, TensorId id) {
+    return &(shape->position_kind == POSITIONS_LEARNED ? gpt2_names : llama_names)[id];
+}
+
+// The patterns are those of the maps above.
+static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, int layer) {
+    const char *number = strstr(pattern, "%d");
+    if (number)
+        snprintf(name, HF_NAME_LENGTH, "%.*s%d%s", (int)(number - pattern), pattern, layer, number + 2);
+    else
+        snprintf(name, HF_NAME_LENGTH, "%s", pattern);
+}
+
+int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MOST_PARTS]) {
+    const HfName *names = find(shape, id);
+    int count = 0;
+    int64_t row = 0;
+    for (; count < HF_MOST_PARTS && names->parts[count].name; count++) {
+        HfPart *part = &parts[count];
+        fill_name(part->name, names->parts[count].name, layer);
+        part->transposed = names->transposed;
+        part->first_row = row;
+        part->rows = shape_extent(names->parts[count].rows, shape);
+        row += part->rows;
+    }
+    if (count > 0) return count;
+    fill_name(parts->name, names->whole, layer);
+    parts->transposed = names->transposed;
+    parts->first_row = 0;
+    parts->rows = tensor_used_rows(id, shape_extent(tensor_table[id].rows, shape), shape);
+    return 1;
+}
+
+void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]) {
+    fill_name(name, find(shape, id)->whole, layer);
+}

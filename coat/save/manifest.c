@@ -1,0 +1,142 @@
+#include "manifest.h"
+
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "io/files.h"
+
+#define MANIFEST_LIMIT (16u << 20)
+#define READ_PIECE (1u << 20)
+#define PATH_BUFFER 4096
+#define TAIL_BYTES 64
+
+// The last lines, which the hash does not cover because they hold it.
+static int tail_text(char tail[TAIL_BYTES], uint64_t hash) {
+    return snprintf(tail, TAIL_BYTES, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
+}
+
+void manifest_begin(JsonText *t) {
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_text_int(t, "format", 1);
+    json_text_open(t, "files", '{');
+}
+
+void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, const SafeWriter *tensors) {
+    json_text_open(t, name, '{');
+    json_text_int(t, "bytes", (int64_t)bytes);
+    json_text_hex(t, "xxh3", hash);
+    if (tensors) {
+        json_text_open(t, "tensors", '{');
+        for (int i = 0; i < tensors->count; i++) json_text_hex(t, tensors->tensors[i].name, tensors->tensors[i].hash);
+        json_text_close(t, '}');
+    }
+    json_text_close(t, '}');
+}
+
+void manifest_finish(JsonText *t) {
+    json_text_close(t, '}');
+    json_text_hex(t, "xxh3", XXH3_64bits(t->text, t->size));
+    json_text_close(t, '}');
+}
+
+static bool check_no_link(const char *path, Error *err) {
+    if (!path_is_link(path)) return true;
+    return error_set(err, EXIT_DATA, "%s is a link; a checkpoint must hold its files itself: copy the file there",
+                     path);
+}
+
+bool manifest_open(Manifest *manifest, const char *folder, Error *err) {
+    char path[PATH_BUFFER], tail[TAIL_BYTES], *text;
+    size_t size;
+    memset(manifest, 0, sizeof *manifest);
+    if (!path_join(path, sizeof path, folder, MANIFEST_NAME, err) || !check_no_link(path, err)) return false;
+    if (!file_read_all(path, MANIFEST_LIMIT, &text, &size, err)) return false;
+    size_t length = (size_t)tail_text(tail, 0);
+    bool sound = size > length;
+    if (sound) {
+        tail_text(tail, XXH3_64bits(text, size - length));
+        sound = memcmp(text + size - length, tail, length) == 0;
+    }
+    const json_t *files;
+    int64_t format;
+    bool good = sound || error_set(err, EXIT_DATA, "%s is damaged: its checksum does not fit", path);
+    good = good && (manifest->root = json_parse_object(text, size, path, err)) &&
+           json_get_int(manifest->root, path, "format", 1, 1, &format, err) &&
+           json_get_object(manifest->root, path, "files", &files, err);
+    free(text);
+    manifest->folder = strdup(folder);
+    if (!manifest->folder) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
+    if (!good) manifest_close(manifest);
+    return good;
+}
+
+void manifest_close(Manifest *manifest) {
+    json_decref(manifest->root);
+    free(manifest->folder);
+    memset(manifest, 0, sizeof *manifest);
+}
+
+static bool hash_file(int fd, const char *path, uint64_t size, uint64_t *hash, Error *err) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
+    XXH3_64bits_reset(state);
+    char *piece = (char *)xmalloc(size < READ_PIECE ? (size_t)size : READ_PIECE);
+    bool good = true;
+    for (uint64_t at = 0; good && at < size;) {
+        size_t part = size - at < READ_PIECE ? (size_t)(size - at) : READ_PIECE;
+        good = file_read_at(fd, path, at, piece, part, err);
+        XXH3_64bits_update(state, piece, part);
+        at += part;
+    }
+    *hash = XXH3_64bits_digest(state);
+    free(piece);
+    XXH3_freeState(state);
+    return good;
+}
+
+static bool check_file(const Manifest *manifest, const char *name, bool deep, Error *err) {
+    char path[PATH_BUFFER];
+    const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), name);
+    if (!entry) return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " does not list %.200s", manifest->folder, name);
+    if (!name_is_plain(name))
+        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in it",
+                         manifest->folder, name);
+    int64_t bytes;
+    uint64_t expected, hash = 0, size;
+    int fd;
+    if (!path_join(path, sizeof path, manifest->folder, name, err)) return false;
+    if (!check_no_link(path, err)) return false;
+    if (!json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err)) return false;
+    if (!json_get_hex(entry, path, "xxh3", &expected, err)) return false;
+    if (!file_open(path, &fd, &size, err)) return false;
+    bool good = size == (uint64_t)bytes || error_set(err, EXIT_DATA, "%s is damaged: %llu byte%s instead of %lld", path,
+                                                     (unsigned long long)size, plural(size), (long long)bytes);
+    if (good && deep) {
+        good = hash_file(fd, path, size, &hash, err);
+        if (good && hash != expected)
+            good = error_set(err, EXIT_DATA, "%s is damaged: its checksum does not fit", path);
+    }
+    close(fd);
+    return good;
+}
+
+bool manifest_check_file(const Manifest *manifest, const char *name, Error *err) {
+    return check_file(manifest, name, true, err);
+}
+
+bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
+    json_t *files = json_object_get(manifest->root, "files");
+    for (void *at = json_object_iter(files); at; at = json_object_iter_next(files, at))
+        if (!check_file(manifest, json_object_iter_key(at), deep, err)) return false;
+    return true;
+}
+
+bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err) {
+    const json_t *entry = json_object_get(json_object_get(manifest->root, "files"), file);
+    char path[PATH_BUFFER];
+    if (!path_join(path, sizeof path, manifest->folder, MANIFEST_NAME, err)) return false;
+    return json_get_hex(json_object_get(entry, "tensors"), path, tensor, hash, err);
+}

@@ -1,0 +1,25 @@
+// state.json of a checkpoint: where the run stands, and the settings that its further course depends on.
+#pragma once
+#include "checkpoint.h"
+#include "io/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
+
+// The settings alone, as one line for the log: with those that change nothing under the others, the model's shape, and the
+// names of the files, which may be others in an equal run.
+void settings_text(JsonText *t, const Config *config, int ranks);
+
+// Settings that have had another name get that of today.
+void settings_rename(json_t *settings);
+
+// Reads `path` back. Settings are compared with config: another precision of the weights is an error, rank 0
+// names other differences on stderr.
+bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

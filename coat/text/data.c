@@ -1,0 +1,378 @@
+#include "data.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data_files.h"
+#include "io/files.h"
+#include "mixture.h"
+#include "permute.h"
+
+// Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
+// may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
+#define OPEN_FILES 256
+
+// The files whose sequences are shuffled together.
+typedef struct {
+    char *name;    // its patterns, for people
+    double weight; // as given
+    int first_shard;
+    int64_t first_sequence, sequences, tokens;
+} Set;
+
+struct DataLoader {
+    Shard *shards;
+    int count;
+    Set sets[MOST_SETS];
+    int set_count;
+    Mixture mixture;             // of several sets
+    int descriptors[OPEN_FILES]; // -1 = closed
+    int open_shard[OPEN_FILES];  // whose descriptor it is
+    int B, T, rank, ranks, vocab;
+    uint64_t seed, fingerprint;
+    bool shuffle;
+    int64_t tokens, sequences;
+    void *buffer; // (T + 1) tokens as stored
+};
+
+// The descriptor of a shard, opened when it is not. -1 with err.
+static int shard_descriptor(DataLoader *loader, int index, Error *err) {
+    int slot = index % OPEN_FILES;
+    if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
+    if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
+    // non-blocking, so that a pipe among the files is refused instead of waited for
+    loader->descriptors[slot] = open(loader->shards[index].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    loader->open_shard[slot] = index;
+    if (loader->descriptors[slot] < 0)
+        error_set(err, EXIT_DATA, "%s: could not be opened: %s", loader->shards[index].path, strerror(errno));
+    return loader->descriptors[slot];
+}
+
+// The patterns as one line: "a/*.bin", "a/1.bin and 7 more".
+static char *name_of(const char *patterns, size_t length) {
+    const size_t first = strcspn(patterns, "\n") < length ? strcspn(patterns, "\n") : length, size = first + 32;
+    int more = 0;
+    for (size_t i = first; i + 1 < length; i++) more += patterns[i] == '\n' && patterns[i + 1] != '\n';
+    char *name = (char *)xcalloc(size, 1);
+    int used = snprintf(name, size, "%.*s", (int)first, patterns);
+    if (more) snprintf(name + used, size - (size_t)used, " and %d more", more);
+    return name;
+}
+
+// Adds a set: the files that match the lines of `patterns`.
+static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
+    Set *set = &loader->sets[loader->set_count++];
+    set->name = name_of(patterns, length);
+    set->weight = weight;
+    set->first_shard = loader->count;
+    return shards_find(patterns, length, &loader->shards, &loader->count, err);
+}
+
+// The sets are one of all patterns, or, with weights, one per paragraph of them.
+static bool find_sets(DataLoader *loader, const char *patterns, const double *weights, Error *err) {
+    if (!weights || !strstr(patterns, "\n\n")) return add_set(loader, patterns, strlen(patterns), 1.0, err);
+    for (const char *at = patterns; *at;) {
+        const char *end = strstr(at, "\n\n");
+        const size_t length = end ? (size_t)(end - at) : strlen(at);
+        if (loader->set_count == MOST_SETS)
+            return error_set(err, EXIT_USER, "--train-weight: at most %d sets can have one", MOST_SETS);
+        if (!add_set(loader, at, length, weights[loader->set_count], err)) return false;
+        at += end ? length + 2 : length;
+    }
+    return true;
+}
+
+// Checks the files of a set, and counts what they hold.
+static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
+    Set *set = &loader->sets[number];
+    const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_shard : loader->count;
+    set->first_sequence = loader->sequences;
+    for (int i = set->first_shard; i < end; i++) {
+        Shard *shard = &loader->shards[i];
+        int fd = shard_descriptor(loader, i, err);
+        if (fd < 0 || !shard_check(shard, fd, hash, err)) return false;
+        shard->first_sequence = loader->sequences;
+        loader->sequences += (shard->tokens - 1) / loader->T;
+        set->tokens += shard->tokens;
+    }
+    set->sequences = loader->sequences - set->first_sequence;
+    loader->tokens += set->tokens;
+    if (loader->set_count > 1 && set->sequences == 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: %" PRId64
+                         " token%s make%s no sequence of %d + 1 tokens: use a smaller --seq-len, or leave "
+                         "this set away",
+                         set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T);
+    if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
+        const int files = end - set->first_shard;
+        XXH64_update(hash, &files, sizeof files);
+        XXH64_update(hash, &loader->mixture.units[number], sizeof loader->mixture.units[number]);
+    }
+    return true;
+}
+
+static bool check_sets(DataLoader *loader, Error *err) {
+    XXH64_state_t *hash = XXH64_createState();
+    if (!hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
+    XXH64_reset(hash, 0);
+    bool ok = true;
+    double weights[MOST_SETS];
+    for (int k = 0; k < loader->set_count; k++) weights[k] = loader->sets[k].weight;
+    mixture_open(&loader->mixture, weights, loader->set_count, loader->seed, loader->shuffle);
+    for (int k = 0; ok && k < loader->set_count; k++) ok = check_set(loader, k, hash, err);
+    loader->fingerprint = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    if (!ok) return false;
+    int64_t needed = (int64_t)loader->B * loader->ranks;
+    char others[48] = ""; // what is counted here is of all sets
+    if (loader->set_count > 1)
+        snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
+    if (loader->sequences < needed)
+        return error_set(err, EXIT_DATA,
+                         "%s%s: %" PRId64 " token%s make%s %" PRId64
+                         " sequence%s of %d + 1 tokens, but one micro-batch needs "
+                         "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
+                         loader->sets[0].name, others, loader->tokens, plural(loader->tokens), singular(loader->tokens),
+                         loader->sequences, plural(loader->sequences), loader->T, needed, loader->B, plural(loader->B),
+                         loader->ranks, loader->ranks == 1 ? "process" : "processes");
+    return true;
+}
+
+// The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard
+// without a whole sequence shares its first_sequence with the next and is never the last.)
+static int shard_of_sequence(const DataLoader *loader, int64_t s) {
+    int low = 0, high = loader->count - 1;
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (loader->shards[middle].first_sequence <= s)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// Reads one sequence into inputs (T), targets (T).
+static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, Error *err) {
+    int index = shard_of_sequence(loader, sequence);
+    const Shard *shard = &loader->shards[index];
+    int T = loader->T;
+    int64_t first = (sequence - shard->first_sequence) * T; // token of the file
+    int fd = shard_descriptor(loader, index, err);
+    if (fd < 0) return false;
+    uint64_t at = DATA_HEADER_BYTES + (uint64_t)first * (uint64_t)shard->token_bytes;
+    if (!file_read_at(fd, shard->path, at, loader->buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err))
+        return false;
+    const uint16_t *narrow = (const uint16_t *)loader->buffer;
+    const uint32_t *wide = (const uint32_t *)loader->buffer;
+    uint32_t before = 0;
+    for (int t = 0; t <= T; t++) {
+        uint32_t token = shard->token_bytes == 2 ? narrow[t] : wide[t];
+        if (token >= (uint32_t)loader->vocab)
+            return error_set(err, EXIT_DATA,
+                             "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
+                             "for another --tokenizer, or is damaged",
+                             shard->path, first + t, token, loader->vocab - 1);
+        if (t > 0) {
+            inputs[t - 1] = (int32_t)before;
+            targets[t - 1] = (int32_t)token;
+        }
+        before = token;
+    }
+    return true;
+}
+
+// Whether the first sequence of every file is of the vocabulary: what was made for another is found before it is needed.
+static bool check_beginnings(DataLoader *loader, Error *err) {
+    const size_t T = (size_t)loader->T;
+    int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
+    bool good = true;
+    for (int i = 0; good && i < loader->count; i++) {
+        const Shard *shard = &loader->shards[i];
+        if (shard->tokens > loader->T) good = read_sequence(loader, shard->first_sequence, tokens, tokens + T, err);
+    }
+    free(tokens);
+    return good;
+}
+
+DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
+                      Error *err) {
+    return data_open_sets(patterns, NULL, B, T, rank, ranks, seed, shuffle, vocab, err);
+}
+
+DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
+                           uint64_t seed, bool shuffle, int vocab, Error *err) {
+    if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
+        error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
+                  T, rank, ranks, vocab);
+        return NULL;
+    }
+    DataLoader *loader = (DataLoader *)xcalloc(1, sizeof *loader);
+    for (int i = 0; i < OPEN_FILES; i++) loader->descriptors[i] = -1;
+    loader->B = B;
+    loader->T = T;
+    loader->rank = rank;
+    loader->ranks = ranks;
+    loader->seed = seed;
+    loader->shuffle = shuffle;
+    loader->vocab = vocab;
+    loader->buffer = xmalloc(((size_t)T + 1) * 4);
+    if (!find_sets(loader, patterns, weights, err) || !check_sets(loader, err) || !check_beginnings(loader, err)) {
+        data_close(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+void data_close(DataLoader *loader) {
+    if (!loader) return;
+    for (int i = 0; i < OPEN_FILES; i++)
+        if (loader->descriptors[i] >= 0) close(loader->descriptors[i]);
+    shards_free(loader->shards, loader->count);
+    for (int k = 0; k < loader->set_count; k++) free(loader->sets[k].name);
+    free(loader->buffer);
+    free(loader);
+}
+
+int64_t data_tokens(const DataLoader *loader) {
+    return loader->tokens;
+}
+
+int64_t data_sequences(const DataLoader *loader) {
+    return loader->sequences;
+}
+
+uint64_t data_fingerprint(const DataLoader *loader) {
+    return loader->fingerprint;
+}
+
+// Whether a file begins as one of bytes does; false too where that cannot be told.
+static bool begins_with_bytes(DataLoader *loader, int index) {
+    enum { PIECE = 2048, LOOKED_AT = 65536 };
+    const Shard *shard = &loader->shards[index];
+    const size_t count = shard->tokens < LOOKED_AT ? (size_t)shard->tokens : LOOKED_AT;
+    const size_t width = (size_t)shard->token_bytes;
+    uint32_t piece[PIECE];
+    Error ignored;
+    const int fd = count < 1024 ? -1 : shard_descriptor(loader, index, &ignored);
+    bool bytes = fd >= 0;
+    for (size_t at = 0; bytes && at < count; at += PIECE) {
+        const size_t n = count - at < PIECE ? count - at : PIECE;
+        bytes = file_read_at(fd, shard->path, DATA_HEADER_BYTES + at * width, piece, n * width, &ignored);
+        for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
+    }
+    return bytes;
+}
+
+bool data_begins_with_bytes(DataLoader *loader) {
+    return begins_with_bytes(loader, 0);
+}
+
+bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
+    *bytes = *other = NULL;
+    for (int i = 0; i < loader->count; i++) {
+        if (loader->shards[i].tokens < 1024) continue; // cannot be told
+        const char **kind = begins_with_bytes(loader, i) ? bytes : other;
+        if (!*kind) *kind = loader->shards[i].path;
+    }
+    return *bytes && *other;
+}
+
+const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
+    for (int i = 0; i < a->count; i++)
+        for (int j = 0; j < b->count; j++)
+            if (a->shards[i].inode == b->shards[j].inode && a->shards[i].device == b->shards[j].device)
+                return b->shards[j].path;
+    return NULL;
+}
+
+const char *data_repeated_file(const DataLoader *loader) {
+    for (int i = 0; i < loader->count; i++)
+        if (loader->shards[i].again) return loader->shards[i].path;
+    return NULL;
+}
+
+bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
+    int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
+    if (n < 0 || n >= INT64_MAX / rows)
+        return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
+    return data_batch_at(loader, n * rows, inputs, targets, err);
+}
+
+// The number, among those of all files, of the sequence at a position of the run.
+static int64_t sequence_at(DataLoader *loader, int64_t position) {
+    int64_t index = position; // in the set's own order
+    const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;
+    const Set *set = &loader->sets[number];
+    int64_t epoch = index / set->sequences, sequence = index % set->sequences;
+    const uint64_t seed = loader->seed + (uint64_t)number * 0x9e3779b97f4a7c15u; // the first set's is the run's
+    if (loader->shuffle) sequence = permute(sequence, set->sequences, seed, epoch);
+    return set->first_sequence + sequence;
+}
+
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err) {
+    if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
+        return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
+    int64_t row = first + (int64_t)loader->rank * loader->B;
+    for (int b = 0; b < loader->B; b++, row++) {
+        int64_t sequence = sequence_at(loader, row);
+        int64_t at = (int64_t)b * loader->T;
+        if (!read_sequence(loader, sequence, inputs + at, targets + at, err)) return false;
+    }
+    return true;
+}
+
+int data_batches(const DataLoader *loader, int most) {
+    int64_t available = loader->sequences / loader->B;
+    return most > 0 && most < available ? most : (int)available;
+}
+
+// 1234567 -> "1,234,567".
+static void format_thousands(int64_t value, char text[32]) {
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) text[out++] = ',';
+        text[out++] = digits[i];
+    }
+    text[out] = 0;
+}
+
+int data_sets(const DataLoader *loader) {
+    return loader->set_count;
+}
+
+DataSet data_set(DataLoader *loader, int number, int64_t position) {
+    const Set *set = &loader->sets[number];
+    double weights = 0;
+    for (int k = 0; k < loader->set_count; k++) weights += loader->sets[k].weight;
+    const int64_t seen = loader->set_count > 1 ? mixture_count(&loader->mixture, number, position) : position;
+    DataSet result = {set->name, set->weight / weights, set->tokens, seen, (double)seen / (double)set->sequences};
+    return result;
+}
+
+const char *data_describe(const DataLoader *loader, char *text, size_t size) {
+    bool narrow = false, wide = false;
+    for (int i = 0; i < loader->count; i++) {
+        if (loader->shards[i].token_bytes == 2)
+            narrow = true;
+        else
+            wide = true;
+    }
+    char tokens[32];
+    format_thousands(loader->tokens, tokens);
+    int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
+    for (int k = 0; k < loader->set_count && loader->set_count > 1 && used < (int)size; k++)
+        used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
+    if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
+    if (used >= (int)size) return text;
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count),
+             tokens, plural(loader->tokens),
+             narrow && wide ? "uint16 and uint32"
+             : wide         ? "uint32"
+                            : "uint16");
+    return text;
+}

@@ -1,0 +1,161 @@
+#include "data_files.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/files.h"
+
+#define EDGE_BYTES 4096 // of each end of a file, hashed into the fingerprint
+
+static bool looks_like_text(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] < 9 || (bytes[i] > 13 && bytes[i] < 32) || bytes[i] == 127) return false;
+    return count > 0;
+}
+
+// What a file with a foreign first word is, as far as it can be told.
+static const char *foreign_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
+    const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
+    uint32_t magic = 0;
+    if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
+    uint32_t swapped = __builtin_bswap32(magic);
+    if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32)
+        return "its bytes are in big-endian order; make it again on a little-endian machine";
+    if (magic == 20240326) return "it is an llm.c model; give it as --model";
+    if (magic == 20240328) return "it is an llm.c tokenizer; give it as --tokenizer";
+    if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which holds no token stream";
+    snprintf(text, size, "%s with %s%s%s",
+             parquet ? "it is a Parquet file; turn it into tokens"
+             : words ? "it looks like text; turn it into tokens"
+                     : "make token files",
+             prepare_name(), parquet ? "" : " or ", parquet ? "" : prepare_bytes_name());
+    return text;
+}
+
+bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
+    const char *path = shard->path;
+    struct stat info;
+    if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode))
+        return error_set(err, EXIT_DATA, "%s is a folder: give a pattern of its token files, such as %s/*_train*.bin",
+                         path, path);
+    if (!S_ISREG(info.st_mode)) return error_set(err, EXIT_DATA, "%s is not a regular file", path);
+    shard->bytes = (int64_t)info.st_size;
+    shard->device = info.st_dev;
+    shard->inode = info.st_ino;
+    if (shard->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty: make it again with %s", path, prepare_name());
+
+    int32_t header[DATA_HEADER_BYTES / 4];
+    memset(header, 0, sizeof header);
+    size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
+    if (!file_read_at(fd, path, 0, header, have, err)) return false;
+    bool wide = header[0] == DATA_MAGIC_U32;
+    char kind[160];
+    if (header[0] != DATA_MAGIC_U16 && !wide)
+        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
+                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
+                         foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
+    if (have < sizeof header)
+        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
+                         shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
+    int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
+    if (header[1] != version)
+        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
+                         path, (int)header[1], (int)header[0], version);
+    shard->token_bytes = wide ? 4 : 2;
+    shard->tokens = header[2];
+    int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
+    if (shard->tokens == 0)
+        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
+    if (shard->tokens < 0)
+        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
+                         shard->tokens);
+    if (shard->tokens > room)
+        return error_set(err, EXIT_DATA,
+                         "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
+                         ": copy or make it again",
+                         path, shard->tokens, plural(shard->tokens), room);
+    if (shard->bytes != DATA_HEADER_BYTES + shard->tokens * shard->token_bytes)
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
+                         " token%s of %d bytes: copy or make it again",
+                         path, shard->bytes, shard->tokens, plural(shard->tokens), shard->token_bytes);
+
+    char edge[EDGE_BYTES];
+    size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;
+    XXH64_update(hash, &shard->bytes, sizeof shard->bytes);
+    for (int end = 0; end < 2; end++) {
+        uint64_t at = end ? (uint64_t)shard->bytes - edge_bytes : 0;
+        if (!file_read_at(fd, path, at, edge, edge_bytes, err)) return false;
+        XXH64_update(hash, edge, edge_bytes);
+    }
+    return true;
+}
+
+static int compare_paths(const void *a, const void *b) {
+    return strcmp(((const Shard *)a)->path, ((const Shard *)b)->path);
+}
+
+// Appends what matches one pattern, in any order.
+static bool add_matches(const char *pattern, Shard **shards, int *count, Error *err) {
+    glob_t found;
+    memset(&found, 0, sizeof found);
+    // glob sorts by the locale's rules; the order of the data must not depend on those
+    int status = glob(pattern, GLOB_NOSORT, NULL, &found);
+    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // a name that itself has [ or * in it
+        status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
+    if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
+        globfree(&found);
+        return error_set(err, EXIT_DATA, "no file matches %s: make token files with %s or %s, or correct the pattern",
+                         pattern, prepare_name(), prepare_bytes_name());
+    }
+    *shards = (Shard *)realloc(*shards, ((size_t)*count + found.gl_pathc) * sizeof **shards);
+    if (!*shards) fatal(EXIT_DEVICE, "host memory: could not hold a list of the token files");
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        size_t length = strlen(found.gl_pathv[i]) + 1;
+        Shard *shard = &(*shards)[(*count)++];
+        memset(shard, 0, sizeof *shard);
+        shard->path = (char *)memcpy(xmalloc(length), found.gl_pathv[i], length);
+    }
+    globfree(&found);
+    return true;
+}
+
+bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err) {
+    const int before = *count;
+    for (const char *at = patterns, *end = patterns + length; at < end;) {
+        const char *line_end = (const char *)memchr(at, '\n', (size_t)(end - at));
+        if (!line_end) line_end = end;
+        if (line_end > at) {
+            char *pattern = (char *)xcalloc((size_t)(line_end - at) + 1, 1);
+            memcpy(pattern, at, (size_t)(line_end - at));
+            const bool good = add_matches(pattern, shards, count, err);
+            free(pattern);
+            if (!good) return false;
+        }
+        at = line_end + 1;
+    }
+    if (*count == before) return error_set(err, EXIT_DATA, "no token files are named");
+    Shard *mine = *shards + before;
+    int kept = 1;
+    qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);
+    for (int i = 1; i < *count - before; i++) { // two patterns may match the same
+        if (compare_paths(&mine[i], &mine[kept - 1]) == 0) {
+            mine[kept - 1].again = true;
+            free(mine[i].path);
+        } else {
+            mine[kept++] = mine[i];
+        }
+    }
+    *count = before + kept;
+    return true;
+}
+
+void shards_free(Shard *shards, int count) {
+    for (int i = 0; i < count; i++) free(shards[i].path);
+    free(shards);
+}

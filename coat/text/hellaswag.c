@@ -1,0 +1,199 @@
+#include "hellaswag.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "io/files.h"
+
+#define MAGIC 20240522
+#define VERSION 1
+#define HEADER_BYTES 1024
+#define FILE_LIMIT ((size_t)1 << 30)
+#define START 65535
+#define FIELDS 6 // uint16 before the situation's tokens, their count included
+
+typedef struct {
+    const uint16_t *situation, *ending; // in the file's bytes
+    int situation_tokens, ending_tokens;
+    float mean; // loss per token of the ending, once taken
+} Row;
+
+struct HellaSwag {
+    char *data; // the file
+    int examples, longest;
+    Row *rows;      // 4 per example
+    uint8_t *label; // which ending is right
+};
+
+// Where reading stands, and what for.
+typedef struct {
+    const char *path;
+    const uint16_t *at, *end;
+    int example, seq_len, vocab;
+} Cursor;
+
+static bool damaged(const Cursor *c, const char *what, Error *err) {
+    return error_set(err, EXIT_DATA, "%s is damaged: example %d %s: copy or make it again", c->path, c->example, what);
+}
+
+// Takes `count` and as many tokens.
+static bool read_tokens(Cursor *c, const uint16_t **tokens, int *count, Error *err) {
+    if (c->at >= c->end) return damaged(c, "ends early", err);
+    *count = *c->at++;
+    *tokens = c->at;
+    if (*count == 0) return damaged(c, "has a text without tokens", err);
+    if (c->end - c->at < *count) return damaged(c, "is shorter than its tokens", err);
+    for (int i = 0; i < *count; i++)
+        if (c->at[i] >= c->vocab)
+            return error_set(err, EXIT_DATA,
+                             "%s: example %d holds token %d, but the vocabulary ends at %d: the file was made for "
+                             "another --tokenizer, or is damaged",
+                             c->path, c->example, c->at[i], c->vocab - 1);
+    c->at += *count;
+    return true;
+}
+
+// One example of `bytes` bytes as its head says; the cursor stands behind its number.
+static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
+    int label = c->at[0], endings = c->at[1], situation_tokens;
+    const uint16_t *situation;
+    c->at += 2;
+    if (endings != HELLASWAG_ENDINGS) return damaged(c, "does not have 4 endings", err);
+    if (label >= endings) return damaged(c, "has no ending of the number that is right", err);
+    set->label[c->example] = (uint8_t)label;
+    if (!read_tokens(c, &situation, &situation_tokens, err)) return false;
+    for (int i = 0; i < HELLASWAG_ENDINGS; i++) {
+        Row *row = &set->rows[c->example * HELLASWAG_ENDINGS + i];
+        row->situation = situation;
+        row->situation_tokens = situation_tokens;
+        row->mean = NAN;
+        if (!read_tokens(c, &row->ending, &row->ending_tokens, err)) return false;
+        int length = situation_tokens + row->ending_tokens - 1; // nothing follows the last token
+        if (length > c->seq_len)
+            return error_set(err, EXIT_USER,
+                             "--seq-len %d: example %d of %s has %d tokens; use --seq-len %d or more, or leave "
+                             "--hellaswag away",
+                             c->seq_len, c->example, c->path, length, length);
+        if (length > set->longest) set->longest = length;
+    }
+    return c->at == c->end || damaged(c, "is longer than its tokens", err);
+}
+
+static bool read_examples(HellaSwag *set, Cursor *c, const uint16_t *end, Error *err) {
+    for (c->example = 0; c->example < set->examples; c->example++) {
+        const uint16_t *start = c->at;
+        if (end - start < FIELDS) return damaged(c, "is missing: the file is truncated", err);
+        if (start[0] != START) return damaged(c, "does not begin with 65535", err);
+        if (start[1] % 2 != 0 || start[1] < FIELDS * 2) return damaged(c, "has a length that cannot be", err);
+        if (end - start < start[1] / 2) return damaged(c, "is cut: the file is truncated", err);
+        if (start[2] != c->example) return damaged(c, "has another number", err);
+        c->at = start + 3;
+        c->end = start + start[1] / 2;
+        if (!read_example(set, c, err)) return false;
+    }
+    if (c->at != end)
+        return error_set(err, EXIT_DATA, "%s is damaged: %lld bytes follow its last example: copy or make it again",
+                         c->path, (long long)(end - c->at) * 2);
+    return true;
+}
+
+static bool read_file(HellaSwag *set, const char *path, int seq_len, int vocab, Error *err) {
+    size_t size;
+    Error why;
+    if (!file_read_all(path, FILE_LIMIT, &set->data, &size, &why))
+        return error_set(err, why.code,
+                         "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away", why.text,
+                         prepare_name());
+    int32_t header[4] = {0, 0, 0, 0};
+    if (size >= HEADER_BYTES) memcpy(header, set->data, sizeof header);
+    if (header[0] != MAGIC)
+        return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d): make one with %s --hellaswag", path,
+                         header[0], prepare_name());
+    if (header[1] != VERSION)
+        return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d: make it again", path, header[1],
+                         VERSION);
+    if (header[2] < 1 || header[2] > 65536 || size % 2 != 0) // examples are numbered in 16 bits
+        return error_set(err, EXIT_DATA, "%s is damaged: %d example%s in %zu bytes: copy or make it again", path,
+                         header[2], plural(header[2]), size);
+    set->examples = header[2];
+    set->rows = (Row *)xcalloc((size_t)set->examples * HELLASWAG_ENDINGS, sizeof *set->rows);
+    set->label = (uint8_t *)xcalloc((size_t)set->examples, sizeof *set->label);
+    const uint16_t *words = (const uint16_t *)(const void *)set->data;
+    Cursor c = {path, words + HEADER_BYTES / 2, NULL, 0, seq_len, vocab};
+    return read_examples(set, &c, words + size / 2, err);
+}
+
+HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err) {
+    HellaSwag *set = (HellaSwag *)xcalloc(1, sizeof *set);
+    if (read_file(set, path, seq_len, vocab, err)) return set;
+    hellaswag_close(set);
+    return NULL;
+}
+
+void hellaswag_close(HellaSwag *set) {
+    if (!set) return;
+    free(set->data);
+    free(set->rows);
+    free(set->label);
+    free(set);
+}
+
+int hellaswag_examples(const HellaSwag *set) {
+    return set->examples;
+}
+
+int hellaswag_rows(const HellaSwag *set) {
+    return set->examples * HELLASWAG_ENDINGS;
+}
+
+int hellaswag_length(const HellaSwag *set) {
+    return set->longest;
+}
+
+int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
+    // passes that begin and end with whole examples
+    const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
+    const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
+    if ((round + n % together) * batch >= rows) return -1; // rank 0, whose rows come first, has none left
+    const int64_t row = (round + (int64_t)rank * together + n % together) * batch;
+    return (int)(row < rows ? row : rows);
+}
+
+void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets) {
+    for (int r = 0; r < count; r++, inputs += T, targets += T) {
+        for (int t = 0; t < T; t++) {
+            inputs[t] = 0;
+            targets[t] = -1;
+        }
+        if (first + r >= hellaswag_rows(set)) continue;
+        const Row *row = &set->rows[first + r];
+        int n = row->situation_tokens;
+        for (int t = 0; t < n; t++) inputs[t] = row->situation[t];
+        for (int t = 0; t < row->ending_tokens; t++) {
+            targets[n - 1 + t] = row->ending[t];
+            if (t + 1 < row->ending_tokens) inputs[n + t] = row->ending[t];
+        }
+    }
+}
+
+void hellaswag_take(HellaSwag *set, int first, int count, int T, const float *losses) {
+    for (int r = 0; r < count && first + r < hellaswag_rows(set); r++) {
+        Row *row = &set->rows[first + r];
+        const float *loss = losses + (int64_t)r * T + row->situation_tokens - 1;
+        double sum = 0.0;
+        for (int t = 0; t < row->ending_tokens; t++) sum += loss[t];
+        row->mean = (float)(sum / row->ending_tokens);
+    }
+}
+
+int hellaswag_right(const HellaSwag *set) {
+    int right = 0;
+    for (int e = 0; e < set->examples; e++) {
+        const Row *rows = &set->rows[e * HELLASWAG_ENDINGS];
+        int best = -1;
+        for (int i = 0; i < HELLASWAG_ENDINGS; i++)
+            if (isfinite(rows[i].mean) && (best < 0 || rows[i].mean < rows[best].mean)) best = i;
+        right += best == set->label[e];
+    }
+    return right;
+}

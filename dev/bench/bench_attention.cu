@@ -1,0 +1,189 @@
+// Attention as the GPU runs it (cuDNN, deterministic backward in slices) at GPT-2's shapes and a Llama-like one:
+// time and TFLOP/s of the causal half, the share of what a large product reaches in the same run, and the
+// workspace. The first and the last sequence are checked against the FP32 kernels, and the backward is run twice
+// and compared bit for bit. Then those kernels' own time, of --precision fp32; test_gpt2 checks them.
+//
+//   bench_attention [--quick]
+#include "bench_ceiling.h"
+#include "coat/cuda/attention/attention.h"
+
+#define TOLERANCE 0.02 // relative, in the mean square: BF16 operands and results against FP32
+
+// Operands of one shape. qkv packed (M, (heads + 2 kv_heads) * head_dim); the rest (M, heads * head_dim).
+typedef struct {
+    AttentionShape shape;
+    Tensor qkv, o, lse, d_o, dqkv;
+} Attention;
+
+// q, k or v of a packed projection.
+static Tensor part(AttentionShape s, Tensor packed, int which) {
+    int64_t D = s.head_dim, q = s.heads * D, kv = s.kv_heads * D;
+    return tensor_cols(packed, which == 0 ? 0 : which == 1 ? q : q + kv, which == 0 ? q : kv);
+}
+
+static void run_forward(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    bench->exec.ops->attention_forward(&bench->exec, a->o, a->lse, part(a->shape, a->qkv, 0), part(a->shape, a->qkv, 1),
+                                       part(a->shape, a->qkv, 2), a->shape);
+}
+
+static void run_backward(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    AttentionShape s = a->shape;
+    bench->exec.ops->attention_backward(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2),
+                                        a->d_o, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
+                                        part(s, a->qkv, 2), s);
+}
+
+// --- check --------------------------------------------------------------------------------------------------
+__global__ static void widen_kernel(Tensor to, Tensor from) {
+    int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+        ((float *)to.data)[i] = bench_element(from, i / from.cols, i % from.cols);
+}
+
+// out[0] += (a - b)^2, out[1] += b^2 over all elements.
+__global__ static void distance_kernel(Tensor a, Tensor b, double *out) {
+    int64_t count = a.rows * a.cols, step = (int64_t)gridDim.x * blockDim.x;
+    double error = 0, size = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        double x = bench_element(a, i / a.cols, i % a.cols), y = bench_element(b, i / a.cols, i % a.cols);
+        error += (x - y) * (x - y);
+        size += y * y;
+    }
+    atomicAdd(&out[0], error);
+    atomicAdd(&out[1], size);
+}
+
+static Tensor widened(Bench *bench, Tensor from) {
+    Tensor to = bench_tensor(bench, from.rows, from.cols, FMT_FP32, 1.0f);
+    widen_kernel<<<512, 256, 0, cuda_backend(&bench->exec)->stream>>>(to, from);
+    LAUNCH_CHECK("widen");
+    return to;
+}
+
+static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) {
+    Exec *exec = &bench->exec;
+    double *sums = (double *)bench_allocate(bench, 2 * sizeof *sums), host[2];
+    exec->ops->zero(exec, sums, 2 * sizeof *sums);
+    distance_kernel<<<512, 256, 0, cuda_backend(exec)->stream>>>(found, expected, sums);
+    LAUNCH_CHECK("distance");
+    exec->ops->download(exec, host, sums, sizeof host);
+    exec->ops->release(exec, sums);
+    double relative = sqrt(host[0] / host[1]);
+    if (!(relative <= TOLERANCE)) printf("  WRONG: %s differs by %.3g of its size\n", name, relative);
+    return relative <= TOLERANCE;
+}
+
+// Sequence b against the FP32 kernels, which get the same rounded inputs.
+static bool check_sequence(Bench *bench, const Attention *a, int b) {
+    Attention one = {};
+    one.shape = a->shape;
+    one.shape.B = 1;
+    int64_t T = a->shape.T, first = b * T;
+    Tensor qkv = tensor_rows(a->qkv, first, T), o = tensor_rows(a->o, first, T), d_o = tensor_rows(a->d_o, first, T);
+    Tensor lse = tensor_rows(a->lse, (int64_t)b * a->shape.heads, a->shape.heads);
+    Tensor dqkv = tensor_rows(a->dqkv, first, T);
+    one.qkv = widened(bench, qkv), one.d_o = widened(bench, d_o);
+    one.o = bench_tensor(bench, T, o.cols, FMT_FP32, 1.0f);
+    one.lse = bench_tensor(bench, a->shape.heads, T, FMT_FP32, 1.0f);
+    one.dqkv = bench_tensor(bench, T, qkv.cols, FMT_FP32, 1.0f);
+    run_forward(bench, &one);
+    run_backward(bench, &one);
+    bool right = same(bench, "o", o, one.o) && same(bench, "lse", lse, one.lse);
+    static const char *const names[] = {"dq", "dk", "dv"};
+    for (int i = 0; i < 3; i++)
+        right = same(bench, names[i], part(a->shape, dqkv, i), part(a->shape, one.dqkv, i)) && right;
+    Tensor all[] = {one.qkv, one.o, one.lse, one.d_o, one.dqkv};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
+    return right;
+}
+
+// Whether a second backward gives the same bits.
+static bool check_repeats(Bench *bench, Attention *a) {
+    Exec *exec = &bench->exec;
+    size_t bytes = (size_t)tensor_elements(a->dqkv) * format_bytes(FMT_BF16);
+    void *first = xmalloc(bytes), *second = xmalloc(bytes);
+    exec->ops->download(exec, first, a->dqkv.data, bytes);
+    exec->ops->zero(exec, a->dqkv.data, bytes);
+    run_backward(bench, a);
+    exec->ops->download(exec, second, a->dqkv.data, bytes);
+    bool equal = memcmp(first, second, bytes) == 0;
+    if (!equal) printf("  WRONG: two backward runs differ\n");
+    free(first);
+    free(second);
+    return equal;
+}
+
+// --- time ---------------------------------------------------------------------------------------------------
+// limit: what a large product reaches in this format.
+static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
+    Attention a = {};
+    int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
+    int64_t packed = width + 2 * (int64_t)s.kv_heads * s.head_dim;
+    a.shape = s;
+    a.qkv = bench_tensor(bench, M, packed, format, 1.0f);
+    a.dqkv = bench_tensor(bench, M, packed, format, 1.0f);
+    a.o = bench_tensor(bench, M, width, format, 1.0f);
+    a.d_o = bench_tensor(bench, M, width, format, 1.0f);
+    a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
+    double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
+    // two products forward, five backward, over the lower half of the scores
+    double flops = 2.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
+    double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
+    printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
+           "TFLOP/s %4.1f %%",
+           name, s.B, s.T, s.heads, s.kv_heads, s.head_dim, forward, rate_forward * 1e-12, 100 * rate_forward / limit,
+           backward, rate_backward * 1e-12, 100 * rate_backward / limit);
+    bool right = true;
+    if (format == FMT_BF16) {
+        const AttentionSlice slice = attention_slice(s, ATTENTION_WORKSPACE_LIMIT);
+        right = check_sequence(bench, &a, 0);
+        right = check_sequence(bench, &a, s.B - 1) && right;
+        right = check_repeats(bench, &a) && right;
+        printf("  slice %d x %d planned %zu used up to %zu MB  %s", slice.sequences, slice.kv_heads,
+               attention_workspace_bytes(s) / 1000000,
+               attention_workspace_used(cuda_backend(&bench->exec)->attention) / 1000000, right ? "ok" : "WRONG");
+    }
+    printf("\n");
+    Tensor all[] = {a.qkv, a.o, a.lse, a.d_o, a.dqkv};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
+    return right;
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            bench.quick = true;
+        else
+            fatal(EXIT_USER, "usage: bench_attention [--quick], not %s", argv[i]);
+    }
+    const struct {
+        const char *name;
+        AttentionShape shape;
+    } shapes[] = {
+        {"GPT-2 124M", {64, 1024, 12, 12, 64}}, {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
+        {"odd batch", {11, 1024, 12, 12, 64}},  {"narrow", {4, 256, 2, 2, 32}},
+        {"Llama 7B", {4, 2048, 32, 32, 128}},   {"grouped", {2, 4096, 32, 8, 128}},
+    };
+    ModelShape *model = &bench.config.shape;
+    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
+    model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
+    bench_open(&bench);
+    // room for the largest of the shapes
+    bench.exec.ops->release(&bench.exec, bench.exec.workspace);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        size_t bytes = attention_workspace_bytes(shapes[i].shape);
+        if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
+    }
+    bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
+    double limit = bench_product_ceiling(&bench, FMT_BF16);
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        wrong += !bench_shape(&bench, shapes[i].name, shapes[i].shape, FMT_BF16, limit);
+    bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64}, FMT_FP32, bench_product_ceiling(&bench, FMT_FP32));
+    bench_close(&bench);
+    printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

@@ -1,0 +1,365 @@
+// Our own backward of causal attention (coat/cuda/attention/attention_backward.h) against the FP32 kernels, on shapes chosen to
+// show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
+// share of what a large BF16 product reaches in the same run.
+//
+//   bench_attention_backward [--quick] [--check]
+//
+// --quick leaves out the variants of the schedule, --check all times. Where a gradient is wrong its first wrong element is printed, and a map of the error of the first wrong head, relative
+// to the size of the gradient: rows of 64 tokens (a warpgroup's part) by groups of 8 columns, and the 64 rows of the
+// first wrong part; of the first few gradients, that one run's output may be read.
+#include "bench_ceiling.h"
+#include "coat/cuda/attention/attention.h"
+#include "coat/cuda/attention/attention_backward.h"
+
+#define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
+#define ROW_TOLERANCE 0.10 // of an element, relative to the mean square of its row
+#define PART 64
+#define MAXIMUM_ROWS 16 // tokens of a sequence for which the kernel leaves one maximum
+#define POISON 0xff     // bytes that are NaN in BF16
+
+// One problem. qkv and its gradient packed (M, 3 * heads * head_dim); o and its gradient (M, heads * head_dim); lse
+// (B * heads, T) and the gradient's maxima (M), FP32.
+typedef struct {
+    AttentionShape shape;
+    Tensor qkv, o, lse, d_o, dqkv, maxima;
+} Attention;
+
+static Tensor part(AttentionShape s, Tensor packed, int which) {
+    int64_t width = (int64_t)s.heads * s.head_dim;
+    return tensor_cols(packed, which * width, width);
+}
+
+static void run_ours(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    AttentionShape s = a->shape;
+    if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
+                                   a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2), s))
+        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d of %d on this GPU", s.B, s.T, s.heads,
+              s.head_dim);
+}
+
+static void run_cudnn(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    AttentionShape s = a->shape;
+    attention_backward(cuda_backend(&bench->exec)->attention, part(s, a->dqkv, 0), part(s, a->dqkv, 1),
+                       part(s, a->dqkv, 2), a->d_o, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
+                       part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
+}
+
+// --- reference ----------------------------------------------------------------------------------------------
+__global__ static void convert_kernel(Tensor to, Tensor from) {
+    int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        int64_t row = i / from.cols, column = i % from.cols;
+        bench_encode(to.data, to.format, row * to.stride + column, bench_element(from, row, column));
+    }
+}
+
+static void convert(Bench *bench, Tensor to, Tensor from) {
+    convert_kernel<<<512, 256, 0, cuda_backend(&bench->exec)->stream>>>(to, from);
+    LAUNCH_CHECK("convert");
+}
+
+static Tensor widened(Bench *bench, Tensor from) {
+    Tensor to = bench_tensor(bench, from.rows, from.cols, FMT_FP32, 1.0f);
+    convert(bench, to, from);
+    return to;
+}
+
+// o and lse by the FP32 kernels, o rounded to BF16.
+static void forward(Bench *bench, Attention *a) {
+    Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
+    AttentionShape s = a->shape;
+    attention_fp32_forward(&bench->exec, o, a->lse, part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), s);
+    convert(bench, a->o, o);
+    bench_release(bench, qkv);
+    bench_release(bench, o);
+}
+
+// The packed gradient by the FP32 kernels from the same rounded operands.
+static Tensor reference(Bench *bench, const Attention *a) {
+    AttentionShape s = a->shape;
+    Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
+    Tensor dqkv = bench_tensor(bench, a->qkv.rows, a->qkv.cols, FMT_FP32, 1.0f);
+    attention_fp32_backward(&bench->exec, part(s, dqkv, 0), part(s, dqkv, 1), part(s, dqkv, 2), d_o, o, a->lse,
+                            part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), s);
+    bench_release(bench, qkv);
+    bench_release(bench, o);
+    bench_release(bench, d_o);
+    return dqkv;
+}
+
+// --- comparison, on the host --------------------------------------------------------------------------------
+typedef struct {
+    AttentionShape shape;
+    const uint16_t *found;
+    const float *expected;
+    int64_t stride;
+} Pair;
+
+static int64_t at(const Pair *p, int which, int b, int t, int head, int d) {
+    return ((int64_t)b * p->shape.T + t) * p->stride + ((int64_t)which * p->shape.heads + head) * p->shape.head_dim + d;
+}
+
+// Sums of squares of the error and of the expected values over a rectangle of a head.
+static void squares(const Pair *p, int which, int b, int head, int t0, int t1, int d0, int d1, double *error,
+                    double *size) {
+    for (int t = t0; t < t1 && t < p->shape.T; t++)
+        for (int d = d0; d < d1; d++) {
+            int64_t i = at(p, which, b, t, head, d);
+            double e = p->expected[i], f = (double)bf16_decode(p->found[i]) - e;
+            *error += f == f ? f * f : 1e30;
+            *size += e * e;
+        }
+}
+
+static void print_map(const Pair *p, int which, int b, int head, int wrong_t, double deviation) {
+    printf("    error by tokens (down) and columns / 8 (across), relative to the gradient's size:\n");
+    for (int t = 0; t < p->shape.T && t < 24 * PART; t += PART) {
+        printf("    t %5d", t);
+        for (int d = 0; d < p->shape.head_dim; d += 8) {
+            double error = 0, size = 0;
+            squares(p, which, b, head, t, t + PART, d, d + 8, &error, &size);
+            printf(" %8.2g", sqrt(error / (8 * PART)) / deviation);
+        }
+        printf("\n");
+    }
+    printf("    error by row from %d:", wrong_t / PART * PART);
+    for (int t = wrong_t / PART * PART, i = 0; i < PART && t < p->shape.T; i++, t++) {
+        double error = 0, size = 0;
+        squares(p, which, b, head, t, t + 1, 0, p->shape.head_dim, &error, &size);
+        printf("%s %.1g", i % 16 ? "" : "\n     ", sqrt(error / p->shape.head_dim) / deviation);
+    }
+    printf("\n    columns of token %d, found and expected:", wrong_t);
+    for (int d = 0; d < p->shape.head_dim; d++) {
+        int64_t i = at(p, which, b, wrong_t, head, d);
+        printf("%s %.3g/%.3g", d % 8 ? "" : "\n     ", (double)bf16_decode(p->found[i]), (double)p->expected[i]);
+    }
+    printf("\n");
+}
+
+// One of dq, dk, dv.
+static bool compare(const Pair *p, int which) {
+    static const char *const names[] = {"dq", "dk", "dv"};
+    AttentionShape s = p->shape;
+    double error = 0, size = 0, count = (double)s.B * s.T * s.heads * s.head_dim;
+    for (int b = 0; b < s.B; b++)
+        for (int head = 0; head < s.heads; head++) squares(p, which, b, head, 0, s.T, 0, s.head_dim, &error, &size);
+    double deviation = sqrt(size / count), worst = 0;
+    int64_t wrong = 0;
+    int first[4] = {-1, 0, 0, 0};
+    for (int b = 0; b < s.B; b++)
+        for (int head = 0; head < s.heads; head++)
+            for (int t = 0; t < s.T; t++) {
+                double row_error = 0, row_size = 0;
+                squares(p, which, b, head, t, t + 1, 0, s.head_dim, &row_error, &row_size);
+                double limit = ROW_TOLERANCE * (sqrt(row_size / s.head_dim) + 0.05 * deviation);
+                for (int d = 0; d < s.head_dim; d++) {
+                    int64_t i = at(p, which, b, t, head, d);
+                    double off = fabs((double)bf16_decode(p->found[i]) - p->expected[i]);
+                    if (off > worst) worst = off;
+                    if (off <= limit) continue;
+                    if (wrong++ == 0) first[0] = b, first[1] = head, first[2] = t, first[3] = d;
+                }
+            }
+    double relative = sqrt(error / size);
+    printf("  %s: relative error %.2e, largest %.2e of the deviation, %lld of %.0f elements off%s\n", names[which],
+           relative, worst / deviation, (long long)wrong, count, wrong || !(relative < TOLERANCE) ? "  WRONG" : "");
+    if (wrong == 0) return relative < TOLERANCE;
+    int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
+    printf("    first: sequence %d head %d token %d column %d: found %g (bits %04x), expected %g\n", first[0], first[1],
+           first[2], first[3], (double)bf16_decode(p->found[i]), p->found[i], (double)p->expected[i]);
+    static int maps = 6; // to be printed
+    if (maps-- > 0) print_map(p, which, first[0], first[1], first[2], deviation);
+    return false;
+}
+
+// The maximum of 16 tokens lies in the place of the first of them, and zeros in the others'.
+static bool compare_maxima(const Pair *p, const float *maxima) {
+    const int width = 3 * p->shape.heads * p->shape.head_dim;
+    for (int b = 0; b < p->shape.B; b++) {
+        double largest = 0;
+        for (int t = p->shape.T - 1; t >= 0; t--) {
+            const int64_t row = (int64_t)b * p->shape.T + t;
+            for (int column = 0; column < width; column++)
+                largest = fmax(largest, fabs((double)bf16_decode(p->found[row * p->stride + column])));
+            const bool first = t % MAXIMUM_ROWS == 0;
+            if ((double)maxima[row] != (first ? largest : 0)) {
+                printf("  WRONG maxima: sequence %d token %d: found %g, expected %g\n", b, t, (double)maxima[row],
+                       first ? largest : 0);
+                return false;
+            }
+            if (first) largest = 0;
+        }
+    }
+    return true;
+}
+
+static Attention open_shape(Bench *bench, AttentionShape s) {
+    Attention a = {};
+    int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
+    a.shape = s;
+    a.qkv = bench_tensor(bench, M, 3 * width, FMT_BF16, 1.0f);
+    a.dqkv = bench_tensor(bench, M, 3 * width, FMT_BF16, 1.0f);
+    a.o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
+    a.d_o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
+    a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
+    a.maxima = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    a.dqkv.amax = (uint32_t *)a.maxima.data;
+    return a;
+}
+
+static void close_shape(Bench *bench, Attention *a) {
+    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv, a->maxima};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
+}
+
+// The gradient and its maxima as our kernel leaves them over poison.
+static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *maxima) {
+    Exec *exec = &bench->exec;
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    const size_t bytes = (size_t)tensor_elements(a->dqkv) * sizeof *found;
+    const size_t maxima_bytes = (size_t)a->maxima.rows * sizeof *maxima;
+    CUDA_CHECK(cudaMemsetAsync(a->dqkv.data, POISON, bytes, stream), "poisoning the gradient");
+    CUDA_CHECK(cudaMemsetAsync(a->maxima.data, POISON, maxima_bytes, stream), "poisoning the maxima");
+    run_ours(bench, a);
+    exec->ops->download(exec, found, a->dqkv.data, bytes);
+    exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
+}
+
+static bool check_shape(Bench *bench, AttentionShape s) {
+    enum { REPEATS = 5 };
+    printf("check B %d T %d heads %d of %d\n", s.B, s.T, s.heads, s.head_dim);
+    fflush(stdout);
+    Attention a = open_shape(bench, s);
+    Exec *exec = &bench->exec;
+    forward(bench, &a);
+    Tensor expected_tensor = reference(bench, &a);
+    size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);
+    float *expected = (float *)xmalloc(elements * sizeof(float));
+    uint16_t *found = (uint16_t *)xmalloc(bytes), *again = (uint16_t *)xmalloc(bytes);
+    float *maxima = (float *)xmalloc((size_t)a.maxima.rows * sizeof *maxima);
+    exec->ops->download(exec, expected, expected_tensor.data, elements * sizeof(float));
+    run_poisoned(bench, &a, found, maxima);
+    Pair pair = {s, found, expected, a.dqkv.stride};
+    bool right = true;
+    for (int which = 0; which < 3; which++) right = compare(&pair, which) && right;
+    right = compare_maxima(&pair, maxima) && right;
+    for (int i = 0; i < REPEATS; i++) {
+        run_poisoned(bench, &a, again, maxima);
+        if (memcmp(found, again, bytes) == 0) continue;
+        size_t first = 0, differ = 0;
+        for (size_t j = elements; j-- > 0;)
+            if (found[j] != again[j]) first = j, differ++;
+        printf("  WRONG: run %d differs from the first in %zu elements, first in row %zu column %zu\n", i + 2, differ,
+               first / (size_t)a.dqkv.cols, first % (size_t)a.dqkv.cols);
+        right = false;
+        break;
+    }
+    free(expected);
+    free(found);
+    free(again);
+    free(maxima);
+    bench_release(bench, expected_tensor);
+    close_shape(bench, &a);
+    return right;
+}
+
+// --- time ---------------------------------------------------------------------------------------------------
+// Five products over the lower half of the scores.
+static double backward_flops(AttentionShape s) {
+    return 5.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
+}
+
+static void print_time(const char *name, double ms, AttentionShape s, double limit) {
+    const double rate = backward_flops(s) / ms * 1e3;
+    printf("  %-18s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
+}
+
+// Our kernel under other schedules, and its parts alone, of which the time says enough.
+static void time_variants(Bench *bench, Attention *a, double limit) {
+    const struct {
+        const char *name;
+        AttentionBackwardTuning tuning;
+    } variants[] = {
+        {"only row sums", {false, 0, 0}},    {"only keys", {false, 0, 1}},       {"only queries", {false, 0, 2}},
+        {"turns, keys", {true, 0, 1}},       {"turns, queries", {true, 0, 2}},   {"turns", {true, 0, 3}},
+        {"4 heads together", {false, 4, 3}}, {"8 heads", {false, 8, 3}},         {"16 heads", {false, 16, 3}},
+        {"64 heads", {false, 64, 3}},        {"all heads", {false, 1 << 16, 3}},
+    };
+    const AttentionBackwardTuning usual = attention_backward_tuning;
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        attention_backward_tuning = variants[i].tuning;
+        const double ms = bench_median_ms(bench, run_ours, a);
+        if (variants[i].tuning.units == 3)
+            print_time(variants[i].name, ms, a->shape, limit);
+        else
+            printf("  %-18s %8.3f ms\n", variants[i].name, ms);
+    }
+    attention_backward_tuning = usual;
+}
+
+// limit: what a large product reaches, operations per second.
+static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
+    Attention a = open_shape(bench, s);
+    Exec *exec = &bench->exec;
+    exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2), s);
+    const double ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
+    const double ours_again = bench_median_ms(bench, run_ours, &a);
+    printf("%s, B %d T %d heads %d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
+           s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
+    print_time("ours", ours, s, limit);
+    print_time("cuDNN", cudnn, s, limit);
+    print_time("ours, again", ours_again, s, limit);
+    if (!bench->quick) time_variants(bench, &a, limit);
+    close_shape(bench, &a);
+}
+
+// One tile and a part of one; whole tiles; a ragged end, in either half of a tile; many units per block of threads.
+// The wrong results in all.
+static int check_shapes(Bench *bench, int head_dim) {
+    const AttentionShape checks[] = {
+        {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
+        {3, 100, 5, 5, head_dim},    {1, 1000, 1, 1, head_dim},   {3, 1000, 12, 12, head_dim},
+        {5, 1024, 12, 12, head_dim}, {3, 1024, 25, 25, head_dim}, {1, 2048, 6, 6, head_dim},
+        {2, 4097, 3, 3, head_dim},   {7, 33, 3, 3, head_dim},     {1, 1090, 31, 31, head_dim},
+    };
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) wrong += !check_shape(bench, checks[i]);
+    printf("the warpgroups taking turns:\n");
+    attention_backward_tuning.alternate = true;
+    for (size_t i = 4; i < 8; i++) wrong += !check_shape(bench, checks[i]);
+    attention_backward_tuning.alternate = false;
+    return wrong;
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
+    const struct {
+        const char *name;
+        AttentionShape shape;
+    } times[] = {
+        {"GPT-2 124M", {64, 1024, 12, 12, 64}},    {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
+        {"GPT-2 350M", {32, 1024, 16, 16, 64}},    {"longer", {16, 4096, 12, 12, 64}},
+        {"2048 channels", {4, 2048, 16, 16, 128}}, {"2048 channels, longer", {4, 4096, 16, 16, 128}},
+        {"4096 channels", {4, 2048, 32, 32, 128}}, {"4096 channels, longer", {4, 4096, 32, 32, 128}},
+    };
+    const size_t time_count = sizeof times / sizeof times[0];
+    ModelShape *model = &bench.config.shape;
+    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
+    model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
+    bench_open(&bench);
+    bench.exec.ops->release(&bench.exec, bench.exec.workspace);
+    for (size_t i = 0; i < time_count; i++) {
+        size_t bytes = attention_workspace_bytes(times[i].shape);
+        if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
+    }
+    bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
+    const int wrong = check_shapes(&bench, 64) + check_shapes(&bench, 128);
+    const double limit = check_only ? 0.0 : bench_product_ceiling(&bench, FMT_BF16);
+    for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
+    bench_close(&bench);
+    printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

@@ -1,0 +1,92 @@
+// What benchmarks hold their figures against, measured in the same run: the rate of a copy within the GPU's memory, large
+// or as short as an operation, and of a large product.
+#pragma once
+#include "dev/test/bench_cuda.h"
+
+#define CEILING_BYTES ((size_t)1 << 30) // of a large copy, which reads and writes them
+#define CEILING_SIZE 8192               // of a large product of square matrices
+
+// --- copies -------------------------------------------------------------------------------------------------
+typedef struct {
+    Tensor to, from; // CEILING_BYTES each
+    size_t bytes, offset;
+} Copies;
+
+static inline Copies copies_open(Bench *bench) {
+    Copies c = {};
+    c.to = bench_tensor(bench, 1, (int64_t)CEILING_BYTES, FMT_E4M3, 1.0f);
+    c.from = bench_tensor(bench, 1, (int64_t)CEILING_BYTES, FMT_E4M3, 1.0f);
+    return c;
+}
+
+static inline void copies_close(Bench *bench, Copies *c) {
+    bench_release(bench, c->to);
+    bench_release(bench, c->from);
+}
+
+// Rotates through the memory as far as it reaches, at most through as many places as operands have sets.
+static inline void copies_run(Bench *bench, void *context) {
+    Copies *c = (Copies *)context;
+    const size_t place = (c->bytes + 255) / 256 * 256;
+    c->offset += place;
+    if (c->offset + c->bytes > CEILING_BYTES || c->offset >= SETS * place) c->offset = 0;
+    CUDA_CHECK(cudaMemcpyAsync((char *)c->to.data + c->offset, (const char *)c->from.data + c->offset, c->bytes,
+                               cudaMemcpyDeviceToDevice, cuda_backend(&bench->exec)->stream),
+               "copying");
+}
+
+// Bytes per second of a copy that reads and writes `bytes` together, or as many as fit, timed by `median_ms`, which is
+// how the operation beside it is timed: bench_steady_ms or bench_median_ms.
+static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
+                                 double (*median_ms)(Bench *, void (*)(Bench *, void *), void *)) {
+    Copies copy = *c;
+    const size_t each = (size_t)(bytes / 2);
+    copy.bytes = each < CEILING_BYTES ? each : CEILING_BYTES;
+    return 2 * (double)copy.bytes / median_ms(bench, copies_run, &copy) * 1e3;
+}
+
+// The same of the largest, with a line that says it.
+static inline double copies_ceiling(Bench *bench, const Copies *c) {
+    const double rate = copies_rate(bench, c, 2.0 * (double)CEILING_BYTES, bench_steady_ms);
+    printf("ceiling: device copy of %.1f GB, %.0f GB/s read and written\n", (double)CEILING_BYTES * 1e-9, rate * 1e-9);
+    return rate;
+}
+
+// For who needs no other copies.
+static inline double bench_copy_ceiling(Bench *bench) {
+    Copies c = copies_open(bench);
+    const double rate = copies_ceiling(bench, &c);
+    copies_close(bench, &c);
+    return rate;
+}
+
+// --- products -----------------------------------------------------------------------------------------------
+typedef struct {
+    Tensor y, x;
+    Weight w;
+} SquareProduct;
+
+static inline void square_product_run(Bench *bench, void *context) {
+    SquareProduct *p = (SquareProduct *)context;
+    bench->exec.ops->linear_forward(&bench->exec, p->y, p->x, p->w, Tensor{});
+}
+
+// Floating point operations per second that this GPU reaches on a large square product of random values in E4M3, BF16 or
+// FP32, with a line that says it.
+static inline double bench_product_ceiling(Bench *bench, Format format) {
+    const bool fp8 = format == FMT_E4M3;
+    SquareProduct p = {};
+    p.y = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, fp8 ? FMT_BF16 : format, 1.0f);
+    p.x = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, format, 1.0f);
+    Tensor *w = fp8 ? &p.w.codes : &p.w.value;
+    *w = bench_tensor(bench, CEILING_SIZE, CEILING_SIZE, p.x.format, fp8 ? 1.0f : 0.5f);
+    if (fp8) p.w.value = p.w.codes; // of which the product reads the shape only
+    const double ms = bench_median_ms(bench, square_product_run, &p);
+    const double rate = 2.0 * CEILING_SIZE * CEILING_SIZE * CEILING_SIZE / ms * 1e3;
+    printf("ceiling: %s product %d x %d x %d, %.3f ms, %.0f TFLOP/s\n", fp8 ? "fp8" : format_name(format), CEILING_SIZE,
+           CEILING_SIZE, CEILING_SIZE, ms, rate * 1e-12);
+    bench_release(bench, p.y);
+    bench_release(bench, p.x);
+    bench_release(bench, *w);
+    return rate;
+}

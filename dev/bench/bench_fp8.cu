@@ -1,0 +1,287 @@
+// The kernels of the FP8 precision flow (COAT: saved activations, FP8 flow) at GPT-2's shapes: time, the bytes that an
+// operation's passes read and write, GB/s, and the share of a device copy's bandwidth measured in the same run, of a
+// large copy and of one that moves as many bytes. Then the sum over one block, forward and backward. Checked against
+// the CPU backend first (check_fp8.cu). Operands rotate among sets, so that together they are larger than the L2 cache.
+//
+//   bench_fp8 [--quick] [--check]      --check: no timing, and ends with 1 where a comparison failed
+#include "bench_report.h"
+#include "dev/test/check_gpu.h"
+
+#define GROUP 16
+
+typedef struct {
+    const char *name;
+    int64_t M, C; // F = 4 C
+} Model;
+
+// The operands of an operation on (M, cols); those that an operation does not take stay unused.
+typedef struct {
+    int set;                                                     // in use
+    Tensor a[SETS], b[SETS], c[SETS];                            // BF16
+    Tensor saved[SETS];                                          // per group
+    Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS]; // with one scale, or of rows: see scale_by_row()
+    float *row_scales, *own_scale;
+    Tensor mean, rstd, weight, bias, sums, sums2;
+    Parameter *parameters;
+    int count;
+    Health health[1]; // in the host's memory
+} Operands;
+
+typedef struct {
+    Report report;
+    double block_ms;    // of the operations so far, as often as a block has them
+    double block_bytes; // the same of their bytes
+    const Model *model;
+} Block;
+
+// --- operations ---------------------------------------------------------------------------------------------
+// Nothing saved of a rebuilt operand but its scale.
+static Tensor scale_only(Tensor t) {
+    t.data = NULL;
+    return t;
+}
+
+static Norm norm_of(const Operands *o, int s) {
+    Norm n = {};
+    n.x = o->saved[s], n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
+    n.from_saved = true;
+    return n;
+}
+
+#define OPERATION(name, operation, ...)                                                                                \
+    static void run_##name(Bench *bench, void *context) {                                                              \
+        Operands *o = (Operands *)context;                                                                             \
+        Exec *e = &bench->exec;                                                                                        \
+        const int s = o->set = (o->set + 1) % SETS;                                                                    \
+        (void)s;                                                                                                       \
+        e->ops->operation(e, __VA_ARGS__);                                                                             \
+    }
+OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
+OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
+OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
+OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
+OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
+OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
+OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
+OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
+OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
+OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
+OPERATION(weights_maxima, weights_maxima, o->parameters, o->count)
+OPERATION(health, health, &o->saved[s], 1, o->health)
+OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
+#undef OPERATION
+
+// --- the report ---------------------------------------------------------------------------------------------
+// times: how often a block has the operation, 0: it is not of a block.
+static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
+                        double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
+    const double bytes = bytes_per_element * (double)rows * (double)cols;
+    char shape[48];
+    snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)cols);
+    block->block_ms += times * report(&block->report, o, name, shape, bytes, operation);
+    block->block_bytes += times * bytes;
+}
+
+// --- operands -----------------------------------------------------------------------------------------------
+static void give_maxima(Bench *bench, Tensor *t) {
+    t->amax = (uint32_t *)bench_allocate(bench, (size_t)t->rows * sizeof(uint32_t));
+    bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
+}
+
+// What is saved per group has scales near 1 / 64, as BF16.
+static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
+    Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
+    const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
+    bench->exec.ops->release(&bench->exec, t.scale);
+    t.granularity = SCALE_GROUP, t.group = GROUP;
+    t.scale = bench_allocate(bench, (size_t)count * sizeof(uint16_t));
+    uint16_t *host = (uint16_t *)xmalloc((size_t)count * sizeof *host);
+    for (int64_t i = 0; i < count; i++) host[i] = bf16_encode(0.01f + 0.0001f * (float)(i % 64));
+    bench->exec.ops->upload(&bench->exec, t.scale, host, (size_t)count * sizeof *host);
+    free(host);
+    return t;
+}
+
+// In another format it has a scale of its own.
+static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
+    Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, format, 1.0f);
+    if (format != of.format) return t;
+    bench->exec.ops->release(&bench->exec, t.scale);
+    t.scale = of.scale;
+    return t;
+}
+
+static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols) {
+    const Recipe *r = &bench->config.recipe;
+    memset(o, 0, sizeof *o);
+    for (int s = 0; s < SETS; s++) {
+        o->a[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->b[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->c[s] = bench_tensor(bench, M, cols, FMT_BF16, 1.0f);
+        o->saved[s] = saved_tensor(bench, M, cols);
+        o->codes[s] = bench_tensor(bench, M, cols, FMT_E4M3, 1.0f);
+        o->grad[s] = bench_tensor(bench, M, cols, r->gradient_codes_data, 1.0f);
+        o->codes_t[s] = transposed_tensor(bench, o->codes[s], FMT_E4M3);
+        o->grad_t[s] = transposed_tensor(bench, o->grad[s], r->gradient_codes_weights);
+        give_maxima(bench, &o->codes[s]);
+        give_maxima(bench, &o->grad[s]);
+    }
+    o->mean = bench_tensor(bench, M, 1, FMT_FP32, 0.1f);
+    o->rstd = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    o->weight = bench_tensor(bench, 1, cols, FMT_BF16, 1.0f);
+    o->bias = bench_tensor(bench, 1, cols, FMT_BF16, 1.0f);
+    o->sums = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
+    o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
+}
+
+// Codes with a scale per row, whose transposes have one of their own; y, which is a[s] or b[s], carries such scales.
+static void scale_by_row(Bench *bench, Operands *o) {
+    const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
+    float *host = (float *)xmalloc(bytes);
+    for (int64_t i = 0; i < o->a[0].rows; i++) host[i] = i % 2 ? 0.5f : 1.0f;
+    o->row_scales = (float *)bench_allocate(bench, 2 * bytes);
+    o->own_scale = (float *)bench_allocate(bench, sizeof(float));
+    bench->exec.ops->upload(&bench->exec, o->row_scales, host, bytes);
+    free(host);
+    for (int s = 0; s < SETS; s++) {
+        if (o->grad_t[s].scale != o->grad[s].scale) bench->exec.ops->release(&bench->exec, o->grad_t[s].scale);
+        bench->exec.ops->release(&bench->exec, o->codes[s].scale);
+        bench->exec.ops->release(&bench->exec, o->grad[s].scale);
+        o->codes[s].granularity = o->grad[s].granularity = SCALE_ROW;
+        o->codes[s].scale = o->grad[s].scale = o->row_scales + o->a[0].rows;
+        o->codes_t[s].scale = o->grad_t[s].scale = o->own_scale;
+    }
+}
+
+static void carry_scales(Operands *o, Tensor y[SETS]) {
+    for (int s = 0; s < SETS; s++) y[s].granularity = SCALE_ROW, y[s].scale = o->row_scales;
+}
+
+static void release_maxima(Bench *bench, Tensor *t) {
+    if (t->amax) bench->exec.ops->release(&bench->exec, t->amax);
+    t->amax = NULL;
+}
+
+static void free_operands(Bench *bench, Operands *o) {
+    for (int s = 0; s < SETS; s++) {
+        if (o->row_scales || o->grad_t[s].scale == o->grad[s].scale) o->grad_t[s].scale = NULL;
+        o->codes_t[s].scale = o->a[s].scale = o->b[s].scale = NULL;
+        if (o->row_scales) o->codes[s].scale = o->grad[s].scale = NULL;
+        Tensor *all[] = {&o->a[s],     &o->b[s],       &o->c[s],    &o->saved[s],
+                         &o->codes[s], &o->codes_t[s], &o->grad[s], &o->grad_t[s]};
+        for (Tensor *t : all) {
+            release_maxima(bench, t);
+            bench_release(bench, *t);
+        }
+    }
+    if (o->row_scales) bench->exec.ops->release(&bench->exec, o->row_scales);
+    if (o->own_scale) bench->exec.ops->release(&bench->exec, o->own_scale);
+    Tensor once[] = {o->mean, o->rstd, o->weight, o->bias, o->sums, o->sums2};
+    for (Tensor t : once) bench_release(bench, t);
+}
+
+// --- a model ------------------------------------------------------------------------------------------------
+static void bench_narrow(Block *block, Operands *o) {
+    Bench *bench = block->report.bench;
+    const int64_t M = block->model->M, C = block->model->C;
+    const double group = 1 + 2.0 / GROUP;
+    make_operands(bench, o, M, C);
+    report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
+    report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
+    for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
+    report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
+    report_pass(block, o, "grad_quantize", M, C, 4, 2, run_grad_quantize);
+    for (int s = 0; s < SETS; s++) release_maxima(bench, &o->a[s]);
+    report_pass(block, o, "quantize_forward", M, C, 5, 0, run_quantize_forward);
+    scale_by_row(bench, o);
+    report_pass(block, o, "quantize_forward, per token", M, C, 3, 1, run_quantize_forward);
+    report_pass(block, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
+    carry_scales(o, o->b);
+    report_pass(block, o, "residual_norm_forward, per token", M, C, 6 + group + 1, 1, run_residual_norm_forward);
+    free_operands(bench, o);
+}
+
+static void bench_wide(Block *block, Operands *o) {
+    Bench *bench = block->report.bench;
+    const int64_t M = block->model->M, C = block->model->C, F = 4 * C;
+    const double group = 1 + 2.0 / GROUP;
+    make_operands(bench, o, M, 3 * C);
+    report_pass(block, o, "grad_quantize (dqkv)", M, 3 * C, 6, 1, run_grad_quantize);
+    free_operands(bench, o);
+    make_operands(bench, o, M, F);
+    report_pass(block, o, "activation_forward", M, F, 2 + 2 * group + 1, 0, run_activation_forward);
+    report_pass(block, o, "activation_backward", M, F, 2 * (2 + group) + 2, 0, run_activation_backward);
+    report_pass(block, o, "health", M, F, group, 0, run_health);
+    report_pass(block, o, "codes_count", M, F, 1, 0, run_codes_count);
+    scale_by_row(bench, o);
+    report_pass(block, o, "activation_rebuild", M, F, group + 1, 1, run_activation_rebuild);
+    report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 1, run_activation_backward);
+    carry_scales(o, o->a);
+    report_pass(block, o, "activation_forward, per token", M, F, 2 + group + 1, 1, run_activation_forward);
+    free_operands(bench, o);
+}
+
+// The products' weights of 12 layers.
+static void bench_weights(Block *block, Operands *o) {
+    enum { LAYERS = 12, PER_LAYER = 4 };
+    Bench *bench = block->report.bench;
+    const int64_t C = block->model->C;
+    const int64_t rows[PER_LAYER] = {3 * C, C, 4 * C, C}, cols[PER_LAYER] = {C, C, C, 4 * C};
+    Parameter parameters[LAYERS * PER_LAYER] = {};
+    memset(o, 0, sizeof *o);
+    o->parameters = parameters;
+    o->count = LAYERS * PER_LAYER;
+    for (int i = 0; i < o->count; i++) {
+        Weight *w = &parameters[i].weight;
+        w->value = bench_tensor(bench, rows[i % PER_LAYER], cols[i % PER_LAYER], FMT_BF16, 0.02f);
+        w->codes = bench_tensor(bench, w->value.rows, w->value.cols, FMT_E4M3, 1.0f);
+        w->codes_t = transposed_tensor(bench, w->codes, FMT_E4M3);
+    }
+    report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
+    for (int i = 0; i < o->count; i++) // as a share of a weight has it
+        parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
+    report_pass(block, o, "weights_maxima", 12 * C, C * LAYERS, 2, 0, run_weights_maxima);
+    for (int i = 0; i < o->count; i++) {
+        parameters[i].weight.codes_t.scale = NULL;
+        release_maxima(bench, &parameters[i].weight.codes);
+        bench_release(bench, parameters[i].weight.value);
+        bench_release(bench, parameters[i].weight.codes);
+        bench_release(bench, parameters[i].weight.codes_t);
+    }
+}
+
+static void bench_model(Block *block, const Model *model) {
+    const double unit = (double)model->M * (double)model->C;
+    Operands o;
+    block->model = model;
+    block->block_ms = block->block_bytes = 0;
+    printf("\n%s, %lld tokens\n", model->name, (long long)model->M);
+    bench_narrow(block, &o);
+    bench_wide(block, &o);
+    printf(
+        "one block, forward and backward: %.3f ms; %.1f C bytes per token in all passes; the time of a copy of %.1f C "
+        "(budget 105 C)\n",
+        block->block_ms, block->block_bytes / unit, block->block_ms * 1e-3 * block->report.copy_rate / unit);
+    bench_weights(block, &o);
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
+    const int wrong = check_fp8(false);
+    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+
+    recipe_apply(&bench.config.recipe, RECIPE_COAT);
+    bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
+    bench_open(&bench);
+    bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
+    bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));
+    static const Model models[] = {{"GPT-2 1558M", 16384, 1600}, {"GPT-2 124M", 65536, 768}};
+    Block block = {};
+    block.report = report_open(&bench);
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&block, &models[i]);
+    report_close(&block.report);
+    bench.exec.ops->release(&bench.exec, bench.exec.state);
+    bench_close(&bench);
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

@@ -1,0 +1,150 @@
+// The scale of a tensor by Group Scaling against a plain just-in-time maximum: the paper's figure 4b. Plain: a pass over
+// the tensor in BF16 and a reduction of what it leaves. Group Scaling: the kernel that produced the tensor has left the
+// maxima of its rows (as this project's kernels do), or of its groups of 128, and only the reduction remains. Beside
+// the paper's milliseconds (H100), and what each reads per second: the plain pass in percent of a large copy's bandwidth,
+// the reductions, which are short, in percent of a copy that moves as many bytes; copies read half and write half.
+//
+//   bench_group_scaling [--quick]
+#include "bench_ceiling.h"
+#include "coat/cuda/fp8/fp8_kernels.h"
+
+#define GROUP 128
+
+typedef struct {
+    int64_t cols, rows;
+    double paper_plain, paper_group; // milliseconds
+} ScalingShape;
+
+static const ScalingShape shapes[] = {
+    {11008, 16384, 1.37, 0.10}, {11008, 8192, 0.89, 0.08}, {4096, 16384, 0.55, 0.07}, {4096, 8192, 0.32, 0.06}};
+
+typedef struct {
+    Tensor x[SETS], codes;
+    uint32_t *row_maxima, *group_maxima[SETS];
+    int64_t groups;
+    int set;
+} Operands;
+
+static void run_plain(Bench *bench, void *context) {
+    Operands *o = (Operands *)context;
+    o->set = (o->set + 1) % SETS;
+    bf16_row_maxima(&bench->exec, o->x[o->set], o->row_maxima);
+    scale_from_maxima(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
+}
+
+static void run_rows(Bench *bench, void *context) {
+    Operands *o = (Operands *)context;
+    scale_from_maxima(&bench->exec, o->codes, o->row_maxima, o->x[0].rows);
+}
+
+static void run_groups(Bench *bench, void *context) {
+    Operands *o = (Operands *)context;
+    o->set = (o->set + 1) % SETS;
+    scale_from_maxima(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
+}
+
+// The maxima of groups of 128 columns, as a producer would leave them.
+__global__ static void group_maxima_kernel(uint32_t *maxima, Tensor x, int64_t groups) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += step) {
+        uint32_t largest = 0;
+        for (int i = 0; i < GROUP; i++) {
+            const uint32_t bits = (uint32_t)(((const uint16_t *)x.data)[g * GROUP + i] & 0x7fffu) << 16;
+            largest = bits > largest ? bits : largest;
+        }
+        maxima[g] = largest;
+    }
+}
+
+static float scale_of(Bench *bench, const Operands *o) {
+    float scale;
+    bench->exec.ops->download(&bench->exec, &scale, o->codes.scale, sizeof scale);
+    return scale;
+}
+
+static Operands operands_make(Bench *bench, const ScalingShape *s) {
+    Operands o = {};
+    o.groups = s->rows * s->cols / GROUP;
+    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // only its scale is written
+    o.row_maxima = (uint32_t *)bench_allocate(bench, (size_t)s->rows * sizeof(uint32_t));
+    for (int i = 0; i < SETS; i++) {
+        o.x[i] = bench_tensor(bench, s->rows, s->cols, FMT_BF16, 1.0f);
+        o.group_maxima[i] = (uint32_t *)bench_allocate(bench, (size_t)o.groups * sizeof(uint32_t));
+        group_maxima_kernel<<<1024, 256, 0, cuda_backend(&bench->exec)->stream>>>(o.group_maxima[i], o.x[i], o.groups);
+        LAUNCH_CHECK("group_maxima");
+    }
+    return o;
+}
+
+static void operands_free(Bench *bench, Operands *o) {
+    for (int i = 0; i < SETS; i++) {
+        bench_release(bench, o->x[i]);
+        bench->exec.ops->release(&bench->exec, o->group_maxima[i]);
+    }
+    bench_release(bench, o->codes);
+    bench->exec.ops->release(&bench->exec, o->row_maxima);
+}
+
+// All three ways give the scale of the same tensor.
+static bool scales_agree(Bench *bench, Operands *o) {
+    o->set = -1;
+    run_plain(bench, o);
+    const float plain = scale_of(bench, o);
+    run_rows(bench, o);
+    const float rows = scale_of(bench, o);
+    o->set = -1;
+    run_groups(bench, o);
+    return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
+}
+
+// Milliseconds that one way takes, and what it reads, with the share of a copy in percent.
+typedef struct {
+    double ms, rate, share;
+} Figure;
+
+// copies NULL: against `ceiling`.
+static Figure figure(Bench *bench, void (*run)(Bench *, void *), Operands *o, double bytes, const Copies *copies,
+                     double ceiling) {
+    Figure f;
+    f.ms = bench_median_ms(bench, run, o);
+    f.rate = bytes / f.ms * 1e3;
+    f.share = 100.0 * f.rate / (copies ? copies_rate(bench, copies, bytes, bench_median_ms) : ceiling);
+    return f;
+}
+
+static bool bench_shape(Bench *bench, const ScalingShape *s, const Copies *copies, double ceiling) {
+    Operands o = operands_make(bench, s);
+    const bool good = scales_agree(bench, &o);
+    const Figure plain = figure(bench, run_plain, &o, 2.0 * (double)(s->rows * s->cols), NULL, ceiling);
+    const Figure rows = figure(bench, run_rows, &o, 4.0 * (double)s->rows, copies, ceiling);
+    const Figure groups = figure(bench, run_groups, &o, 4.0 * (double)o.groups, copies, ceiling);
+    printf("| %lld x %lld | %.3f | %.0f GB/s, %.0f %% | %.4f (%.1f GB/s, %.0f %%) | %.4f (%.1f GB/s, %.0f %%) | %.1f "
+           "| %.2f and %.2f (%.1f) |%s\n",
+           (long long)s->cols, (long long)s->rows, plain.ms, plain.rate * 1e-9, plain.share, rows.ms, rows.rate * 1e-9,
+           rows.share, groups.ms, groups.rate * 1e-9, groups.share, plain.ms / rows.ms, s->paper_plain, s->paper_group,
+           s->paper_plain / s->paper_group, good ? "" : " WRONG: the scales differ");
+    fflush(stdout);
+    operands_free(bench, &o);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    Bench bench = {};
+    bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    config_defaults(&bench.config);
+    recipe_apply(&bench.config.recipe, RECIPE_BF16);
+    bench.config.device = DEVICE_CUDA;
+    bench_open(&bench);
+    Copies copies = copies_open(&bench);
+    const double ceiling = copies_ceiling(&bench, &copies);
+    printf(
+        "\n| tensor | plain maximum, ms | read, of the copy bandwidth | from row maxima, ms (read, of a copy as short) "
+        "| from maxima of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n",
+        GROUP);
+    int wrong = 0;
+    for (const ScalingShape &s : shapes) wrong += !bench_shape(&bench, &s, &copies, ceiling);
+    copies_close(&bench, &copies);
+    bench_close(&bench);
+    return wrong > 0;
+}

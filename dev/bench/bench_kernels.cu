@@ -1,0 +1,254 @@
+// Time, bandwidth and share of the attainable bandwidth of every memory-bound operation at the shapes of GPT-2 124M
+// and 1558M. Per row: the bytes that the operation must move through device memory (each input read once, each
+// output written once), GB/s, the share of the rate of a large device copy measured in the same run, and the share
+// of the rate of a copy of as many bytes, timed in the same way: what the second has over the first is the start
+// and the end that every short transfer has. Checked against the CPU backend first (check_kernels.cu). Operands
+// rotate among sets, so that together they are larger than the L2 cache.
+//
+//   bench_kernels [--quick] [--alone] [--variants] [--check]
+//       --check: no timing, and ends with 1 where a comparison failed
+#include "bench_variants.h"
+#include "dev/test/check_gpu.h"
+
+#define CHUNK_TOKENS 4096 // tokens whose logits exist at a time
+#define VOCAB 50257
+#define PADDED 50304
+
+// --- operations ---------------------------------------------------------------------------------------------
+static Norm norm_of(const Operands *o, Tensor x) {
+    Norm n = {};
+    n.x = x, n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
+    return n;
+}
+
+#define OPERATION(name)                                                                                                \
+    static void run_##name(Bench *bench, void *context) {                                                              \
+        Operands *o = operands_next(context);                                                                          \
+        Exec *e = &bench->exec;                                                                                        \
+        const int s = o->set;                                                                                          \
+        (void)s;                                                                                                       \
+        e->ops->name
+#define END                                                                                                            \
+    ;                                                                                                                  \
+    }
+// clang-format off
+OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
+OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
+OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
+OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
+OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
+OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
+OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
+OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END
+OPERATION(loss_sum)(e, o->losses, 1.0f, o->state) END
+OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, o->model.T, true) END
+OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
+OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
+// clang-format on
+#undef OPERATION
+#undef END
+
+    // --- operands -----------------------------------------------------------------------------------------------
+    static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
+    for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
+}
+
+static void release_sets(Bench *bench, Tensor t[SETS]) {
+    for (int s = 0; s < SETS; s++) bench_release(bench, t[s]);
+}
+
+// A tenth of the tokens is one word, the others spread over the vocabulary. Returns how many differ.
+static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
+    int32_t *host = (int32_t *)xmalloc((size_t)count * sizeof *host);
+    bool *seen = (bool *)xcalloc(PADDED, sizeof *seen);
+    int64_t distinct = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t random = rng_hash(3, 1, (uint64_t)i);
+        // the square of a uniform number: low ids are more frequent
+        double u = (double)(random >> 40) * 0x1p-24;
+        host[i] = random % 10 == 0 ? 11 : (int32_t)(u * u * VOCAB);
+        distinct += !seen[host[i]];
+        seen[host[i]] = true;
+    }
+    o->tokens.rows = count, o->tokens.cols = o->tokens.stride = 1, o->tokens.format = FMT_I32;
+    o->tokens.data = bench_allocate(bench, (size_t)count * sizeof *host);
+    bench->exec.ops->upload(&bench->exec, o->tokens.data, host, (size_t)count * sizeof *host);
+    free(host);
+    free(seen);
+    return distinct;
+}
+
+// --- the parameters of a whole model ------------------------------------------------------------------------
+__global__ static void absolute_kernel(float *x, int64_t count) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = fabsf(x[i]);
+}
+
+// Fills o->parameters with tensors cut out of `roles` (value, gradient, m, v, master), in GPT-2's shapes. With
+// roles NULL only counts. Returns the elements.
+static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master) {
+    const int64_t C = o->model.C;
+    const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
+    const int64_t model[] = {PADDED * C, o->model.T * C, C, C};
+    const int per_layer = sizeof layer / sizeof layer[0], once = sizeof model / sizeof model[0];
+    int64_t at = 0;
+    o->count = o->model.L * per_layer + once;
+    for (int i = 0; i < o->count; i++) {
+        int64_t n = i < once ? model[i] : layer[(i - once) % per_layer];
+        if (roles) {
+            Parameter *p = &o->parameters[i];
+            Tensor *parts[] = {&p->weight.value, &p->grad, &p->m, &p->v, &p->master};
+            bool product = i >= once && n >= C * C;
+            const Format formats[] = {FMT_BF16, product ? FMT_BF16 : FMT_FP32, FMT_FP32, FMT_FP32, master};
+            for (int k = 0; k < 5; k++) {
+                *parts[k] = roles[k];
+                parts[k]->data = (char *)roles[k].data + (size_t)at * format_bytes(formats[k]);
+                parts[k]->rows = 1, parts[k]->cols = parts[k]->stride = n, parts[k]->format = formats[k];
+            }
+            p->decay = n >= C * C;
+        }
+        at += (n + 127) / 128 * 128;
+    }
+    return at;
+}
+
+static void bench_optimizer(Report *r, Operands *o, Format master) {
+    Bench *bench = r->bench;
+    int64_t n = make_parameters(o, NULL, master);
+    o->parameters = (Parameter *)xcalloc((size_t)o->count, sizeof *o->parameters);
+    // gradients are mixed: room for FP32, values small enough to be read as either format
+    const Format formats[5] = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32, master};
+    Tensor roles[5];
+    for (int k = 0; k < 5; k++) {
+        Format fill = formats[k] == FMT_U16 ? FMT_BF16 : formats[k];
+        roles[k] = bench_tensor(bench, 1, k == 1 ? 2 * n : n, k == 1 ? FMT_BF16 : fill, k == 0 ? 0.02f : 1e-4f);
+    }
+    absolute_kernel<<<1024, 256, 0, cuda_backend(&bench->exec)->stream>>>((float *)roles[3].data, n);
+    make_parameters(o, roles, master);
+    StepState state = {};
+    state.lr = 1e-6f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.grad_clip = 1.0f;
+    bench->exec.ops->upload(&bench->exec, o->state, &state, sizeof state);
+
+    double grads = 0, states = 0;
+    for (int i = 0; i < o->count; i++) {
+        double elements = (double)o->parameters[i].grad.cols;
+        grads += elements * (double)format_bytes(o->parameters[i].grad.format);
+        // moments read and written; FP32 master read and written, value written; or both halves read and written
+        states += elements * (16 + (master == FMT_FP32 ? 10 : 8));
+    }
+    char shape[64];
+    snprintf(shape, sizeof shape, "%.0f M", (double)n * 1e-6);
+    if (master == FMT_FP32) report(r, o, "grad_norm", shape, grads, run_grad_norm);
+    report(r, o, master == FMT_FP32 ? "adamw_update fp32" : "adamw_update split16", shape, grads + states,
+           run_adamw_update);
+    for (int k = 0; k < 5; k++) bench_release(bench, roles[k]);
+    free(o->parameters);
+}
+
+// --- one model ----------------------------------------------------------------------------------------------
+static void bench_narrow(Report *r, Operands *o, bool with_variants) {
+    Bench *bench = r->bench;
+    const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
+    const double row = (double)M * (double)C * 2; // one activation in BF16
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lld x %lld", (long long)M, (long long)C);
+    Tensor *sets[] = {o->r, o->y, o->x, o->n};
+    for (int i = 0; i < 4; i++) make_sets(bench, sets[i], M, C);
+    int64_t distinct = make_tokens(bench, o, M);
+    o->wte = bench_tensor(bench, PADDED, C, FMT_BF16, 1.0f);
+    o->wpe = bench_tensor(bench, o->model.T, C, FMT_BF16, 1.0f);
+    o->dwte = bench_tensor(bench, PADDED, C, FMT_FP32, 1.0f);
+    o->dwpe = bench_tensor(bench, o->model.T, C, FMT_FP32, 1.0f);
+    const double positions = (double)o->model.T * (double)C, tokens = (double)distinct * (double)C;
+    const double embed_bytes = row + 2 * (positions + tokens) + 4 * (double)M;
+    report(r, o, "embed_forward", shape, embed_bytes, run_embed_forward);
+    report(r, o, "residual_norm_forward", shape, 4 * row + 8 * (double)M, run_residual_norm_forward);
+    report(r, o, "norm_rebuild", shape, 2 * row + 8 * (double)M, run_norm_rebuild);
+    report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
+    report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);
+    if (with_variants) bench_variants(r, o, shape, row, embed_bytes);
+    for (int i = 0; i < 4; i++) release_sets(bench, sets[i]);
+    Tensor once[] = {o->wte, o->wpe, o->dwte, o->dwpe, o->tokens};
+    for (Tensor t : once) bench_release(bench, t);
+}
+
+static void bench_wide(Report *r, Operands *o) {
+    Bench *bench = r->bench;
+    const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
+    const int64_t widths[] = {C, 3 * C, 4 * C};
+    char shape[64];
+    for (int64_t N : widths) {
+        const double row = (double)M * (double)N * 2;
+        snprintf(shape, sizeof shape, "%lld x %lld", (long long)M, (long long)N);
+        make_sets(bench, o->wide, M, N);
+        report(r, o, "grad_quantize", shape, row, run_grad_quantize);
+        if (N == 4 * C) {
+            make_sets(bench, o->wide_out, M, N);
+            report(r, o, "activation_forward", shape, 2 * row, run_activation_forward);
+            report(r, o, "activation_backward", shape, 3 * row, run_activation_backward);
+            release_sets(bench, o->wide_out);
+        }
+        release_sets(bench, o->wide);
+    }
+    const double row = (double)CHUNK_TOKENS * PADDED * 2;
+    snprintf(shape, sizeof shape, "%d x %d", CHUNK_TOKENS, PADDED);
+    make_sets(bench, o->wide, CHUNK_TOKENS, PADDED);
+    make_tokens(bench, o, CHUNK_TOKENS);
+    o->losses = bench_tensor(bench, CHUNK_TOKENS, 1, FMT_FP32, 1.0f);
+    report(r, o, "loss_forward_backward", shape, 2 * row, run_loss_forward_backward);
+    report(r, o, "loss_sum", shape, 4 * CHUNK_TOKENS, run_loss_sum);
+    bench_release(bench, o->losses);
+    bench_release(bench, o->tokens);
+    release_sets(bench, o->wide);
+}
+
+static void bench_model(Report *r, Model model, bool with_variants) {
+    Bench *bench = r->bench;
+    const int64_t M = (int64_t)model.B * model.T;
+    Operands o = {};
+    o.model = model;
+    o.mean = bench_tensor(bench, M, 1, FMT_FP32, 0.1f);
+    o.rstd = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    o.weight = bench_tensor(bench, 1, model.C, FMT_BF16, 1.0f);
+    o.bias = bench_tensor(bench, 1, model.C, FMT_BF16, 1.0f);
+    o.sums = bench_tensor(bench, 1, 4 * model.C, FMT_FP32, 1.0f);
+    o.sums2 = bench_tensor(bench, 1, 4 * model.C, FMT_FP32, 1.0f);
+    o.state = (StepState *)bench_allocate(bench, sizeof(StepState));
+    bench->exec.ops->zero(&bench->exec, o.state, sizeof(StepState));
+    printf("\n%s, %d x %d tokens\n", model.name, model.B, model.T);
+    bench_narrow(r, &o, with_variants);
+    bench_wide(r, &o);
+    bench_optimizer(r, &o, FMT_FP32);
+    bench_optimizer(r, &o, FMT_U16);
+    Tensor once[] = {o.mean, o.rstd, o.weight, o.bias, o.sums, o.sums2};
+    for (Tensor t : once) bench_release(bench, t);
+    bench->exec.ops->release(&bench->exec, o.state);
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    bool with_variants = false, only_check = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            bench.quick = true;
+        else if (strcmp(argv[i], "--alone") == 0)
+            bench.alone = true;
+        else if (strcmp(argv[i], "--variants") == 0)
+            with_variants = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
+        else
+            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants] [--check], not %s", argv[i]);
+    }
+    const int wrong = check_kernels(false);
+    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+
+    bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes
+    bench_open(&bench);
+    Report r = report_open(&bench);
+    const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);
+    report_close(&r);
+    bench_close(&bench);
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

@@ -1,0 +1,208 @@
+// The AdamW step on the GPU: checked against the CPU backend in every storage of the states (check_optimizer.cu), then
+// timed over the parameters of GPT-2 124M and 1558M. Per row: the bytes that must move through device memory (each
+// state, gradient and parameter read once and written once, gradients only read), GB/s, the share of the rate of a
+// large device copy measured in the same run, and how many times faster than FP32 moments with split masters.
+//
+//   bench_optimizer [--quick] [--check]      --check: no timing, and ends with 1 where a comparison failed
+#include "bench_ceiling.h"
+#include "coat/moments.h"
+#include "dev/test/check_gpu.h"
+
+#define MOMENT_GROUP 128 // elements of an 8-bit moment that share a scale
+#define PADDED_VOCABULARY 50304
+#define POSITIONS 1024
+
+typedef struct {
+    const char *name;
+    int64_t channels, layers;
+} ModelSize;
+
+// A storage to time; 8-bit moments in E4M3 first, `second` second.
+typedef struct {
+    const char *name;
+    MomentsKind moments;
+    Format second, master;
+    RoundingKind rounding;
+} TimedStorage;
+
+// Memory for every role of all parameters, in the widest format of each, and what is cut from it.
+typedef struct {
+    Bench *bench;
+    char *value, *master, *grad, *m, *v;
+    float *m_scale, *v_scale;
+    uint8_t *m_exponent, *v_exponent;
+    int64_t room; // elements
+    StepState *state;
+    Parameter *parameters;
+    int count;
+    int64_t elements; // of the parameters
+    double bytes;     // that a step must move
+} Timing;
+
+// --- contents -----------------------------------------------------------------------------------------------
+// Lognormal gradients, whose scale differs from group to group.
+__global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const float scale = 1e-5f * expf(bench_normal(seed + 1, (uint64_t)(i / MOMENT_GROUP)));
+        const float spread = expf(0.5f * bench_normal(seed + 2, (uint64_t)i));
+        bench_encode(data, format, i, scale * spread * bench_normal(seed, (uint64_t)i));
+    }
+}
+
+static Tensor flat_tensor(void *data, int64_t elements, Format format) {
+    Tensor t = {};
+    t.data = data;
+    t.rows = 1, t.cols = t.stride = elements, t.format = format;
+    return t;
+}
+
+static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t elements, Format format) {
+    char *data = second ? t->v : t->m;
+    Tensor moment = flat_tensor(data + (size_t)at * format_bytes(format), elements, format);
+    if (format_is_fp8(format)) {
+        moment.granularity = SCALE_EXPAND;
+        moment.group = MOMENT_GROUP;
+        moment.scale = (second ? t->v_scale : t->m_scale) + at / MOMENT_GROUP;
+        moment.exponent = (second ? t->v_exponent : t->m_exponent) + at / MOMENT_GROUP;
+    }
+    return moment;
+}
+
+// Adds a parameter whose elements begin at `at` of each role. The gradient's room is 4 bytes per element.
+static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t elements, bool matrix, Format grad) {
+    const bool small = matrix && s->moments != MOMENTS_FP32;
+    const Format first = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
+    const Format second = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : s->second;
+    Parameter *p = &t->parameters[t->count++];
+    *p = Parameter{};
+    p->weight.value = flat_tensor(t->value + 2 * at, elements, FMT_BF16);
+    p->grad = flat_tensor(t->grad + 4 * at, elements, grad);
+    p->m = timed_moment(t, false, at, elements, first);
+    p->v = timed_moment(t, true, at, elements, second);
+    if (s->master != FMT_NONE)
+        p->master = flat_tensor(t->master + (size_t)at * format_bytes(s->master), elements, s->master);
+    p->decay = matrix;
+    p->index = (uint64_t)at;
+    // FP32 masters: the value is only written
+    double each = (double)format_bytes(grad) + 2.0 * (double)(format_bytes(first) + format_bytes(second));
+    each += s->master == FMT_FP32 ? 10 : s->master == FMT_U16 ? 8 : 4;
+    if (format_is_fp8(first)) each += 2.0 * 2 * 5 / MOMENT_GROUP;
+    t->bytes += each * (double)elements;
+    t->elements += elements;
+    gradients_kernel<<<1024, 256, 0, cuda_backend(&t->bench->exec)->stream>>>(p->grad.data, grad, elements,
+                                                                              3 * (uint64_t)at);
+    LAUNCH_CHECK("gradients_kernel");
+}
+
+// GPT-2's parameters; with storage NULL only counts. Returns the elements' room.
+static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
+    const int64_t C = model.channels;
+    const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
+    const int64_t once[] = {PADDED_VOCABULARY * C, POSITIONS * C, C, C};
+    const int per_layer = sizeof layer / sizeof layer[0], singles = sizeof once / sizeof once[0];
+    const int count = singles + (int)model.layers * per_layer;
+    if (!t->parameters) t->parameters = (Parameter *)xcalloc((size_t)count, sizeof *t->parameters);
+    t->count = 0, t->elements = 0, t->bytes = 0;
+    int64_t at = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t n = i < singles ? once[i] : layer[(i - singles) % per_layer];
+        const bool matrix = n >= C * C && i != 1;
+        if (s) parameter_add(t, s, at, n, matrix, matrix && i > 0 ? FMT_BF16 : FMT_FP32);
+        at += (n + MOMENT_GROUP - 1) / MOMENT_GROUP * MOMENT_GROUP;
+    }
+    return at;
+}
+
+// --- time ---------------------------------------------------------------------------------------------------
+static void run_update(Bench *bench, void *context) {
+    Timing *t = (Timing *)context;
+    bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);
+}
+
+// Milliseconds of a step from states that a few steps have made.
+static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
+    Bench *bench = t->bench;
+    Exec *e = &bench->exec;
+    bench->config.recipe.moments = s->moments;
+    bench->config.recipe.second_moment = s->second;
+    bench->config.recipe.second_moment_round = s->rounding;
+    cuda_backend(e)->recipe = bench->config.recipe;
+    parameters_make(t, model, s);
+    const size_t groups = (size_t)(t->room / MOMENT_GROUP);
+    e->ops->zero(e, t->m, (size_t)t->room * 4);
+    e->ops->zero(e, t->v, (size_t)t->room * 4);
+    e->ops->zero(e, t->m_scale, groups * sizeof(float));
+    e->ops->zero(e, t->v_scale, groups * sizeof(float));
+    const char *doing = "setting exponents";
+    CUDA_CHECK(cudaMemsetAsync(t->m_exponent, MOMENT_K_ONE, groups, cuda_backend(e)->stream), doing);
+    CUDA_CHECK(cudaMemsetAsync(t->v_exponent, MOMENT_K_ONE, groups, cuda_backend(e)->stream), doing);
+    bench_fill_kernel<<<1024, 256, 0, cuda_backend(e)->stream>>>(t->value, FMT_BF16, t->room, 7, 0.02f);
+    bench_fill_kernel<<<1024, 256, 0, cuda_backend(e)->stream>>>(t->master, s->master == FMT_FP32 ? FMT_FP32 : FMT_BF16,
+                                                                 t->room, 7, 0.02f);
+    LAUNCH_CHECK("bench_fill");
+    StepState state = {};
+    state.lr = 1e-6f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
+    e->ops->upload(e, t->state, &state, sizeof state);
+    const double ms = bench_median_ms(bench, run_update, t);
+    e->ops->download(e, &state, t->state, sizeof state);
+    if (state.nonfinite) fatal(EXIT_USER, "bench_optimizer: %s: a state is not finite", s->name);
+    return ms;
+}
+
+// copy: what a large one reads and writes per second.
+static void time_model(Bench *bench, ModelSize model, double copy) {
+    const TimedStorage storages[] = {
+        {"fp32, split16", MOMENTS_FP32, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+        {"bf16, split16", MOMENTS_BF16, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+        {"coat, split16", MOMENTS_COAT, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+        {"coat e5m2, split16", MOMENTS_COAT, FMT_E5M2, FMT_U16, ROUND_NEAREST},
+        {"coat stochastic, split16", MOMENTS_COAT, FMT_E4M3, FMT_U16, ROUND_STOCHASTIC},
+        {"coat, fp32", MOMENTS_COAT, FMT_E4M3, FMT_FP32, ROUND_NEAREST},
+        {"coat, none", MOMENTS_COAT, FMT_E4M3, FMT_NONE, ROUND_NEAREST},
+        {"fp8, split16", MOMENTS_FP8, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+        {"fp32, split16, again", MOMENTS_FP32, FMT_E4M3, FMT_U16, ROUND_NEAREST},
+    };
+    Timing t = {};
+    t.bench = bench;
+    t.room = parameters_make(&t, model, NULL);
+    const size_t n = (size_t)t.room, groups = n / MOMENT_GROUP;
+    t.value = (char *)bench_allocate(bench, 2 * n);
+    char **const wide[] = {&t.master, &t.grad, &t.m, &t.v};
+    for (char **role : wide) *role = (char *)bench_allocate(bench, 4 * n);
+    t.m_scale = (float *)bench_allocate(bench, groups * sizeof(float));
+    t.v_scale = (float *)bench_allocate(bench, groups * sizeof(float));
+    t.m_exponent = (uint8_t *)bench_allocate(bench, groups);
+    t.v_exponent = (uint8_t *)bench_allocate(bench, groups);
+    t.state = (StepState *)bench_allocate(bench, sizeof(StepState));
+
+    printf("\n%s, %.0f M parameters\n", model.name, (double)t.room * 1e-6);
+    printf("moments, master: time, bytes moved, rate, share of copy, bytes per element, times as fast as the first\n");
+    double baseline = 0;
+    for (const TimedStorage &s : storages) {
+        const double ms = time_storage(&t, model, &s), rate = t.bytes / ms * 1e3;
+        if (baseline == 0) baseline = ms;
+        printf("%-26s %9.3f ms %9.1f MB %7.0f GB/s %6.1f %% %7.2f B %6.2fx\n", s.name, ms, t.bytes * 1e-6, rate * 1e-9,
+               100 * rate / copy, t.bytes / (double)t.elements, baseline / ms);
+        fflush(stdout);
+    }
+    void *const memory[] = {t.value,   t.master,  t.grad,       t.m,          t.v,
+                            t.m_scale, t.v_scale, t.m_exponent, t.v_exponent, t.state};
+    for (void *part : memory) bench->exec.ops->release(&bench->exec, part);
+    free(t.parameters);
+}
+
+int main(int argc, char **argv) {
+    static Bench bench; // zero; its configuration is large
+    const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
+    const int wrong = check_optimizer_states(false);
+    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+
+    bench_configure(&bench.config, 1, 64, 64);
+    bench_open(&bench);
+    const ModelSize models[] = {{"GPT-2 124M", 768, 12}, {"GPT-2 1558M", 1600, 48}};
+    const double copy = bench_copy_ceiling(&bench);
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) time_model(&bench, models[i], copy);
+    bench_close(&bench);
+    return wrong ? EXIT_USER : EXIT_DONE;
+}

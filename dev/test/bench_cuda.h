@@ -1,0 +1,193 @@
+// What the benchmarks of the GPU share: a device with a workspace, tensors with random values (speed depends on
+// the data), and the median time of an operation. bench_ceiling.h has what that is held against.
+#pragma once
+#include "coat/cuda/common/cuda_internal.h"
+#include "coat/rng.h"
+
+typedef struct {
+    Exec exec;
+    Config config;
+    bool quick;    // fewer repetitions and the smaller model only
+    bool autotune; // matrix products: time the algorithms, print the table
+    bool alone;    // bench_steady_ms is bench_median_ms
+} Bench;
+
+#define SETS 3 // of operands, in turn, so that together they are larger than the L2 cache
+
+// --- values -------------------------------------------------------------------------------------------------
+__device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
+    switch (format) {
+    case FMT_BF16: return bf16_decode(((const uint16_t *)data)[index]);
+    case FMT_E4M3: return e4m3_decode(((const uint8_t *)data)[index]);
+    case FMT_E5M2: return e5m2_decode(((const uint8_t *)data)[index]);
+    default: return ((const float *)data)[index];
+    }
+}
+
+__device__ static inline void bench_encode(void *data, Format format, int64_t index, float x) {
+    switch (format) {
+    case FMT_BF16: ((uint16_t *)data)[index] = bf16_encode(x); break;
+    case FMT_E4M3: ((uint8_t *)data)[index] = e4m3_encode(x); break;
+    case FMT_E5M2: ((uint8_t *)data)[index] = e5m2_encode(x); break;
+    default: ((float *)data)[index] = x;
+    }
+}
+
+// Element (i, j) with its scale.
+__device__ static inline float bench_element(Tensor t, int64_t i, int64_t j) {
+    float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
+    return bench_decode(t.data, t.format, t.transposed ? j * t.stride + i : i * t.stride + j) * scale;
+}
+
+// A normal deviate of a counter (Box and Muller).
+__device__ static inline float bench_normal(uint64_t seed, uint64_t index) {
+    uint64_t bits = rng_hash(seed, 0, index);
+    float u = ((float)(bits >> 40) + 1.0f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * 0x1p-24f;
+    return sqrtf(-2.0f * logf(u)) * cospif(2.0f * angle);
+}
+
+__global__ static void bench_fill_kernel(void *data, Format format, int64_t count, uint64_t seed, float deviation) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+        bench_encode(data, format, i, bench_normal(seed, (uint64_t)i) * deviation);
+}
+
+// --- device and memory --------------------------------------------------------------------------------------
+static inline void *bench_allocate(Bench *bench, size_t bytes) {
+    Error err = {};
+    void *memory = bench->exec.ops->allocate(&bench->exec, bytes, &err);
+    if (!memory) fatal(err.code, "%s", err.text);
+    return memory;
+}
+
+// Reads the flags of a benchmark that has only these two: --quick into the benchmark; returns whether --check was given.
+static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
+    bool only_check = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            bench->quick = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            only_check = true;
+        else
+            fatal(EXIT_USER, "usage: %s [--quick] [--check], not %s", name, argv[i]);
+    }
+    return only_check;
+}
+
+// Configures what runs single operations, and no attention: a workspace for passes of B sequences of 1024 tokens at these
+// widths.
+static inline void bench_configure(Config *config, int B, int channels, int ffn) {
+    config->recipe.precision = PRECISION_FP32;
+    config->micro_batch = B, config->seq_len = 1024;
+    config->shape.heads = config->shape.kv_heads = 1, config->shape.head_dim = 64;
+    config->shape.channels = channels, config->shape.ffn = ffn;
+}
+
+// Opens a device with a workspace as a run with this configuration would have it.
+static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
+    Error err = {};
+    exec->ops = ops;
+    exec->ranks = 1;
+    if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
+    exec->workspace_bytes = ops_workspace(config, device).bytes;
+    exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
+    if (!exec->workspace) fatal(err.code, "%s", err.text);
+}
+
+static inline void bench_exec_close(Exec *exec) {
+    exec->ops->release(exec, exec->workspace);
+    exec->ops->close(exec);
+}
+
+// The GPU, for bench->config.
+static inline void bench_open(Bench *bench) {
+    bench->config.autotune = bench->autotune;
+    bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
+    char text[256];
+    bench->exec.ops->describe(&bench->exec, text, sizeof text);
+    printf("%s\n", text);
+}
+
+static inline void bench_close(Bench *bench) {
+    bench_exec_close(&bench->exec);
+}
+
+// A new (rows, cols) tensor of normal deviates; FP8 with a scale of 0.5.
+static inline Tensor bench_tensor(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
+    static uint64_t seed = 1;
+    Tensor t = {};
+    t.rows = rows, t.cols = cols, t.stride = cols, t.format = format;
+    t.data = bench_allocate(bench, (size_t)(rows * cols) * format_bytes(format));
+    bench_fill_kernel<<<1024, 256, 0, cuda_backend(&bench->exec)->stream>>>(t.data, format, rows * cols, seed++,
+                                                                            deviation);
+    LAUNCH_CHECK("bench_fill");
+    if (format_is_fp8(format)) {
+        const float scale = 0.5f;
+        t.granularity = SCALE_TENSOR;
+        t.scale = bench_allocate(bench, sizeof scale);
+        bench->exec.ops->upload(&bench->exec, t.scale, &scale, sizeof scale);
+    }
+    return t;
+}
+
+// The same for a tensor whose memory holds the transpose.
+static inline Tensor bench_tensor_transposed(Bench *bench, int64_t rows, int64_t cols, Format format, float deviation) {
+    Tensor t = bench_tensor(bench, cols, rows, format, deviation);
+    t.transposed = true;
+    t.rows = rows, t.cols = cols;
+    return t;
+}
+
+static inline void bench_release(Bench *bench, Tensor t) {
+    if (t.scale) bench->exec.ops->release(&bench->exec, t.scale);
+    if (t.data) bench->exec.ops->release(&bench->exec, t.data);
+}
+
+// --- time ---------------------------------------------------------------------------------------------------
+static inline int bench_compare(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+#define BENCH_RUNS 21 // at most, of which the median counts
+
+// Median milliseconds per operation of `runs` runs. A run times `repeats` operations, one right behind the other, after
+// `ahead` others that are not timed.
+static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void *), void *context, int runs, int ahead,
+                                   int repeats) {
+    const char *doing = "timing";
+    cudaStream_t stream = cuda_backend(&bench->exec)->stream;
+    float ms[BENCH_RUNS];
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin), doing);
+    CUDA_CHECK(cudaEventCreate(&end), doing);
+    for (int i = 0; i < runs; i++) {
+        for (int k = 0; k < ahead; k++) operation(bench, context);
+        CUDA_CHECK(cudaEventRecord(begin, stream), doing);
+        for (int k = 0; k < repeats; k++) operation(bench, context);
+        CUDA_CHECK(cudaEventRecord(end, stream), doing);
+        CUDA_CHECK(cudaEventSynchronize(end), doing);
+        CUDA_CHECK(cudaEventElapsedTime(&ms[i], begin, end), doing);
+    }
+    CUDA_CHECK(cudaEventDestroy(begin), doing);
+    CUDA_CHECK(cudaEventDestroy(end), doing);
+    qsort(ms, (size_t)runs, sizeof ms[0], bench_compare);
+    return (double)ms[runs / 2] / repeats;
+}
+
+// Of operations one by one, with the wait for the device around each, after warm-up.
+static inline double bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { WARM_UP = 3, QUICK = 7 };
+    for (int i = 0; i < WARM_UP; i++) operation(bench, context);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1);
+}
+
+// Of as many operations as fill two milliseconds, as in a training step: the host runs ahead, and the launch of each is
+// hidden behind the one before.
+static inline double bench_steady_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
+    enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40 };
+    const double once = bench_median_ms(bench, operation, context);
+    if (bench->alone) return once;
+    const int repeats = once > 2.0 ? 1 : once < 0.05 ? REPEATS : (int)(2.0 / once);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : RUNS, AHEAD, repeats);
+}

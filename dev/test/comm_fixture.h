@@ -1,0 +1,110 @@
+// Ranks as forked processes of a test, with what each returned and said.
+#pragma once
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "coat/comm/comm.h"
+#include "test_folder.h"
+
+#define MAX_RANKS 8
+
+typedef struct {
+    bool ok;        // what the rank's function returned
+    Error err;      // as it left it
+    char data[64];  // what it received
+    int status;     // exit status, or 128 + the signal
+    char said[512]; // on standard error
+} RankResult;
+
+typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
+
+// Every variable that a launcher may set is taken away.
+static inline void clear_launchers(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "MPI_LOCALRANKID",
+                                        "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_RANK",
+                                        "PMIX_RANK",
+                                        "RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "ENVIRONMENT",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_LOCALID",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_STEP_TASKS_PER_NODE",
+                                        "SLURM_NODEID",
+                                        "SLURM_JOB_ID",
+                                        "SLURM_STEP_NODELIST"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+}
+
+static inline CommPlace place_of(int rank, int ranks) {
+    CommPlace place;
+    memset(&place, 0, sizeof place);
+    place.rank = place.local_rank = rank;
+    place.ranks = place.local_ranks = ranks;
+    place.launcher = "the test";
+    return place;
+}
+
+// Forks `ranks` processes and waits for all of them; a rank that is still there after 20 seconds is killed.
+static inline RankResult *run_ranks(int ranks, RankFunction function) {
+    static RankResult *results;
+    if (!results)
+        results = (RankResult *)mmap(NULL, MAX_RANKS * sizeof *results, PROT_READ | PROT_WRITE,
+                                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(results != MAP_FAILED && ranks <= MAX_RANKS);
+    memset(results, 0, MAX_RANKS * sizeof *results);
+    pid_t pids[MAX_RANKS];
+    for (int r = 0; r < ranks; r++) {
+        char name[32];
+        snprintf(name, sizeof name, "said.%d", r);
+        write_text(path_of(name), "");
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] > 0) continue;
+        if (!freopen(path_of(name), "w", stderr)) _exit(99);
+        CommPlace place = place_of(r, ranks);
+        results[r].ok = function(&place, &results[r]);
+        fflush(stderr);
+        _exit(0);
+    }
+    int left = ranks;
+    for (int tenths = 0; left > 0; tenths++) {
+        for (int r = 0; r < ranks; r++) {
+            int status;
+            if (pids[r] <= 0 || waitpid(pids[r], &status, WNOHANG) != pids[r]) continue;
+            results[r].status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            pids[r] = 0;
+            left--;
+        }
+        for (int r = 0; r < ranks && tenths >= 200; r++)
+            if (pids[r] > 0) kill(pids[r], SIGKILL);
+        usleep(left > 0 ? 20000 : 0);
+        if (left > 0 && tenths < 200) usleep(80000);
+    }
+    for (int r = 0; r < ranks; r++) {
+        char name[32];
+        snprintf(name, sizeof name, "said.%d", r);
+        size_t size;
+        char *text = read_file(path_of(name), &size);
+        snprintf(results[r].said, sizeof results[r].said, "%.*s", (int)size, text);
+        free(text);
+    }
+    return results;
+}

@@ -1,0 +1,301 @@
+// FP8 operations on both backends: the head's, products that leave the rows' scales out, and the counts for the log; the
+// blocks' other operations are compared by dev/test/check_fp8.cu. Included by test_gpt2.cu where both backends are built.
+#pragma once
+
+// A tensor of codes with one scale, poisoned; `share`: the tensor whose scale this transpose has.
+static Pair pair_codes(Backends *b, int64_t rows, int64_t cols, Format format, const Pair *share) {
+    Pair p = share ? pair_poisoned(b, cols, rows, format) : pair_poisoned(b, rows, cols, format);
+    Pair scale;
+    if (!share) scale = pair_poisoned(b, 1, 4, FMT_FP32);
+    for (int s = 0; s < 2; s++) {
+        p.t[s].rows = rows;
+        p.t[s].cols = cols;
+        p.t[s].granularity = SCALE_TENSOR;
+        p.t[s].scale = share ? share->t[s].scale : scale.t[s].data;
+        p.t[s].transposed = share != NULL;
+    }
+    return p;
+}
+
+static void pair_codes_free(Backends *b, Pair p) {
+    if (!p.t[0].transposed)
+        for (int s = 0; s < 2; s++) b->exec[s].ops->release(&b->exec[s], p.t[s].scale);
+    pair_free(b, p);
+}
+
+// Passes if the scales are equal to within 1e-5 and all codes but 1 in 1000 are the same, these one step apart.
+static void pair_check_codes(Backends *b, Pair p, const char *operation, const char *output) {
+    size_t n = (size_t)tensor_elements(p.t[0]), differ = 0, far = 0;
+    uint8_t *code[2];
+    float scale[2];
+    for (int s = 0; s < 2; s++) {
+        code[s] = (uint8_t *)xmalloc(n);
+        b->exec[s].ops->download(&b->exec[s], code[s], p.t[s].data, n);
+        b->exec[s].ops->download(&b->exec[s], &scale[s], p.t[s].scale, sizeof scale[s]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        int x = code[0][i] & 0x80 ? -(code[0][i] & 0x7f) : code[0][i];
+        int y = code[1][i] & 0x80 ? -(code[1][i] & 0x7f) : code[1][i];
+        differ += x != y;
+        far += abs(x - y) > 1;
+    }
+    char name[200];
+    snprintf(name, sizeof name,
+             "gpu against twin: %s, %s %s (%lld, %lld): %zu codes differ, %zu by more than a step, scales %g and %g",
+             operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
+             (double)scale[1], (double)scale[0]);
+    check(far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0], name);
+    free(code[0]);
+    free(code[1]);
+}
+
+static Parameter weight_parameter(Pair value, Pair codes, Pair codes_t, int side) {
+    Parameter p;
+    memset(&p, 0, sizeof p);
+    p.weight.value = value.t[side];
+    p.weight.codes = codes.t[side];
+    p.weight.codes_t = codes_t.t[side];
+    return p;
+}
+
+// The head over M tokens in two chunks, from the final norm's output to both gradients. `vocab` of Vp rows are real.
+static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t Vp) {
+    const int64_t chunk = M / 3 / 16 * 32;
+    Pair x = pair_random(b, M, C, FMT_BF16, 1.0f, 61), wte = pair_random(b, Vp, C, FMT_BF16, 0.05f, 62);
+    Pair targets = pair_integers(b, M, vocab, 63), logits = pair_poisoned(b, chunk, Vp, FMT_BF16);
+    Pair n = pair_codes(b, M, C, FMT_E4M3, NULL), n_t = pair_codes(b, M, C, FMT_E4M3, &n);
+    Pair w = pair_codes(b, Vp, C, FMT_E4M3, NULL), w_t = pair_codes(b, Vp, C, FMT_E4M3, &w);
+    Pair d = pair_codes(b, chunk, Vp, FMT_E5M2, NULL), d_t = pair_codes(b, chunk, Vp, FMT_E5M2, &d);
+    Pair losses = pair_poisoned(b, M, 1, FMT_FP32), dn = pair_poisoned(b, M, C, FMT_BF16);
+    Pair dwte = pair_random(b, Vp, C, FMT_FP32, 0.1f, 64);
+    ON_BOTH(b) {
+        Parameter p = weight_parameter(wte, w, w_t, s);
+        Norm none;
+        memset(&none, 0, sizeof none);
+        CALL(b, weights_quantize, &p, 1);
+        CALL(b, quantize_forward, n.t[s], x.t[s]);
+        CALL(b, norm_rebuild, n_t.t[s], n.t[s], none);
+        for (int64_t begin = 0; begin < M; begin += chunk) {
+            int64_t count = M - begin < chunk ? M - begin : chunk;
+            Tensor dlogits = tensor_rows(d.t[s], 0, count), dlogits_t = tensor_rows(d_t.t[s], 0, count);
+            Tensor part = tensor_rows(logits.t[s], 0, count);
+            CALL(b, linear_forward, part, tensor_rows(n.t[s], begin, count), p.weight, no_tensor());
+            if (begin == 0) // the memory of the logits serves for the transposed codes, as in the plan
+                dlogits_t.data = part.data;
+            CALL(b, loss_forward_backward, dlogits, dlogits_t, tensor_rows(losses.t[s], begin, count), part,
+                 tensor_rows(targets.t[s], begin, count), vocab, 1.0f / (float)M, b->state[s]);
+            CALL(b, linear_backward_data, tensor_rows(dn.t[s], begin, count), dlogits, p.weight);
+            CALL(b, linear_backward_weight, dwte.t[s], dlogits_t, tensor_rows(n_t.t[s], begin, count), true);
+        }
+    }
+    pair_check_codes(b, w, "head", "codes of the embedding");
+    pair_check_codes(b, n_t, "head", "transposed input");
+    pair_check(b, losses, 1e-3, "fp8 head", "losses");
+    pair_check(b, dn, 1e-2, "fp8 head", "dn");
+    pair_check(b, dwte, 1e-2, "fp8 head", "dwte");
+    // the same logits on both sides, so that the gradient's codes can be compared: whole rows and few
+    Pair same = pair_random(b, chunk, Vp, FMT_BF16, 3.0f, 65);
+    ON_BOTH(b) {
+        CALL(b, loss_forward_backward, d.t[s], d_t.t[s], tensor_rows(losses.t[s], 0, chunk), same.t[s],
+             tensor_rows(targets.t[s], 0, chunk), vocab, 0.37f, b->state[s]);
+    }
+    pair_check_codes(b, d, "loss", "dlogits");
+    pair_check_codes(b, d_t, "loss", "transposed dlogits");
+    Pair plain[] = {x, wte, targets, logits, losses, dn, dwte, same}, codes[] = {n_t, w_t, d_t, n, w, d};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) pair_free(b, plain[i]);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
+}
+
+// Codes without NaN; some are 0, some the largest.
+static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format format, uint64_t stream) {
+    const int top = format == FMT_E4M3 ? 0x7e : 0x7b;
+    uint8_t *host = (uint8_t *)xmalloc((size_t)(rows * cols));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        uint64_t bits = rng_hash(78, stream, (uint64_t)i);
+        int code = bits % 8 == 0 ? 0 : bits % 8 == 1 ? top : (int)(bits >> 8 & 0xffff) % top;
+        host[i] = (uint8_t)(code | (bits >> 40 & 0x80));
+    }
+    Pair p = pair_of_bytes(b, rows, cols, format, host);
+    free(host);
+    return p;
+}
+
+// Random powers of two, one per row.
+static Pair pair_row_scales(Backends *b, int64_t rows, uint64_t stream) {
+    float *host = (float *)xmalloc((size_t)rows * sizeof *host);
+    for (int64_t i = 0; i < rows; i++) host[i] = ldexpf(1.0f, (int)(rng_hash(78, stream, (uint64_t)i) % 31) - 20);
+    Pair p = pair_of_bytes(b, rows, 1, FMT_FP32, host);
+    free(host);
+    return p;
+}
+
+static Pair with_row_scales(Pair p, Pair scales) {
+    for (int s = 0; s < 2; s++) {
+        p.t[s].granularity = SCALE_ROW;
+        p.t[s].scale = scales.t[s].data;
+    }
+    return p;
+}
+
+// Passes if the scales have still the bits of the twin's.
+static void check_row_scales(Backends *b, Pair scales, const char *operation) {
+    double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
+    char name[160];
+    snprintf(name, sizeof name, "gpu against twin: %s leaves the rows' scales as they are", operation);
+    check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0, name);
+    free(cpu);
+    free(gpu);
+}
+
+// Products of codes with scales per row, whose results carry these scales along: what is in memory is compared.
+static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
+    Pair value = pair_random(b, out, in, FMT_BF16, 0.05f, 101);
+    Pair w = pair_codes(b, out, in, FMT_E4M3, NULL), w_t = pair_codes(b, out, in, FMT_E4M3, &w);
+    Pair x_scales = pair_row_scales(b, M, 102), dy_scales = pair_row_scales(b, M, 103);
+    Pair x = with_row_scales(pair_random_codes(b, M, in, FMT_E4M3, 104), x_scales);
+    Pair dy = with_row_scales(pair_random_codes(b, M, out, FMT_E5M2, 105), dy_scales);
+    Pair y = with_row_scales(pair_poisoned(b, M, out, FMT_BF16), x_scales);
+    Pair dx = with_row_scales(pair_poisoned(b, M, in, FMT_BF16), dy_scales);
+    ON_BOTH(b) {
+        Parameter p = weight_parameter(value, w, w_t, s);
+        CALL(b, weights_quantize, &p, 1);
+        CALL(b, linear_forward, y.t[s], x.t[s], p.weight, no_tensor());
+        CALL(b, linear_backward_data, dx.t[s], dy.t[s], p.weight);
+    }
+    pair_check(b, y, 1e-2, "linear forward with carried scales", "y");
+    pair_check(b, dx, 1e-2, "linear backward with carried scales", "dx");
+    check_row_scales(b, x_scales, "linear forward");
+    check_row_scales(b, dy_scales, "linear backward");
+    Pair plain[] = {value, x_scales, dy_scales, x, dy, y, dx}, codes[] = {w_t, w};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) pair_free(b, plain[i]);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
+}
+
+// The counts of both backends are equal: of one scale, of groups with a shorter last one, of moments with a tail, of
+// scales per row.
+static void compare_health(Backends *b) {
+    enum { COUNT = 8, BY_ROW = 6, ROWS = 37, COLS = 336 };
+    Pair codes[COUNT], scales[COUNT], exponents[COUNT];
+    Tensor tensors[2][COUNT];
+    Health found[2][COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        Format format = i % 2 ? FMT_E5M2 : FMT_E4M3;
+        Granularity kind = i < 2 ? SCALE_TENSOR : i < 4 ? SCALE_GROUP : i < BY_ROW ? SCALE_EXPAND : SCALE_ROW;
+        int group = i == 2 ? 16 : 128;
+        codes[i] = pair_random_codes(b, ROWS, i == 5 ? COLS - 3 : COLS, format, 70 + (uint64_t)i);
+        scales[i] = i < BY_ROW
+                        ? pair_random(b, ROWS, COLS, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 80 + (uint64_t)i)
+                        : pair_row_scales(b, ROWS, 80 + (uint64_t)i);
+        exponents[i] = pair_random_codes(b, ROWS, COLS, FMT_E4M3, 90 + (uint64_t)i);
+        ON_BOTH(b) {
+            Tensor t = codes[i].t[s];
+            t.granularity = kind;
+            t.group = group;
+            t.scale = scales[i].t[s].data;
+            t.exponent = (uint8_t *)exponents[i].t[s].data;
+            if (i == 3) t.format = FMT_E4M3;
+            tensors[s][i] = t;
+        }
+    }
+    ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "gpu against twin: health of codes");
+    check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
+          "health of codes finds something");
+    check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
+          "health of codes with scales per row finds something");
+    ON_BOTH(b) { // only their scales are left, in one table with some that are whole
+        tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
+        CALL(b, health, tensors[s], COUNT, found[s]);
+    }
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0 && found[1][BY_ROW].amax > 0 && found[1][BY_ROW].zero == 0,
+          "gpu against twin: health of scales");
+    for (int i = 0; i < COUNT; i++) {
+        pair_free(b, codes[i]);
+        pair_free(b, scales[i]);
+        pair_free(b, exponents[i]);
+    }
+}
+
+static CodeCounts codes_counted(Exec *ex, Tensor codes, CodeCounts *counts) {
+    CodeCounts found;
+    ex->ops->codes_count(ex, codes, counts);
+    ex->ops->download(ex, &found, counts, sizeof found);
+    return found;
+}
+
+// The counts of the codes are equal: in whole words and beside them, of transposes, and added to what is there.
+static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
+    for (int i = 0; i < 8; i++) {
+        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // columns, of longer rows
+        const CodeCounts before = {1, 2, 3, (uint64_t)1 << 40};
+        Pair codes = pair_random_codes(b, rows, cols, i % 2 ? FMT_E5M2 : FMT_E4M3, 110 + (uint64_t)i);
+        Pair counts = pair_of_bytes(b, 1, sizeof before, FMT_U8, &before);
+        CodeCounts found[2];
+        ON_BOTH(b) {
+            Tensor t = codes.t[s];
+            t.cols = part;
+            if (i >= 4) { // what was a row is a column
+                t.rows = part, t.cols = rows;
+                t.transposed = true;
+            }
+            found[s] = codes_counted(&b->exec[s], t, (CodeCounts *)counts.t[s].data);
+        }
+        char name[200];
+        snprintf(name, sizeof name, "gpu against twin: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
+                 format_name(codes.t[0].format), i >= 4 ? " transposed" : "", (long long)rows, (long long)part,
+                 (unsigned long long)found[1].saturated, (unsigned long long)(found[1].subnormal - before.subnormal));
+        check(memcmp(&found[0], &found[1], sizeof found[0]) == 0 && found[1].codes == (uint64_t)(rows * part) + 1 &&
+                  found[1].saturated > before.saturated && found[1].subnormal > before.subnormal,
+              name);
+        pair_free(b, codes);
+        pair_free(b, counts);
+    }
+}
+
+// Sums in double agree to what their order leaves; those of the GPU's two runs are the same bits.
+static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Format format) {
+    Pair x = pair_random(b, rows, cols, format, 3.0f, 120), y = pair_random(b, rows, cols, format, 0.5f, 121);
+    Pair sums = pair_poisoned(b, 1, 2 * sizeof(InnerProducts), FMT_U8);
+    InnerProducts found[2][2];
+    ON_BOTH(b) {
+        InnerProducts *out = (InnerProducts *)sums.t[s].data;
+        for (int i = 0; i < 2; i++) CALL(b, inner_products, x.t[s], y.t[s], out + i);
+        b->exec[s].ops->download(&b->exec[s], found[s], out, sizeof found[s]);
+    }
+    const InnerProducts cpu = found[0][0], gpu = found[1][0];
+    const double size = sqrt(cpu.aa * cpu.bb); // of the terms of <a, b>
+    char name[200];
+    snprintf(name, sizeof name, "gpu against twin: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
+             format_name(format), (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb);
+    check(fabs(gpu.ab - cpu.ab) <= 1e-6 * size && fabs(gpu.aa - cpu.aa) <= 1e-6 * cpu.aa &&
+              fabs(gpu.bb - cpu.bb) <= 1e-6 * cpu.bb && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,
+          name);
+    pair_free(b, x);
+    pair_free(b, y);
+    pair_free(b, sums);
+}
+
+static void compare_fp8(bool small_only) {
+    Small small = {2, 12, 768, 3001, 3, 64, true, 0};
+    Config c = small_config(small);
+    recipe_apply(&c.recipe, RECIPE_COAT);
+    c.recipe.head = LINEAR_FP8;
+    Backends b;
+    backends_open(&b, c);
+    compare_head(&b, 96, 192, 3001, 3072);
+    compare_health(&b);
+    compare_codes_count(&b, 37, 336);
+    compare_inner_products(&b, 3, 5, FMT_BF16);
+    compare_inner_products(&b, 301, 333, FMT_FP32);
+    compare_carried(&b, 96, 192, 336);
+    if (!small_only) {
+        compare_codes_count(&b, 4096, 3072);
+        compare_inner_products(&b, 4800, 1600, FMT_BF16);
+        compare_inner_products(&b, 2304, 768, FMT_FP32);
+        compare_carried(&b, 1040, 768, 3072);
+        compare_carried(&b, 272, 6400, 1600);
+        compare_head(&b, 144, 768, 50257, 50304);
+        compare_head(&b, 80, 1600, 130000, 130048); // rows longer than shared memory
+    }
+    backends_close(&b);
+}

@@ -1,0 +1,58 @@
+// What the tests of the command line share: parsing a line, and judging the message of a refusal.
+#pragma once
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coat/config/config_parse.h"
+
+static Config config;
+static Error error;
+static bool printed;
+
+// Splits a command line at blanks ('' stands for an empty value) and parses it.
+static inline bool parse(const char *line) {
+    static char text[8192];
+    char *argv[128];
+    int argc = 0;
+    argv[argc++] = (char *)"./train_gpt2_fp8";
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        argv[argc++] = strcmp(word, "''") ? word : word + 2;
+    memset(&error, 0, sizeof error);
+    return config_parse(&config, argc, argv, &printed, &error);
+}
+
+static inline void accept(const char *line) {
+    if (!parse(line)) fail_msg("%s\n  refused: %s", line, error.text);
+}
+
+static inline void accept_run(const char *line, int ranks) {
+    accept(line);
+    if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", line, error.text);
+}
+
+// The message must hold all parts of `parts`, separated by '&', and be one line.
+static inline void assert_message(const char *line, ExitCode code, const char *parts) {
+    char copy[512];
+    snprintf(copy, sizeof copy, "%s", parts);
+    for (char *part = strtok(copy, "&"); part; part = strtok(NULL, "&"))
+        if (!strstr(error.text, part)) fail_msg("%s\n  says: %s\n  lacks: %s", line, error.text, part);
+    assert_null(strchr(error.text, '\n'));
+    assert_int_equal(error.code, code);
+}
+
+static inline void refuse(const char *line, ExitCode code, const char *parts) {
+    if (parse(line)) fail_msg("%s\n  was accepted", line);
+    assert_message(line, code, parts);
+}
+
+static inline void refuse_run(const char *line, int ranks, const char *parts) {
+    accept(line);
+    if (config_check(&config, ranks, &error)) fail_msg("%s\n  was accepted", line);
+    assert_message(line, EXIT_USER, parts);
+}

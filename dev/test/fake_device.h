@@ -1,0 +1,42 @@
+// A device for tests of the host modules: plain memory behind the copying operations, and no others.
+#pragma once
+#include <string.h>
+
+#include "coat/model/arena.h"
+
+static inline void *fake_allocate(Exec *exec, size_t bytes, Error *err) {
+    (void)exec;
+    (void)err;
+    void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (memory) memset(memory, 0xa5, bytes); // contents are undefined
+    return memory;
+}
+
+static inline void fake_release(Exec *exec, void *memory) {
+    (void)exec;
+    free(memory);
+}
+
+static inline void fake_copy(Exec *exec, void *to, const void *from, size_t bytes) {
+    (void)exec;
+    memcpy(to, from, bytes);
+}
+
+static inline void fake_zero(Exec *exec, void *device, size_t bytes) {
+    (void)exec;
+    memset(device, 0, bytes);
+}
+
+// Fills exec and returns its operations' table, which must outlive it.
+static inline void fake_open(Exec *exec, Ops *ops) {
+    memset(ops, 0, sizeof *ops);
+    memset(exec, 0, sizeof *exec);
+    ops->name = "fake";
+    ops->allocate = fake_allocate;
+    ops->release = fake_release;
+    ops->upload = fake_copy;
+    ops->download = fake_copy;
+    ops->zero = fake_zero;
+    exec->ops = ops;
+    exec->ranks = 1;
+}

@@ -1,0 +1,90 @@
+// A small run that writes a log in a folder of a test's own, and what the process prints meanwhile.
+#pragma once
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include "coat/log/log.h"
+#include "dev/test/test_folder.h"
+
+static char path[PATH_MAX_LENGTH + 16]; // of the log
+static Config config;
+static Error err;
+
+static inline int fresh_config(void **state) {
+    (void)state;
+    memset(&config, 0, sizeof config);
+    snprintf(config.out, sizeof config.out, "%s/a/b", test_folder);
+    snprintf(path, sizeof path, "%s/log.jsonl", config.out);
+    config.seq_len = 128;
+    config.shape.layers = 2;
+    config.shape.heads = 2;
+    config.shape.head_dim = 32;
+    return 0;
+}
+
+// The next test finds no log.
+static inline int remove_out(void **state) {
+    (void)state;
+    return folder_remove(config.out, &err) ? 0 : -1;
+}
+
+// The contents of a file, "" where there is none.
+static inline const char *contents(const char *name) {
+    static char text[1 << 16];
+    FILE *f = fopen(name, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = '\0';
+    return text;
+}
+
+static inline void write_log(const char *text) {
+    assert_true(folder_make(config.out, &err));
+    write_text(path, text);
+}
+
+// Between the two, what the process prints goes to the file `terminal`; the second gives it back.
+static int saved_stdout, saved_stderr;
+static inline void capture(int stream) {
+    fflush(stdout);
+    saved_stdout = dup(STDOUT_FILENO);
+    saved_stderr = dup(STDERR_FILENO);
+    int fd = open(path_of("terminal"), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND, 0600),
+        none = open("/dev/null", O_WRONLY);
+    dup2(stream == STDOUT_FILENO ? fd : none, STDOUT_FILENO);
+    dup2(stream == STDERR_FILENO ? fd : none, STDERR_FILENO);
+    close(fd);
+    close(none);
+}
+
+static inline const char *captured(void) {
+    fflush(stdout);
+    dup2(saved_stdout, STDOUT_FILENO);
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stdout);
+    close(saved_stderr);
+    return contents(path_of("terminal"));
+}
+
+// A small run: steps first .. last of 4, a validation after step 2, 1000 tokens and 10 ms per step.
+static inline void run(int rank, int64_t first, int64_t last, double peak) {
+    Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
+    assert_non_null(log);
+    log_text(log, "hello %d", 5);
+    for (int64_t s = first < 1 ? 1 : first; s <= last; s++) {
+        log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
+        if (s == 2) log_val(log, s, 1.75);
+    }
+    log_close(log);
+}
+
+static const char expected[] =
+    "{\"step\":1,\"loss\":3,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":1000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":2,\"loss\":1.5,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":2000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":2,\"val_loss\":1.75}\n"
+    "{\"step\":3,\"loss\":1,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":3000,\"ms\":10.000,\"tokens_per_s\":100000.0}\n"
+    "{\"step\":4,\"loss\":0.75,\"grad_norm\":0.5,\"lr\":0.25,\"tokens\":4000,\"ms\":10.000,\"tokens_per_s\":100000.0}"
+    "\n";
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_config, remove_out)

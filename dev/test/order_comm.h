@@ -1,0 +1,188 @@
+// Communication that only says what it reads and writes, of several processes as one of them sees it: the others are
+// where it is, and send what it would. With the faults that the tests put into it.
+#pragma once
+#include "coat/comm/comm_internal.h"
+#include "dev/test/order_memory.h"
+
+// --- faults -------------------------------------------------------------------------------------------------------
+
+typedef enum {
+    FAULT_NONE,
+    NO_AFTER_COMPUTE, // communication does not wait for computation
+    NO_WAIT,          // computation does not wait for communication
+    EARLY_TICKETS,    // a ticket does not cover the last collective
+    OLD_CODES,        // codes of weights are not made anew
+    OLD_SLOTS,        // slots are believed to hold what an update has changed
+    LOST_SUMS         // gradients are not summed
+} Fault;
+
+static Fault fault;
+
+// The places where coat/model/shards.c orders the streams, as far as they have been come by; one of them may be left out.
+typedef struct {
+    const char *function;
+    int line;
+    bool waits;
+} Place;
+
+static Place places[64];
+static int place_count, left_out = -1;
+
+static void place_event(Comm *comm, bool waits, int ticket, const char *function, int line) {
+    int i = 0;
+    while (i < place_count && (places[i].line != line || places[i].waits != waits)) i++;
+    if (i == place_count) {
+        const Place place = {function, line, waits};
+        assert_true(place_count < (int)(sizeof places / sizeof *places));
+        places[place_count++] = place;
+    }
+    if (i == left_out) return;
+    if (waits)
+        comm_wait(comm, ticket);
+    else
+        comm_after_compute(comm);
+}
+
+// --- collectives --------------------------------------------------------------------------------------------------
+
+// What the collectives of a group read and write: they may run at the same time.
+typedef struct {
+    size_t begin, end;
+    bool written;
+} Range;
+
+static struct {
+    bool open;
+    Range range[4 * PARAMETER_COUNT];
+    int ranges, before; // those of the collectives before the one under way
+} group;
+
+static void in_group(const void *address, size_t bytes, bool writes) {
+    const Range range = {offset_of(address), offset_of(address) + bytes, writes};
+    for (int i = 0; i < group.before; i++)
+        if ((writes || group.range[i].written) && range.begin < group.range[i].end && group.range[i].begin < range.end)
+            report(&order.races, "race: %s has memory in common with another collective of its group",
+                   this_event().text);
+    assert_true(group.ranges < (int)(sizeof group.range / sizeof *group.range));
+    if (group.open) group.range[group.ranges++] = range;
+}
+
+// Tickets are of their step: what may be replayed in another has none.
+static void check_recording(const char *call) {
+    if (order.recording) report(&order.races, "recorded: %s in a micro-batch that may be replayed", call);
+}
+
+static void collective(const char *name) {
+    check_recording(name);
+    event_begin(COMMUNICATION, name);
+    group.before = group.ranges;
+}
+
+static void sends(const void *address, size_t bytes, Label expected) {
+    in_group(address, bytes, false);
+    read_as(address, bytes, expected);
+}
+
+static void receives(void *address, size_t bytes, Label content, int made) {
+    in_group(address, bytes, true);
+    write_as(address, bytes, content, made);
+}
+
+static Label owner_of(const void *address) {
+    return order.owner[offset_of(address) / UNIT];
+}
+
+static int sent_age(Label what) {
+    return order.oldest < INT32_MAX ? order.oldest : of_weight(what) ? order.updates : order.pass;
+}
+
+static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
+    (void)comm, (void)op;
+    const size_t bytes = (size_t)count * comm_type_bytes(type);
+    const Label what = owner_of(data);
+    if (fault == LOST_SUMS && what > 0 && label_role(what) == GRAD) return;
+    collective("all_reduce");
+    sends(data, bytes, what);
+    receives(data, bytes, what, sent_age(what));
+}
+
+// What is summed must be of the layer that the sum is of.
+static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
+    const Label from = owner_of(in), to = owner_of(out);
+    if (fault == LOST_SUMS) return;
+    collective("reduce_scatter");
+    sends(in, bytes * (size_t)comm->place.ranks, label_of(label_id(to), (int)label_role(from), label_layer(to)));
+    receives(out, bytes, to, sent_age(to));
+}
+
+// What is made whole is still of the layer that its shares are of, and as old. Where gradients would be, it is a value.
+static void order_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
+    const Label from = owner_of(in), to = owner_of(out);
+    const Role role = label_role(to) == UNREDUCED ? VALUE : label_role(to);
+    collective("all_gather");
+    sends(in, bytes, from);
+    for (int r = 0; r < comm->place.ranks; r++) {
+        char *part = (char *)out + (size_t)r * bytes;
+        if (!same_memory(part, in))
+            receives(part, bytes, label_of(label_id(from), (int)role, label_layer(from)), sent_age(from));
+    }
+}
+
+static void order_group(Comm *comm, bool is_begin) {
+    (void)comm;
+    group.open = is_begin;
+    group.ranges = group.before = 0;
+}
+static void order_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
+    (void)comm, (void)values, (void)count, (void)op;
+}
+
+static void order_after_compute(Comm *comm) {
+    (void)comm;
+    check_recording("comm_after_compute");
+    if (fault != NO_AFTER_COMPUTE) order.behind[COMMUNICATION] = order.clock[COMPUTATION];
+}
+
+static int order_mark(Comm *comm) {
+    (void)comm;
+    check_recording("comm_mark");
+    assert_true(order.tickets < MOST_EVENTS);
+    order.ticket[order.tickets] = order.clock[COMMUNICATION] - (fault == EARLY_TICKETS ? 1 : 0);
+    return order.tickets++;
+}
+
+static void order_wait(Comm *comm, int ticket) {
+    (void)comm;
+    check_recording("comm_wait");
+    assert_true(ticket < order.tickets);
+    if (fault != NO_WAIT && order.ticket[ticket] > order.behind[COMPUTATION])
+        order.behind[COMPUTATION] = order.ticket[ticket];
+}
+
+static void order_comm_close(Comm *comm) {
+    (void)comm;
+}
+
+static const CommOps order_comm_ops = {
+    .name = "order",
+    .close = order_comm_close,
+    .all_reduce = order_all_reduce,
+    .reduce_scatter = order_reduce_scatter,
+    .all_gather = order_all_gather,
+    .group = order_group,
+    .host_reduce = order_host_reduce,
+    .after_compute = order_after_compute,
+    .mark = order_mark,
+    .wait = order_wait,
+};
+
+static Comm *order_comm_open(const CommPlace *place, const Config *flags, Exec *exec, Error *err) {
+    (void)flags, (void)err;
+    Comm *comm = (Comm *)xcalloc(1, sizeof *comm);
+    comm->ops = &order_comm_ops;
+    comm->place = *place;
+    comm->exec = exec;
+    return comm;
+}

@@ -1,0 +1,351 @@
+// Memory that nobody computes with: for every piece of the arena it is known who wrote it last, what, and who has read
+// it since, on the stream of computation and on that of communication. An access that is not ordered behind those that
+// it conflicts with is a race; a read that does not find what was meant is one of memory that another tensor has taken,
+// that nothing has written, or that is of an earlier pass or update. Each is reported in one line.
+//
+// Order between the streams is kept as two clocks: each operation advances its stream's, and each stream knows up to
+// which time of the other it waits for that. Only the events of comm.h advance this; that the host waits does not.
+//
+// Which tensor an address means follows from the arena's layout, but for memory that several tensors share: scratch,
+// whose tensors take turns, and the slots of layers. The descriptors of a pass therefore come through windows: the
+// arena's addresses once more for each tensor and layer. No address is backed by memory, so nothing can compute.
+#pragma once
+#include <stdarg.h>
+#include <sys/mman.h>
+
+#include "coat/model/arena.h"
+
+#define UNIT 16 // bytes per piece: nothing smaller belongs to two tensors
+#define MOST_LAYERS 5
+#define MOST_EVENTS 16384 // of a stream in a run
+#define MOST_REPORTS 256
+
+typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
+
+// A tensor of one layer (or slot) in one role, as one number; those below 1 are of no tensor.
+typedef int32_t Label;
+enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
+
+static Label label_of(int id, int role, int layer) {
+    return (id * ROLE_COUNT + role) * MOST_LAYERS + layer + 1;
+}
+static int label_id(Label label) {
+    return (label - 1) / MOST_LAYERS / ROLE_COUNT;
+}
+static Role label_role(Label label) {
+    return (Role)((label - 1) / MOST_LAYERS % ROLE_COUNT);
+}
+static int label_layer(Label label) {
+    return (label - 1) % MOST_LAYERS;
+}
+
+// Of one piece of memory.
+typedef struct {
+    int written, read[STREAMS]; // when, by the clock of the stream that did; 0: never
+    Stream writer;              // the stream that wrote it last
+    int made;      // what it holds is of that pass or, of a weight, follows from so many updates; -1: nothing
+    Label content; // the tensor that was written
+    bool padding;  // behind a tensor's end, or that of a share: communicated, and never looked at
+} Unit;
+
+typedef struct {
+    const char *name;
+    int layer; // OF_NONE, or OF_ALL
+} Event;
+
+enum { OF_NONE = -1, OF_ALL = -2 };
+
+static struct {
+    const Arena *arena;
+    char *base;    // of the window in which addresses are the arena's own
+    size_t window; // bytes of each
+    size_t units;  // the workspace, which lives within an operation alone, has none
+    Unit *unit;
+    Label *owner;                            // of each unit by the layout; SCRATCH: several
+    Event event[STREAMS][MOST_EVENTS];       // what happened at which time
+    int clock[STREAMS];                      // of the last event
+    int behind[STREAMS];                     // the time of the other stream that this one has waited for
+    Stream stream;                           // of the operation under way
+    int ticket[MOST_EVENTS], tickets;        // times of communication
+    int pass, step_pass, updates;            // the pass under way, the first one of its step; updates of the weights
+    int oldest;                              // `made` of what the operation under way has read, at least
+    int weight_made;                         // and of the weights that it writes
+    bool recording;                          // of a micro-batch that may be replayed
+    char report[MOST_REPORTS][320];          // those that differ
+    int reports;                             // their number
+    size_t races, clobbered, unwritten, old; // all of them
+} order;
+
+// --- reports ------------------------------------------------------------------------------------------------------
+
+__attribute__((format(printf, 2, 3))) static void report(size_t *count, const char *format, ...) {
+    char text[sizeof order.report[0]];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    (*count)++;
+    for (int i = 0; i < order.reports; i++)
+        if (strcmp(order.report[i], text) == 0) return;
+    if (order.reports < MOST_REPORTS) strcpy(order.report[order.reports++], text);
+}
+
+typedef struct {
+    char text[64];
+} Name;
+
+static Name label_name(Label label) {
+    Name name;
+    if (label <= 0) {
+        snprintf(name.text, sizeof name.text, "%s",
+                 label == ZEROS    ? "zeros"
+                 : label == MAXIMA ? "the matrices' maxima"
+                                   : "scratch");
+        return name;
+    }
+    const TensorRow *row = tensor_row((TensorId)label_id(label));
+    int length = snprintf(name.text, sizeof name.text, "%s%s", row->name, role_suffix(label_role(label)));
+    if (row->per_layer)
+        snprintf(name.text + length, sizeof name.text - (size_t)length, " of layer %d", label_layer(label));
+    return name;
+}
+
+static Name event_name(Stream stream, int time) {
+    Name name;
+    const Event *e = &order.event[stream][time];
+    int length = snprintf(name.text, sizeof name.text, "%s", e->name);
+    if (e->layer >= 0) snprintf(name.text + length, sizeof name.text - (size_t)length, " (layer %d)", e->layer);
+    return name;
+}
+
+static Name this_event(void) {
+    return event_name(order.stream, order.clock[order.stream]);
+}
+
+// --- addresses ----------------------------------------------------------------------------------------------------
+
+// The same memory in the window of a tensor and layer. Aliases have that of the tensor whose memory they are.
+static void *through_window(void *address, Role role, TensorId id, int layer) {
+    if (!address) return NULL;
+    while (order.arena->layout[id][role].alias >= 0) id = (TensorId)order.arena->layout[id][role].alias;
+    if (!tensor_row(id)->per_layer) layer = 0;
+    return (char *)address + order.window * (size_t)(1 + (int)id * MOST_LAYERS + layer);
+}
+
+static size_t offset_of(const void *address) {
+    return (size_t)((const char *)address - order.base) % order.window;
+}
+
+static bool same_memory(const void *a, const void *b) {
+    return (!a || !b) ? a == b : offset_of(a) == offset_of(b);
+}
+
+static bool in_slots(Label owner) {
+    return owner > 0 && (label_role(owner) == GATHERED || label_role(owner) == UNREDUCED);
+}
+
+static int window_of(const void *address) {
+    return (int)((size_t)((const char *)address - order.base) / order.window);
+}
+
+// The tensor that a window shows in this unit; NOTHING where it may be any of those that share the memory.
+static Label meant(int window, Label owner) {
+    if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
+    return label_of((window - 1) / MOST_LAYERS, owner == SCRATCH ? VALUE : label_role(owner),
+                    (window - 1) % MOST_LAYERS);
+}
+
+static void own(size_t offset, size_t bytes, Label label) {
+    for (size_t u = offset / UNIT; u < (offset + bytes + UNIT - 1) / UNIT; u++) order.owner[u] = label;
+}
+
+// What lies behind the elements that a tensor has, or this process's share of it.
+static void own_padding(const TensorLayout *t, size_t offset) {
+    int64_t elements = t->rows * t->cols - (t->sharded ? t->shard_elements * order.arena->rank : 0);
+    if (elements < 0) elements = 0;
+    for (size_t u = (offset + (size_t)elements * format_bytes(t->format) + UNIT - 1) / UNIT;
+         u < (offset + t->data_bytes + UNIT - 1) / UNIT; u++)
+        order.unit[u].padding = true;
+}
+
+static void own_tensor(TensorId id, Role role) {
+    const TensorLayout *t = &order.arena->layout[id][role];
+    if (!t->exists || t->alias >= 0) return;
+    const bool pooled = id >= PARAMETER_COUNT && !t->saved && t->category >= CATEGORY_SCRATCH;
+    for (int i = 0; i < (t->per_layer || t->per_layer_scale ? t->layers : 1); i++) {
+        const size_t l = (size_t)i;
+        const Label label = label_of((int)id, (int)role, i);
+        if (i == 0 || t->per_layer) {
+            own(t->data_offset + l * t->data_stride, t->data_bytes, pooled ? SCRATCH : label);
+            if (!pooled) own_padding(t, t->data_offset + l * t->data_stride);
+        }
+        if (t->scale_bytes && (i == 0 || t->scale_stride))
+            own(t->scale_offset + l * t->scale_stride, t->scale_bytes, label);
+        if (t->exponent_bytes) own(t->exponent_offset + l * t->exponent_stride, t->exponent_bytes, label);
+    }
+    if (t->amax_bytes) own(t->amax_offset, t->amax_bytes, label_of((int)id, (int)role, 0));
+}
+
+static void memory_open(const Arena *arena) {
+    memset(&order, 0, sizeof order);
+    order.arena = arena;
+    order.window = (arena->total_bytes + 4095) / 4096 * 4096;
+    order.units = arena->workspace_offset / UNIT;
+    order.unit = (Unit *)xcalloc(order.units, sizeof *order.unit);
+    order.owner = (Label *)xcalloc(order.units, sizeof *order.owner);
+    for (size_t u = 0; u < order.units; u++) order.unit[u].made = -1;
+    for (int id = 0; id < TENSOR_COUNT; id++)
+        for (int role = 0; role < ROLE_COUNT; role++) own_tensor((TensorId)id, (Role)role);
+    if (arena->maxima_offset) own(arena->maxima_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
+    order.base = (char *)mmap(NULL, order.window * (1 + TENSOR_COUNT * MOST_LAYERS), PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "no room for the addresses of the arena's windows");
+}
+
+static void memory_close(void) {
+    munmap(order.base, order.window * (1 + TENSOR_COUNT * MOST_LAYERS));
+    free(order.unit);
+    free(order.owner);
+}
+
+// --- order --------------------------------------------------------------------------------------------------------
+
+// An operation begins on a stream, after all that is on it already.
+static void event_begin(Stream stream, const char *name) {
+    const Event event = {name, OF_NONE};
+    order.stream = stream;
+    if (++order.clock[stream] == MOST_EVENTS) fatal(EXIT_DEVICE, "more than %d operations in a run", MOST_EVENTS);
+    order.event[stream][order.clock[stream]] = event;
+    order.oldest = INT32_MAX;
+    order.weight_made = order.updates;
+}
+
+static void event_of(Label label) {
+    Event *e = &order.event[order.stream][order.clock[order.stream]];
+    if (e->layer == OF_NONE && label > 0 && tensor_row((TensorId)label_id(label))->per_layer)
+        e->layer = label_layer(label);
+}
+
+// Whether the operation under way is behind what a stream did at that time.
+static bool behind(Stream stream, int time) {
+    return stream == order.stream || time <= order.behind[order.stream];
+}
+
+static void check_race(const Unit *u, Label label, Stream stream, int time, bool writes, bool other_writes) {
+    if (behind(stream, time)) return;
+    report(&order.races, "race: %s %s %s, and no event orders it behind %s, which %s it", this_event().text,
+           writes ? "writes" : "reads", label_name(label > 0 ? label : u->content).text, event_name(stream, time).text,
+           other_writes ? "writes" : "reads");
+}
+
+// --- what lies there ----------------------------------------------------------------------------------------------
+
+// Whether it is of this pass or, of weights and what is made from them, of the last update. Gradients that are added to
+// are of this step, and of this pass once they are summed over the processes; what FP8 health has found in the step's
+// first pass is of this step.
+static bool current(const Unit *u) {
+    const Label label = u->content;
+    if (label <= 0) return true;
+    if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
+    if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
+    switch (label_role(label)) {
+    case GRAD:
+    case UNREDUCED: return order.stream == COMMUNICATION ? u->made == order.pass : u->made >= order.step_pass;
+    case VALUE:
+    case CODES:
+    case CODES_T:
+    case GATHERED: return u->made == order.updates;
+    default: return true;
+    }
+}
+
+static bool of_weight(Label label) {
+    return label > 0 && label_id(label) < PARAMETER_COUNT && label_role(label) != GRAD &&
+           label_role(label) != UNREDUCED;
+}
+
+static void check_content(const Unit *u, Label expected) {
+    if (u->made < 0)
+        report(&order.unwritten, "unwritten: %s reads %s, which nothing has written", this_event().text,
+               label_name(expected).text);
+    else if (expected != NOTHING && u->content != expected && u->content != ZEROS)
+        report(&order.clobbered, "clobbered: %s reads %s where %s has written %s", this_event().text,
+               label_name(expected).text, event_name(u->writer, u->written).text, label_name(u->content).text);
+    else if (!current(u))
+        report(&order.old, "old: %s reads %s as %s left it %s before", this_event().text, label_name(u->content).text,
+               event_name(u->writer, u->written).text, of_weight(u->content) ? "an update" : "a pass");
+}
+
+// What an operation reads and writes in no order of its own must not be two tensors in the same memory.
+static void check_together(const Unit *u, Label content) {
+    const int now = order.clock[order.stream];
+    const bool written = u->writer == order.stream && u->written == now;
+    if ((u->read[order.stream] == now || written) && u->content != content && u->content > 0)
+        report(&order.clobbered, "clobbered: %s writes %s where it %s %s", this_event().text, label_name(content).text,
+               written ? "writes" : "reads", label_name(u->content).text);
+}
+
+// --- accesses -----------------------------------------------------------------------------------------------------
+
+// The units of a range.
+static size_t first_unit(const void *address, size_t bytes) {
+    if (offset_of(address) + bytes > order.units * UNIT)
+        fatal(EXIT_DEVICE, "%s: the address %p is not of the arena's tensors", this_event().text, address);
+    return offset_of(address) / UNIT;
+}
+static size_t end_unit(const void *address, size_t bytes) {
+    return (offset_of(address) + bytes + UNIT - 1) / UNIT;
+}
+
+static void read_unit(size_t at, Label expected) {
+    Unit *u = &order.unit[at];
+    check_race(u, expected, u->writer, u->written, false, true);
+    u->read[order.stream] = order.clock[order.stream];
+    if (u->padding) return;
+    check_content(u, expected);
+    if (u->made < order.oldest) order.oldest = u->made;
+}
+
+static void write_unit(size_t at, Label content, int made) {
+    Unit *u = &order.unit[at];
+    check_race(u, content, u->writer, u->written, true, true);
+    for (int s = 0; s < STREAMS; s++) check_race(u, content, (Stream)s, u->read[s], true, false);
+    check_together(u, content);
+    u->writer = order.stream;
+    u->written = order.clock[order.stream];
+    u->content = content;
+    u->made = made;
+}
+
+static void read_memory(const void *address, size_t bytes) {
+    const int window = window_of(address);
+    const size_t end = end_unit(address, bytes);
+    for (size_t u = first_unit(address, bytes); u < end;) {
+        const Label owner = order.owner[u], label = meant(window, owner);
+        event_of(label);
+        for (; u < end && order.owner[u] == owner; u++) read_unit(u, label);
+    }
+}
+
+static void write_memory(const void *address, size_t bytes) {
+    const int window = window_of(address);
+    const size_t end = end_unit(address, bytes);
+    for (size_t u = first_unit(address, bytes); u < end;) {
+        const Label owner = order.owner[u], label = meant(window, owner), content = label == NOTHING ? owner : label;
+        const int made = of_weight(content) ? order.weight_made : order.pass;
+        event_of(content);
+        for (; u < end && order.owner[u] == owner; u++) write_unit(u, content, made);
+    }
+}
+
+// What should be there, or comes there, is not what the address says: what was moved, of another layer for example.
+static void read_as(const void *address, size_t bytes, Label expected) {
+    event_of(expected);
+    for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit(u, expected);
+}
+
+static void write_as(const void *address, size_t bytes, Label content, int made) {
+    event_of(content);
+    for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++)
+        write_unit(u, content, made);
+}

@@ -1,0 +1,392 @@
+// The operations of ops.h on a device that does nothing but say what each of them reads and writes, of both backends
+// together: what one of them reads or writes counts.
+#pragma once
+#include "dev/test/order_tensors.h"
+
+// --- the device ---------------------------------------------------------------------------------------------------
+
+static bool order_open(Exec *exec, const Config *config, Error *err) {
+    (void)exec, (void)config, (void)err;
+    return true;
+}
+static void *order_allocate(Exec *exec, size_t bytes, Error *err) {
+    (void)exec, (void)bytes, (void)err;
+    return order.base;
+}
+static void order_release(Exec *exec, void *memory) {
+    (void)exec, (void)memory;
+}
+static void order_nothing(Exec *exec) {
+    (void)exec;
+}
+static void order_range_push(Exec *exec, const char *name) {
+    (void)exec, (void)name;
+}
+
+// A pass begins with its tokens.
+static void order_upload(Exec *exec, void *device, const void *host, size_t bytes) {
+    (void)exec, (void)host;
+    begin("upload");
+    if (offset_of(device) == order.arena->layout[TOKENS][VALUE].data_offset) order.pass++;
+    if (bytes) write_memory(device, bytes);
+}
+
+// The host reads what was computed before; that it waits for this orders nothing that communication does.
+static void order_download(Exec *exec, void *host, const void *device, size_t bytes) {
+    (void)exec, (void)host;
+    begin("download");
+    if (bytes) read_memory(device, bytes);
+}
+
+static void order_zero(Exec *exec, void *device, size_t bytes) {
+    (void)exec;
+    begin("zero");
+    if (bytes) write_as(device, bytes, ZEROS, order.pass);
+}
+
+static void order_copy(Exec *exec, void *to, const void *from, size_t bytes) {
+    (void)exec;
+    if (bytes == 0) return;
+    begin("copy");
+    read_memory(from, bytes);
+    const Label source = order.owner[offset_of(from) / UNIT], place = order.owner[offset_of(to) / UNIT];
+    write_as(to, bytes, label_of(label_id(place), label_role(place), label_layer(source)), order.oldest);
+}
+
+// Nothing is replayed, so that all is seen; but what could be must not communicate.
+static bool order_replay_begin(Exec *exec, int id) {
+    (void)exec, (void)id;
+    order.recording = true;
+    return false;
+}
+static void order_replay_end(Exec *exec, int id) {
+    (void)exec, (void)id;
+    order.recording = false;
+}
+
+// --- forward ------------------------------------------------------------------------------------------------------
+
+static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+    (void)exec;
+    begin("embed_forward");
+    wpe.rows = T;
+    reads(tokens);
+    reads(wte);
+    reads(wpe);
+    writes(r);
+}
+
+static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
+                                        Tensor y_bias) {
+    begin("residual_norm_forward");
+    const bool moved = y.data || !same_memory(r_out.data, r_in.data);
+    const bool saves = !same_memory(norm.x.data, r_out.data) && (y.data || !same_memory(norm.x.data, r_in.data));
+    reads(r_in);
+    reads(y);
+    if (y.data) reads_data(y_bias);
+    if (moved) writes(r_out);
+    if (saves) writes(norm.x);
+    if (saves && norm.x.granularity == SCALE_GROUP) may_raise(exec->state);
+    writes_data(norm.mean);
+    writes_data(norm.rstd);
+    reads_data(norm.weight);
+    reads_data(norm.bias);
+    reads(r_out.data ? r_out : r_in);
+    if (saves) reads(norm.x);
+    if (codes(n))
+        quantizes(exec, n);
+    else
+        writes(n);
+}
+
+static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
+    (void)exec;
+    begin("linear_forward");
+    reads_data(x);
+    if (x.granularity != SCALE_ROW) reads_scale(x); // those are left out
+    reads(codes(x) ? w.codes : w.value);
+    reads_data(bias);
+    writes_data(y);
+}
+
+static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                    AttentionShape shape) {
+    (void)exec, (void)shape;
+    begin("attention_forward");
+    reads(q);
+    reads(k);
+    reads(v);
+    writes(o);
+    writes(lse);
+}
+
+static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
+    if (!q.data || same_memory(q.data, x.data)) return;
+    begin("quantize_forward");
+    reads(x);
+    quantizes(exec, q);
+}
+
+static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
+    (void)from_saved; // what it reads is read as it is written, too
+    const bool complete = same_memory(h.data, y.data) && !bias.data;
+    if (complete && !g.data) return;
+    begin("activation_forward");
+    reads(y);
+    reads_data(bias);
+    if (!complete) writes(h);
+    if (!complete && h.granularity == SCALE_GROUP) may_raise(exec->state);
+    reads(h);
+    if (codes(g))
+        quantizes(exec, g);
+    else
+        writes(g);
+}
+
+// The transposed codes may take the place of the logits, and are made of the codes behind them.
+static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+                                        Tensor targets, int vocab, float scale, StepState *state) {
+    (void)exec, (void)vocab, (void)scale;
+    begin("loss_forward_backward");
+    reads(logits);
+    reads(targets);
+    writes(losses);
+    writes(dlogits);
+    if (codes(dlogits)) {
+        begin("loss_forward_backward");
+        reads(dlogits);
+        writes_transposed(dlogits_t, dlogits);
+    }
+    may_raise(state);
+}
+
+static void order_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
+    (void)exec, (void)scale;
+    begin("loss_sum");
+    reads(losses);
+    read_memory(&state->loss_sum, sizeof state->loss_sum);
+    write_memory(&state->loss_sum, sizeof state->loss_sum);
+}
+
+// --- backward -----------------------------------------------------------------------------------------------------
+
+static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T,
+                                 bool accumulate) {
+    (void)exec, (void)T;
+    begin("embed_backward");
+    reads(g);
+    reads(tokens);
+    sums(dwte, true); // to the head's
+    sums(dwpe, accumulate);
+}
+
+static void order_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
+    (void)exec;
+    if (!n_t.data || same_memory(n_t.data, n.data)) return;
+    begin("norm_rebuild");
+    if (n.data) {
+        reads(n);
+    } else {
+        reads_norm(norm);
+        reads_data(norm.bias);
+    }
+    writes_transposed(n_t, n);
+}
+
+static void order_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
+                                bool accumulate) {
+    (void)exec;
+    begin("norm_backward");
+    reads(dn);
+    reads_norm(norm);
+    sums(g, add);
+    writes_maxima(g);
+    sums(dweight, accumulate);
+    sums(dbias, accumulate);
+}
+
+static void order_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
+    begin("grad_quantize");
+    reads(dy);
+    sums(dbias, accumulate);
+    if (!codes(dy_q)) {
+        if (!same_memory(dy_q.data, dy.data)) writes(dy_q);
+        if (!same_memory(dy_qt.data, dy_q.data)) writes(dy_qt);
+        return;
+    }
+    if (dy.amax) reads_maxima(dy);
+    quantizes(exec, dy_q);
+    writes_transposed(dy_qt, dy_q);
+}
+
+static void order_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
+    (void)exec;
+    begin("linear_backward_data");
+    const bool cached = order.arena->config.recipe.cache_transposed;
+    if (codes(dy) && !cached) {
+        reads_data(w.codes);
+        writes_data(w.codes_t);
+    }
+    reads_data(dy);
+    if (dy.granularity != SCALE_ROW) reads_scale(dy);
+    reads(codes(dy) ? w.codes_t : w.value);
+    writes_data(dx);
+}
+
+static void order_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
+    (void)exec;
+    begin("linear_backward_weight");
+    reads(dy);
+    reads(x);
+    sums(dw, accumulate);
+}
+
+static void order_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
+    (void)exec;
+    if (same_memory(q_t.data, x.data)) return;
+    begin("quantize_rebuild");
+    reads(x);
+    writes_transposed(q_t, q);
+}
+
+static void order_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
+    (void)exec;
+    if (!g_t.data || same_memory(g_t.data, g.data)) return;
+    begin("activation_rebuild");
+    reads(g.data ? g : h);
+    writes_transposed(g_t, g);
+}
+
+static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                                      bool accumulate) {
+    begin("activation_backward");
+    reads(dg);
+    reads(h);
+    sums(dbias, accumulate);
+    if (!codes(dh_q)) {
+        writes(dh_q);
+        if (!same_memory(dh_qt.data, dh_q.data)) writes(dh_qt);
+        return;
+    }
+    quantizes(exec, dh_q);
+    reads(dh_q);
+    writes_transposed(dh_qt, dh_q);
+}
+
+static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
+                                     Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+    (void)exec, (void)shape;
+    begin("attention_backward");
+    const Tensor read[] = {d_o, o, lse, q, k, v}, written[] = {dq, dk, dv};
+    for (int i = 0; i < 6; i++) reads(read[i]);
+    for (int i = 0; i < 3; i++) writes(written[i]);
+    writes_maxima(dq);
+}
+
+// --- update -------------------------------------------------------------------------------------------------------
+
+static void order_grad_norm_root(Exec *exec, StepState *state) {
+    (void)exec;
+    begin("grad_norm_root");
+    read_memory(&state->grad_sq, sizeof state->grad_sq);
+    write_memory(&state->grad_norm, sizeof state->grad_norm);
+    may_raise(state);
+}
+
+static void order_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    begin_update("grad_norm");
+    for (int i = 0; i < count; i++) reads_sum(exec, parameters[i].grad);
+    write_memory(&state->grad_sq, sizeof state->grad_sq);
+    write_memory(&state->grad_norm, sizeof state->grad_norm);
+    may_raise(state);
+}
+
+static void order_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    begin_update("adamw_update");
+    read_memory(state, sizeof *state);
+    write_memory(state, sizeof *state);
+    for (int i = 0; i < count; i++) {
+        const Parameter *p = &parameters[i];
+        const Tensor changed[] = {p->weight.value, p->m, p->v, p->master};
+        reads_sum(exec, p->grad);
+        for (int t = 0; t < 4; t++) reads(changed[t]);
+        order.weight_made = order.updates + 1;
+        for (int t = 0; t < 4; t++) writes(changed[t]);
+        if (p->weight.maximum) write_memory(p->weight.maximum, sizeof *p->weight.maximum);
+    }
+    order.updates++;
+}
+
+// Maxima of whole weights are found before, those of shares by all processes together.
+static void order_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
+    begin_update("weights_quantize");
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (!w.codes.data) continue;
+        if (w.codes.amax) read_memory(w.codes.amax, sizeof *w.codes.amax);
+        order.oldest = order.updates;
+        reads_data(w.value);
+        order.weight_made = order.oldest;
+        writes_data(w.codes);
+        if (w.codes.scale) write_memory(w.codes.scale, sizeof(float));
+        writes_data(w.codes_t);
+    }
+    may_raise(exec->state);
+}
+
+static void order_weights_maxima(Exec *exec, const Parameter *parameters, int count) {
+    (void)exec;
+    begin_update("weights_maxima");
+    for (int i = 0; i < count; i++) {
+        const Weight w = parameters[i].weight;
+        if (!w.codes.data) continue;
+        reads_data(w.value);
+        write_memory(w.codes.amax, sizeof *w.codes.amax);
+    }
+}
+
+static void order_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
+    (void)exec;
+    begin_update("health");
+    memset(out, 0, (size_t)count * sizeof *out);
+    for (int i = 0; i < count; i++) {
+        reads_data(tensors[i]);
+        reads_scale(tensors[i]);
+    }
+}
+
+static void order_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
+    (void)exec;
+    begin("codes_count");
+    reads_data(codes);
+    read_memory(counts, sizeof *counts);
+    write_memory(counts, sizeof *counts);
+}
+
+static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
+    (void)exec;
+    begin("inner_products");
+    reads_data(a);
+    reads_data(b);
+    write_memory(out, sizeof *out);
+}
+
+static const Ops order_ops = {
+    .name = "order",
+    .open = order_open,
+    .close = order_nothing,
+    .allocate = order_allocate,
+    .release = order_release,
+    .upload = order_upload,
+    .download = order_download,
+    .zero = order_zero,
+    .copy = order_copy,
+    .synchronize = order_nothing,
+    .replay_begin = order_replay_begin,
+    .replay_end = order_replay_end,
+    .range_push = order_range_push,
+    .range_pop = order_nothing,
+#define OPERATION(name, parameters) .name = order_##name,
+#include "coat/operations.h"
+#undef OPERATION
+};

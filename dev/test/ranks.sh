@@ -1,0 +1,78 @@
+# Sourced by dev/test/test_ranks.sh and dev/test/long_ranks.sh: runs of several processes on the CPU, over MPI, and what is
+# compared between them.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. dev/test/program_fixture.sh
+export OMP_NUM_THREADS=1 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
+
+if ! command -v mpirun >/dev/null; then
+    echo "skip - several processes: mpirun is missing; scripts/setup.sh --all installs it"
+    exit 77
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
+if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
+
+text "$folder/text"
+"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
+flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu
+    --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
+
+# train PROCESSES NAME FLAGS...: a run into $folder/NAME; what it says is in $folder/NAME.said.
+train() {
+    local processes=$1 name=$2 status=0
+    shift 2
+    local command=("$program" "${flags[@]}" --out "$folder/$name" "$@")
+    [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}")
+    timeout 300 "${command[@]}" >"$folder/$name.said" 2>&1 </dev/null || status=$?
+    [ $status -eq 0 ] || bad "$name: ended with status $status" "$(tail -5 "$folder/$name.said")"
+    return $status
+}
+
+# The value of KEY in every line of a log that has it.
+values() { sed -n "s/.*\"$1\":\\([^,}]*\\).*/\\1/p" "$folder/$2/log.jsonl"; }
+
+# near WHAT KEY TOLERANCE A B [LINES]: the values of KEY in the logs of runs A and B differ by at most TOLERANCE,
+# relative; LINES "first" or "last": only those.
+near() {
+    local pick=cat said
+    case ${6:-} in first) pick="head -1" ;; last) pick="tail -1" ;; esac
+    if said=$(paste <(values "$2" "$4" | $pick) <(values "$2" "$5" | $pick) | awk -v tolerance="$3" '
+        NF != 2 { print "not the same lines: " $0; bad = 1 }
+        { d = ($1 - $2) / $2; if (d < 0) d = -d; if (!(d <= tolerance)) { print NR ": " $0; bad = 1 }; if (d > most) most = d }
+        END { if (NR == 0) { print "no lines"; bad = 1 }; printf "largest difference %.1e in %d\n", most, NR; exit bad }'); then
+        ok "$1 ($said)"
+    else
+        bad "$1" "$said"
+    fi
+}
+
+# same WHAT STEP A B [FILE]: equal checkpoints, or one file of them, byte for byte.
+same() {
+    if diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -3 "$folder/diff")"; fi
+}
+
+# starved PROCESSES KIB FLAGS...: a run in which the last process has so much address space; its status, and how long it
+# took, in $status and $seconds, what it says in $folder/said.
+starved() {
+    local processes=$1 begun=$SECONDS
+    limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != '$((processes - 1))" ] || ulimit -v $2"'; exec "$@"'
+    shift 2
+    status=0
+    timeout -k 1 100 "${mpirun[@]}" -np "$processes" bash -c "$limited" bash "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
+    seconds=$((SECONDS - begun))
+}
+# no_memory NAME PROCESSES KIB FLAGS...: such a run ends at once, with one line that names this process.
+no_memory() {
+    local name=$1
+    shift
+    if [[ $build = *asan* ]]; then
+        echo "skip - $name: sanitizers take address space of their own"
+        return
+    fi
+    starved "$@"
+    if [ $status -eq 3 ] && [ $seconds -lt 45 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: rank $(($1 - 1)): .*memory" "$folder/said"; then
+        ok "$name"
+    else
+        bad "$name" "exit $status after $seconds s" "$(head -5 "$folder/said")"
+    fi
+}

@@ -1,0 +1,35 @@
+# Shared by the tests of runs that are interrupted: a small run that uses all that a checkpoint holds, what it gives
+# when nothing happens, and the comparison with that. To be sourced at the repository's root.
+. dev/test/program_fixture.sh
+check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
+    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "${@:3}"; fi
+}
+
+text "$folder/text"
+"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
+data=$folder/src_train.bin val=$folder/src_val.bin
+steps=160 every=16
+# FP8 moments with random rounding, several micro-batches, and a guard that skips some steps: all of it state
+run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 384
+    --recipe coat --second-moment-rounding stochastic --skip-grad-z 0.1 --max-skipped 1000000 --lr 3e-3 --sample-tokens 0 --quiet --threads 1
+    --train "$data" --val "$val" --val-every 20 --val-batches 40 --steps $steps --save-every $every)
+last=$(printf 'step-%08d' $steps)
+export OMP_NUM_THREADS=1 # the products' too: the machine's cores may be busy
+
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+
+# The run without interruption, in $folder/straight.
+straight() {
+    "$program" "${run[@]}" --out "$folder/straight" >/dev/null || { bad "the run without interruption"; exit 1; }
+    grep -q '"skipped"' "$folder/straight/log.jsonl" || bad "the guard skips some steps of it"
+}
+
+# same OUT [PATTERN]: its last checkpoint and its log are the uninterrupted run's, byte for byte, but for lines that match
+# PATTERN in both, and nothing half-written is left.
+same() {
+    diff -r "$folder/straight/$last" "$1/$last" >&2 || return 1
+    diff <(strip "$folder/straight/log.jsonl" | grep -v "${2:-^$}") <(strip "$1/log.jsonl" | grep -v "${2:-^$}") >&2 || return 1
+    [ -z "$(find "$1" -name '.*' ! -name . ! -path "$1")" ] || { ls -a "$1" >&2; return 1; }
+}
+
+resume() { "$program" "${run[@]}" --out "$1" --resume "${@:2}" >/dev/null; }

@@ -1,0 +1,385 @@
+// Tests of what checkpoints hold (coat/save/checkpoint.h): everything comes back bit for bit, equal states give equal
+// bytes, and what does not belong to the run is refused.
+#include "dev/test/checkpoint_run.h"
+
+#include <xxhash.h>
+
+#include "coat/io/json.h"
+#include "coat/io/safetensors.h"
+#include "coat/model/weights.h"
+#include "coat/save/manifest.h"
+#include "coat/save/run_state.h"
+
+// Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
+static void round_trip(Run *run, const char *out) {
+    Error err;
+    RunState before = fill(run, 7), after;
+    Copy copy = copy_of(run);
+    char folder[TEST_PATH], again[TEST_PATH], out2[64];
+    snprintf(folder, sizeof folder, "%s", save(run, out, &before));
+    each_state(run, fill_rubbish, NULL);
+    memset(arena_tensor(&run->arena, STATE, VALUE, 0).data, 0xff, sizeof(StepState));
+    memset(&after, 0xff, sizeof after);
+    if (!checkpoint_load(folder, &run->arena, &run->exec, &after, &err)) fail_msg("%s", err.text);
+    Copy loaded = copy_of(run);
+    assert_int_equal(loaded.size, copy.size);
+    assert_memory_equal(loaded.bytes, copy.bytes, copy.size);
+    assert_memory_equal(&after, &before, sizeof before);
+    assert_memory_equal(arena_tensor(&run->arena, STATE, VALUE, 0).data, &before.state, sizeof before.state);
+    snprintf(out2, sizeof out2, "%s-again", out);
+    snprintf(again, sizeof again, "%s", save(run, out2, &after));
+    for (size_t i = 0; i < FILES; i++) assert_same_files(in(folder, files[i]), in(again, files[i]));
+    free(copy.bytes);
+    free(loaded.bytes);
+    run_close(run);
+}
+
+static void test_round_trips(void **state) {
+    (void)state;
+    round_trip(run_new(RECIPE_BF16), "bf16");
+    round_trip(run_new(RECIPE_COAT), "coat");
+    Run *run = run_open(RECIPE_BF16, 1);
+    run->config.recipe.precision = PRECISION_FP32;
+    run_allocate(run);
+    round_trip(run, "fp32");
+    run = run_open(RECIPE_COAT, 2);
+    run->config.recipe.second_moment = FMT_E5M2;
+    run->config.recipe.master = MASTER_NONE;
+    run_allocate(run);
+    round_trip(run, "e5m2");
+    run = run_open(RECIPE_FP8_LINEAR, 2);
+    run->config.recipe.moments = MOMENTS_BF16;
+    run->config.recipe.master = MASTER_SPLIT16;
+    run_allocate(run);
+    round_trip(run, "moments-bf16");
+}
+
+// A file of more than one piece of host memory.
+static void test_large_tensor(void **state) {
+    (void)state;
+    Run *run = run_open(RECIPE_COAT, 1);
+    model_shape_vocab(&run->config.shape, 55001);
+    run->config.recipe.master = MASTER_FP32;
+    run_allocate(run);
+    round_trip(run, "large");
+}
+
+// What Hugging Face's model reads: names, transposed weights, no padding rows.
+static void test_layout(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 3);
+    const char *folder = save(run, "layout", &rs);
+    SafeFile file;
+    Error err;
+    if (!safetensors_open(&file, in(folder, "model.safetensors"), &err)) fail_msg("%s", err.text);
+    assert_int_equal(file.count, 2 + 12 * 3 + 2);
+    const SafeTensor *t = safetensors_find(&file, "transformer.wte.weight");
+    assert_non_null(t);
+    assert_int_equal(t->dtype, DTYPE_BF16);
+    assert_int_equal(t->shape[0], 257);
+    assert_int_equal(t->shape[1], 40);
+    t = safetensors_find(&file, "transformer.h.2.mlp.c_fc.weight");
+    assert_non_null(t);
+    assert_int_equal(t->shape[0], 40); // (in, out)
+    assert_int_equal(t->shape[1], 160);
+    uint16_t got[40 * 160];
+    assert_true(safetensors_read(&file, t, 0, got, sizeof got, &err));
+    const uint16_t *native = (const uint16_t *)arena_tensor(&run->arena, FCW, VALUE, 2).data; // (out, in)
+    for (int i = 0; i < 40; i++)
+        for (int j = 0; j < 160; j++) assert_int_equal(got[i * 160 + j], native[j * 40 + i]);
+    t = safetensors_find(&file, "transformer.ln_f.bias");
+    assert_non_null(t);
+    assert_int_equal(t->rank, 1);
+    safetensors_close(&file);
+    if (!safetensors_open(&file, in(folder, "optimizer.safetensors"), &err)) fail_msg("%s", err.text);
+    t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.m");
+    assert_non_null(t);
+    assert_int_equal(t->dtype, DTYPE_F8_E4M3);
+    assert_int_equal(t->shape[0], 120); // native
+    t = safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.v.a");
+    assert_non_null(t);
+    assert_int_equal(t->dtype, DTYPE_F32);
+    assert_int_equal(t->shape[0], (120 * 40 + 127) / 128);
+    assert_int_equal(safetensors_find(&file, "transformer.h.0.attn.c_attn.weight.v.k")->dtype, DTYPE_U8);
+    assert_int_equal(safetensors_find(&file, "transformer.wte.weight.master")->dtype, DTYPE_U16);
+    assert_int_equal(safetensors_find(&file, "transformer.wpe.weight.v")->dtype, DTYPE_F32);
+    safetensors_close(&file);
+    run_close(run);
+}
+
+// A flag without effect on the training changes no byte; nor does where it is saved.
+static void test_flags_without_effect(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 3);
+    char a[TEST_PATH], b[TEST_PATH];
+    snprintf(a, sizeof a, "%s", save(run, "flags-a", &rs));
+    Config *c = &run->arena.config;
+    c->threads = 7;
+    c->val_every = 3;
+    c->save_every = 2;
+    c->keep = 1;
+    c->recipe.group_size = 32;
+    c->recipe.second_moment = FMT_E5M2;
+    c->recipe.scaling = c->recipe.scaling == SCALING_TENSOR ? SCALING_TOKEN : SCALING_TENSOR; // without FP8 products
+    c->quiet = true;
+    snprintf(c->out, sizeof c->out, "elsewhere");
+    snprintf(b, sizeof b, "%s", save(run, "flags-b", &rs));
+    for (size_t i = 0; i < FILES; i++) assert_same_files(in(a, files[i]), in(b, files[i]));
+    run_close(run);
+}
+
+// Whether a checkpoint of this scaling has `text` in its state.
+static bool state_says(Run *run, const RunState *rs, ScalingKind scaling, int recompute, const char *name,
+                       const char *text) {
+    run->arena.config.recipe.scaling = scaling;
+    run->arena.config.recipe.recompute = recompute;
+    const char *folder = save(run, name, rs);
+    size_t size;
+    char *state = read_file(in(folder, "state.json"), &size);
+    char *terminated = (char *)xcalloc(1, size + 1);
+    memcpy(terminated, state, size);
+    bool found = strstr(terminated, text) != NULL;
+    free(terminated);
+    free(state);
+    return found;
+}
+
+// The scaling of FP8 products is recorded; recomputation with scales per token alone, where it changes bits.
+static void test_scaling_recorded(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 3);
+    run->arena.config.recipe.norm_input = NORM_INPUT_SAVED; // as published
+    run->arena.config.recipe.activation_input = ACTIVATION_INPUT_SAVED;
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-a", "\"scaling\": \"tensor\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-b", "\"scaling\": \"token\""));
+    assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-d", "\"recompute\": 1"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-e", "\"recompute\": 0"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 2, "scaling-j", "\"recompute\": 1")); // has the same bits
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-k", "\"gradient-codes-weights\": \"e5m2\""));
+    run->arena.config.recipe.norm_input = NORM_INPUT_RESIDUAL; // here it does with both, and is there once
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-f", "\"recompute\": 0"));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-g", "\"recompute\": 0"));
+    run->arena.config.recipe.linear = LINEAR_BF16;
+    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-h", "\"scaling\""));
+    assert_true(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-i", "\"recompute\": 0"));
+    assert_false(state_says(run, &rs, SCALING_TOKEN, 0, "scaling-l", "\"gradient-codes-data\""));
+    run_close(run);
+}
+
+static void expect_refusal(Run *run, const char *folder, const char *a, const char *b) {
+    Error err;
+    RunState rs;
+    Copy before = copy_of(run);
+    if (checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)) fail_msg("loaded; expected '%s'", a);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, a);
+    assert_says(&err, b);
+    Copy after = copy_of(run); // nothing was touched
+    assert_memory_equal(before.bytes, after.bytes, before.size);
+    free(before.bytes);
+    free(after.bytes);
+    run_close(run);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(run, "refuse", &rs));
+    run_close(run);
+    run = run_open(RECIPE_COAT, 2);
+    run_allocate(run);
+    expect_refusal(run, folder, "layers 3", "this run's has 2");
+    run = run_open(RECIPE_COAT, 3);
+    run->config.shape.positions = 32;
+    run_allocate(run);
+    expect_refusal(run, folder, "positions 24", "has 32");
+    run = run_open(RECIPE_COAT, 3);
+    run->config.recipe.precision = PRECISION_FP32;
+    run_allocate(run);
+    expect_refusal(run, folder, "--precision recipe", "not fp32");
+}
+
+// Other settings may change; they are named.
+static void test_changed_settings(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    char folder[TEST_PATH];
+    Error err;
+    run->arena.config.recipe.scaling = SCALING_TENSOR;
+    snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
+    run->arena.config.lr = 1e-4f;
+    run->arena.config.steps = 77;
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
+    free(said);
+    // the scales too
+    run->arena.config.lr = 3e-4f;
+    run->arena.config.recipe.scaling = SCALING_TOKEN;
+    kept = quiet_begin();
+    good = checkpoint_load(folder, &run->arena, &run->exec, &rs, &err);
+    said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_string_equal(said, "resume: --scaling was tensor and is now token\n");
+    free(said);
+    run_close(run);
+}
+
+// A valid folder whose files were made by someone else: sound checksums, wrong content.
+static void resign(const char *folder) {
+    JsonText t;
+    manifest_begin(&t);
+    for (size_t i = 0; i + 1 < FILES; i++) {
+        size_t size;
+        char *data = read_file(in(folder, files[i]), &size);
+        manifest_add(&t, files[i], size, XXH3_64bits(data, size), NULL);
+        free(data);
+    }
+    manifest_finish(&t);
+    write_file(in(folder, "manifest.json"), t.text, t.size);
+    json_text_free(&t);
+}
+
+static void replace_text(const char *path, const char *from, const char *to) {
+    size_t size;
+    char *data = read_file(path, &size);
+    size_t before = 0, length = strlen(from);
+    while (before + length < size && memcmp(data + before, from, length) != 0) before++;
+    assert_true(before + length < size);
+    char *fresh = (char *)xmalloc(size + strlen(to) + 1);
+    int n = sprintf(fresh, "%.*s%s%s", (int)before, data, to, data + before + length);
+    write_file(path, fresh, (size_t)n);
+    free(fresh);
+    free(data);
+}
+
+static void test_hostile_state(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *says;
+    } changes[] = {{"\"step\": 20", "\"step\": -1", "'step'"},
+                   {"\"step\": 20", "\"step\": 1e3", "'step'"},
+                   {"\"step\": 20", "\"step\": \"20\"", "'step'"},
+                   {"\"step\": 20", "\"step\": 99999999999999999999", "JSON"},
+                   {"\"step\": 20", "\"step\": 20, \"step\": 20", "JSON"},
+                   {"\"nonfinite\": 1", "\"nonfinite\": 3000000000", "'nonfinite'"},
+                   {"fedcba9876543210", "fedcba987654321", "'data_fingerprint'"},
+                   {"\"grad_sq\": \"inf\"", "\"grad_sq\": \"infinite\"", "'grad_sq'"},
+                   {"\"settings\": {", "\"settings\": 3, \"other\": {", "'settings'"},
+                   {"\"format\": 1", "\"format\": 2", "'format'"}};
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1), got;
+    char folder[TEST_PATH];
+    size_t size;
+    snprintf(folder, sizeof folder, "%s", save(run, "hostile", &rs));
+    char *sound = read_file(in(folder, "state.json"), &size);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        Error err;
+        write_file(in(folder, "state.json"), sound, size);
+        replace_text(in(folder, "state.json"), changes[i].from, changes[i].to);
+        resign(folder);
+        assert_false(checkpoint_load(folder, &run->arena, &run->exec, &got, &err));
+        assert_says(&err, changes[i].says);
+        assert_says(&err, "state.json");
+    }
+    free(sound);
+    run_close(run);
+}
+
+// What is said of a checkpoint's settings where the run's have changed.
+static void expect_said(Run *run, const char *folder, const char *expected) {
+    Error err;
+    RunState rs;
+    int kept = quiet_begin();
+    bool good = run_state_read(in(folder, "state.json"), &rs, &run->arena.config, &run->exec, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+// Codes of gradients are named as they change; and those and scales of runs from before there was a choice.
+static void test_older_settings(void **state) {
+    (void)state;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    Recipe *recipe = &run->arena.config.recipe;
+    char folder[TEST_PATH];
+    recipe->gradient_codes_data = FMT_E4M3;
+    snprintf(folder, sizeof folder, "%s", save(run, "codes", &rs));
+    expect_said(run, folder, "");
+    recipe->gradient_codes_data = FMT_E5M2;
+    expect_said(run, folder, "resume: --gradient-codes-data was e4m3 and is now e5m2\n");
+    recipe->scaling = SCALING_TENSOR;
+    snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
+    replace_text(in(folder, "state.json"), "\"scaling\"", "\"unknown\"");
+    replace_text(in(folder, "state.json"), "\"gradient-codes-data\"", "\"unknown-too\"");
+    replace_text(in(folder, "state.json"), "\"gradient-codes-weights\"", "\"nor-this\"");
+    expect_said(run, folder, "");
+    recipe->scaling = SCALING_TOKEN;
+    expect_said(run, folder, "resume: --scaling was tensor and is now token\n");
+    recipe->scaling = SCALING_TENSOR;
+    recipe->gradient_codes_data = FMT_E4M3;
+    expect_said(run, folder, "resume: --gradient-codes-data was e5m2 and is now e4m3\n");
+    // one flag for both products, as it was
+    recipe->gradient_codes_weights = FMT_E4M3;
+    replace_text(in(folder, "state.json"), "\"unknown-too\": \"e5m2\"", "\"gradient-codes\": \"e4m3\"");
+    replace_text(in(folder, "state.json"), "\"fast-accumulation-data\": false", "\"fast-accumulation-backward\": true");
+    replace_text(in(folder, "state.json"), "\"fast-accumulation-weights\"", "\"unknown-as-well\"");
+    recipe->fast_accumulation_data = recipe->fast_accumulation_weights = true;
+    expect_said(run, folder, "");
+    run_close(run);
+}
+
+// Weights alone: values as saved, masters that follow them, everything else zero.
+static void test_weights_only(void **state) {
+    (void)state;
+    Error err;
+    Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
+    RunState rs = fill(from, 5);
+    parameters_init(&from->arena, &from->exec, 42);
+    const char *folder = save(from, "weights", &rs);
+    each_state(to, fill_rubbish, NULL);
+    if (!checkpoint_load_weights(folder, &to->arena, &to->exec, &err)) fail_msg("%s", err.text);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < to->arena.layout[id][VALUE].layers; layer++) {
+            Tensor a = arena_tensor(&from->arena, (TensorId)id, VALUE, layer);
+            Tensor b = arena_tensor(&to->arena, (TensorId)id, VALUE, layer);
+            Tensor low = arena_tensor(&to->arena, (TensorId)id, MASTER, layer);
+            Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
+            assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
+            for (int64_t i = 0; i < tensor_elements(a); i++) {
+                assert_int_equal(((uint16_t *)low.data)[i], 0); // a BF16 value has no low half
+                for (size_t j = 0; j < format_bytes(m.format); j++)
+                    assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);
+            }
+        }
+    }
+    StepState zero;
+    memset(&zero, 0, sizeof zero);
+    assert_memory_equal(arena_tensor(&to->arena, STATE, VALUE, 0).data, &zero, sizeof zero);
+    flip_byte(in(folder, "model.safetensors"), 9000);
+    assert_false(checkpoint_load_weights(folder, &to->arena, &to->exec, &err));
+    assert_says(&err, "damaged");
+    run_close(from);
+    run_close(to);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_large_tensor),
+        cmocka_unit_test(test_layout),           cmocka_unit_test(test_flags_without_effect),
+        cmocka_unit_test(test_scaling_recorded), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_changed_settings), cmocka_unit_test(test_older_settings),
+        cmocka_unit_test(test_hostile_state),    cmocka_unit_test(test_weights_only)};
+    return cmocka_run_group_tests_name("checkpoint", tests, test_folder_make, test_folder_remove);
+}

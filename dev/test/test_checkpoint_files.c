@@ -1,0 +1,290 @@
+// Tests of checkpoints as files (coat/save/checkpoint.h): the newest whole one is found, damage is noticed and named,
+// and neither a failing save nor the removal of old ones loses anything.
+#include "dev/test/checkpoint_run.h"
+
+#include "coat/save/checkpoint_shards.h"
+#include "coat/save/snapshot.h"
+
+static char found[TEST_PATH];
+
+static bool find(const char *out, int64_t step, Error *err) {
+    return checkpoint_find(path_of(out), step, found, sizeof found, err);
+}
+
+static void test_find(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    assert_true(find("nothing", -1, &err));
+    assert_string_equal(found, "");
+    assert_false(find("nothing", 5, &err));
+    assert_says(&err, "no checkpoint of step 5");
+    for (int step = 8; step <= 12; step += 2) {
+        RunState rs = fill(run, (uint64_t)step);
+        rs.step = step;
+        save(run, "find", &rs);
+    }
+    assert_int_equal(mkdir(path_of("find/step-99999999"), 0777), 0);
+    assert_int_equal(mkdir(path_of("find/.step-00000050.tmp"), 0777), 0);
+    write_text(path_of("find/step-00000060"), "not a folder");
+    int kept = quiet_begin();
+    bool good = find("find", -1, &err);
+    char *said = quiet_end(kept);
+    assert_true(good);
+    assert_string_equal(found, path_of("find/step-00000012"));
+    assert_non_null(strstr(said, "step-99999999"));
+    free(said);
+    assert_true(find("find", 8, &err));
+    assert_string_equal(found, path_of("find/step-00000008"));
+    assert_false(find("find", 9, &err));
+    assert_says(&err, "no checkpoint of step 9");
+    char tiny[8];
+    assert_false(checkpoint_find(path_of("find"), 8, tiny, sizeof tiny, &err));
+    run_close(run);
+}
+
+// Damages one file in turn: by number it is an error, otherwise the one before is found, and a line says why.
+static void test_damage(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    rs.step = 10;
+    save(run, "damage", &rs);
+    RunState newer = fill(run, 2);
+    save(run, "damage", &newer);
+    for (size_t i = 0; i < FILES; i++) {
+        for (int kind = 0; kind < 4; kind++) {
+            size_t size;
+            char path[TEST_PATH * 2];
+            snprintf(path, sizeof path, "%s", in(path_of("damage/step-00000020"), files[i]));
+            char *data = read_file(path, &size);
+            if (kind == 0) write_file(path, data, size - 1);
+            if (kind == 1) flip_byte(path, size / 2);
+            if (kind == 2) flip_byte(path, size - 2);
+            if (kind == 3) assert_int_equal(unlink(path), 0);
+            int kept = quiet_begin();
+            bool good = find("damage", -1, &err);
+            char *said = quiet_end(kept);
+            assert_true(good);
+            assert_string_equal(found, path_of("damage/step-00000010"));
+            assert_non_null(strstr(said, "step-00000020"));
+            assert_non_null(strstr(said, files[i]));
+            free(said);
+            assert_false(find("damage", 20, &err));
+            assert_int_equal(err.code, EXIT_DATA);
+            assert_says(&err, files[i]);
+            // loading it all the same: never a crash, and never without an error where the file is read
+            if (strcmp(files[i], "generation_config.json") != 0)
+                assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
+            write_file(path, data, size);
+            free(data);
+        }
+    }
+    assert_true(find("damage", 20, &err)); // repaired
+    run_close(run);
+}
+
+static void test_replace_and_prune(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1), got;
+    save(run, "prune", &rs);
+    rs = fill(run, 2);
+    rs.tokens = 5;
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(run, "prune", &rs)); // the same step again
+    if (!checkpoint_load(folder, &run->arena, &run->exec, &got, &err)) fail_msg("%s", err.text);
+    assert_int_equal(got.tokens, 5);
+    for (int step = 21; step <= 24; step++) {
+        rs.step = step;
+        save(run, "prune", &rs);
+    }
+    assert_int_equal(unlink(path_of("prune/step-00000024/state.json")), 0); // damaged: neither counted nor deleted
+    assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
+    write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
+    write_text(path_of("prune/notes.txt"), "mine");
+    checkpoint_prune(path_of("prune"), 23, 0, 0);
+    assert_true(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/.step-00000030.tmp")));
+    checkpoint_prune(path_of("prune"), 23, 2, 10);
+    assert_true(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/step-00000021")));
+    checkpoint_prune(path_of("prune"), 23, 1, 0);
+    assert_false(path_is_folder(path_of("prune/step-00000020")));
+    assert_false(path_is_folder(path_of("prune/step-00000022")));
+    assert_true(path_is_folder(path_of("prune/step-00000023")));
+    assert_true(path_is_folder(path_of("prune/step-00000024")));
+    assert_true(path_is_file(path_of("prune/notes.txt")));
+    // half a save may take the room that the next needs; half a replacement may be all that is left of a checkpoint
+    Error why;
+    assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
+    write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
+    assert_int_equal(mkdir(path_of("prune/.step-00000032.old"), 0777), 0);
+    assert_true(checkpoint_prepare(path_of("prune"), 33, &why));
+    assert_false(path_is_folder(path_of("prune/.step-00000031.tmp")));
+    assert_true(path_is_folder(path_of("prune/.step-00000032.old")));
+    checkpoint_prune(path_of("prune"), 23, 0, 0);
+    assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
+    // later steps than the one that is resumed from are neither deleted nor found again
+    assert_true(checkpoint_set_aside(path_of("prune"), 23, true, &why));
+    assert_false(path_is_folder(path_of("prune/step-00000024")));
+    assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
+    for (int number = 1; number <= 2; number++) {
+        rs.step = 25;
+        save(run, "prune", &rs);
+        assert_true(checkpoint_set_aside(path_of("prune"), 23, false, &why));
+        assert_false(path_is_folder(path_of("prune/step-00000025")));
+        assert_true(path_is_folder(
+            path_of(number == 1 ? "prune/abandoned-1-step-00000025" : "prune/abandoned-2-step-00000025")));
+    }
+    checkpoint_prune(path_of("prune"), 23, 1, 0);
+    assert_true(path_is_folder(path_of("prune/step-00000023")));
+    run_close(run);
+}
+
+// A save that fails leaves no trace and no harm.
+static void test_failing_saves(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    char folder[TEST_PATH];
+    snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
+    // a vocabulary that is gone is no reason to lose the weights
+    rs = fill(run, 2);
+    int kept = quiet_begin();
+    assert_true(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "no-tokenizer.json"));
+    free(said);
+    assert_false(path_is_file(in(folder, "vocab.json")));
+    assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
+    assert_true(find("fails", 20, &err));
+    // out is a file, lies under a file, or a file has the checkpoint's name
+    write_text(path_of("file"), "x");
+    assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "/file");
+    assert_false(checkpoint_save(path_of("file/sub"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "/file");
+    assert_int_equal(mkdir(path_of("taken"), 0777), 0);
+    write_text(path_of("taken/step-00000020"), "keep me");
+    assert_false(checkpoint_save(path_of("taken"), &run->arena, &run->exec, &rs, NULL, &err));
+    assert_says(&err, "step-00000020");
+    assert_true(path_is_file(path_of("taken/step-00000020")));
+    assert_false(path_is_folder(path_of("taken/.step-00000020.tmp")));
+    run_close(run);
+}
+
+static void test_tokenizer_files(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    assert_int_equal(mkdir(path_of("gpt2"), 0777), 0);
+    write_text(path_of("gpt2/encoder.json"), "{\"a\": 0}");
+    write_text(path_of("gpt2/vocab.bpe"), "#version: 0.2\n");
+    write_text(path_of("gpt2_tokenizer.bin"), "binary");
+    static const struct {
+        const char *given, *copy, *original;
+    } cases[] = {{"gpt2/encoder.json", "vocab.json", "gpt2/encoder.json"},
+                 {"gpt2/encoder.json", "merges.txt", "gpt2/vocab.bpe"},
+                 {"gpt2", "vocab.json", "gpt2/encoder.json"},
+                 {"gpt2", "merges.txt", "gpt2/vocab.bpe"},
+                 {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *folder = path_of("tokenizers/step-00000020");
+        if (!checkpoint_save(path_of("tokenizers"), &run->arena, &run->exec, &rs, path_of(cases[i].given), &err))
+            fail_msg("%s", err.text);
+        assert_same_files(in(folder, cases[i].copy), path_of(cases[i].original));
+        assert_true(find("tokenizers", 20, &err));
+    }
+    flip_byte(path_of("tokenizers/step-00000020/gpt2_tokenizer.bin"), 2);
+    assert_false(find("tokenizers", 20, &err));
+    assert_says(&err, "gpt2_tokenizer.bin");
+    run_close(run);
+}
+
+static char choices_told[64]; // what the device was told to go on with
+
+static char *fake_choices_text(Exec *exec) {
+    (void)exec;
+    return strdup("a row\n");
+}
+
+static void fake_choices_load(Exec *exec, const char *text) {
+    (void)exec;
+    snprintf(choices_told, sizeof choices_told, "%s", text);
+}
+
+// A device's choices of algorithms: saved where there are any, told to the one that goes on where it has any, checked
+// in either case.
+static void test_choices(void **state) {
+    (void)state;
+    Error err;
+    Run *run = run_new(RECIPE_COAT);
+    RunState rs = fill(run, 1);
+    char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
+    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs)); // as a CPU's, or from before there were any
+    assert_false(path_is_file(in(plain, "matmul_table.txt")));
+    run->ops.choices_text = fake_choices_text;
+    snprintf(folder, sizeof folder, "%s", save(run, "choices", &rs));
+    snprintf(table, sizeof table, "%s", in(folder, "matmul_table.txt"));
+    size_t size;
+    char *text = read_file(table, &size);
+    assert_string_equal(text, "a row\n");
+    assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
+    assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
+    assert_true(find("choices", -1, &err));
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err)); // by a device without choices
+    assert_string_equal(choices_told, "");
+    run->ops.choices_load = fake_choices_load;
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
+    assert_string_equal(choices_told, "a row\n");
+    // what the manifest does not list is not the checkpoint's
+    choices_told[0] = 0;
+    write_text(in(plain, "matmul_table.txt"), "another");
+    assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
+    assert_string_equal(choices_told, "");
+    for (int kind = 0; kind < 3; kind++) {
+        if (kind == 0) flip_byte(table, 2);
+        if (kind == 1) write_file(table, text, size - 1);
+        if (kind == 2) assert_int_equal(unlink(table), 0);
+        int kept = quiet_begin();
+        assert_false(find("choices", -1, &err));
+        free(quiet_end(kept));
+        assert_false(find("choices", 20, &err));
+        assert_says(&err, "matmul_table.txt");
+        assert_false(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
+        assert_says(&err, "matmul_table.txt");
+        assert_string_equal(choices_told, "");
+        write_file(table, text, size);
+    }
+    assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
+    free(text);
+    run_close(run);
+}
+
+// Shares of other processes are not waited for in a folder that was removed.
+static void test_no_folder_for_shares(void **state) {
+    (void)state;
+    Error err;
+    JsonText manifest;
+    manifest_begin(&manifest);
+    assert_false(checkpoint_collect_shares(path_of("removed"), 2, &manifest, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
+    json_text_free(&manifest);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
+                                       cmocka_unit_test(test_damage),
+                                       cmocka_unit_test(test_replace_and_prune),
+                                       cmocka_unit_test(test_failing_saves),
+                                       cmocka_unit_test(test_tokenizer_files),
+                                       cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_no_folder_for_shares)};
+    return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
+}

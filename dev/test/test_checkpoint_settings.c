@@ -1,0 +1,276 @@
+// Tests of what a checkpoint records and a command line that goes on from it gets, the recipe and all else that decides
+// the course of a training: sound and strange ones.
+#include <xxhash.h>
+
+#include "coat/save/manifest.h"
+#include "config_fixture.h"
+#include "test_folder.h"
+
+// A checkpoint of which only the record and its manifest are there.
+static void record(int step, const char *settings) {
+    char folder[512], path[600], state[2048];
+    Error err;
+    JsonText manifest;
+    snprintf(folder, sizeof folder, "%s/step-%08d", test_folder, step);
+    assert_true(folder_remove(folder, &err) && folder_make(folder, &err));
+    snprintf(state, sizeof state, "{\"format\":1,\"settings\":%s}", settings);
+    snprintf(path, sizeof path, "%s/state.json", folder);
+    assert_true(file_create(path, state, strlen(state), &err));
+    manifest_begin(&manifest);
+    manifest_add(&manifest, "state.json", strlen(state), XXH3_64bits(state, strlen(state)), NULL);
+    manifest_finish(&manifest);
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
+    assert_true(file_create(path, manifest.text, manifest.size, &err));
+    json_text_free(&manifest);
+}
+
+static void go_on(const char *flags) {
+    char line[1024];
+    snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
+    accept_run(line, 1);
+}
+
+#define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
+
+static void test_recorded(void **state) {
+    (void)state;
+    const Recipe *r = &config.recipe;
+    record(5, "{" PLAIN "\"moments\":\"fp8\",\"second-moment\":\"e5m2\",\"second-moment-rounding\":\"stochastic\","
+              "\"moments-fp32\":\"wte,wpe\",\"master\":\"none\",\"no-such-flag\":[1]}");
+    go_on("");
+    assert_true(config.recipe_recorded);
+    assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_BF16 && r->saved == SAVED_BF16 && r->recompute == 0);
+    assert_true(r->moments == MOMENTS_FP8 && r->second_moment == FMT_E5M2 && r->master == MASTER_NONE);
+    assert_int_equal(r->second_moment_round, ROUND_STOCHASTIC);
+    assert_string_equal(r->moments_fp32, "wte,wpe");
+    go_on("--moments bf16 --head fp8");
+    assert_true(r->moments == MOMENTS_BF16 && r->head == LINEAR_FP8 && r->master == MASTER_NONE);
+    go_on("--recipe coat"); // named: nothing of the record
+    assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->second_moment == FMT_E4M3);
+    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,\"norm-input\":"
+              "\"residual\",\"recompute\":0,\"fast-accumulation-backward\":true,\"moments\":\"coat\",\"master\":"
+              "\"split16\",\"moments-fp32\":\"\"}");
+    go_on("");
+    assert_true(r->kind == RECIPE_COAT && r->group_size == 128 && r->norm_input == NORM_INPUT_RESIDUAL);
+    assert_true(r->recompute == 0 && r->fast_accumulation_data && r->fast_accumulation_weights &&
+                r->moments_fp32[0] == '\0');
+    assert_int_equal(r->scaling, SCALING_TENSOR); // of records from before there was another
+    go_on("--scaling token");
+    assert_int_equal(r->scaling, SCALING_TOKEN);
+    go_on("--resume=5");
+    assert_int_equal(r->kind, RECIPE_BF16);
+    go_on("--resume=7"); // there is none
+    assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
+    record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
+    go_on("");
+    assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
+    go_on("--no-resume");
+    assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
+    accept("--train x"); // and without --out
+    assert_false(config.recipe_recorded);
+}
+
+// The scaling that is recorded, whatever the default is; a flag is above it.
+static void test_scaling(void **state) {
+    (void)state;
+    const Recipe *r = &config.recipe;
+    record(5, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"scaling\":\"token\",\"recompute\":0}");
+    record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\",\"scaling\":\"tensor\"}");
+    go_on("--resume=5");
+    assert_true(config.recipe_recorded && r->kind == RECIPE_COAT && r->scaling == SCALING_TOKEN && r->recompute == 0);
+    go_on("--resume=5 --scaling tensor");
+    assert_true(config.recipe_recorded && r->scaling == SCALING_TENSOR && r->recompute == 0);
+    go_on("--resume=6");
+    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TENSOR);
+    go_on("--resume=6 --scaling token");
+    assert_true(r->kind == RECIPE_FP8_LINEAR && r->scaling == SCALING_TOKEN);
+    // of one that does not say it FP8 products have one scale per tensor; one that has none takes the default with them
+    record(7, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\"}");
+    record(8, "{" PLAIN "\"moments\":\"bf16\"}");
+    go_on("--resume=7");
+    assert_true(r->kind == RECIPE_COAT && r->scaling == SCALING_TENSOR);
+    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    assert_true(r->norm_input == NORM_INPUT_SAVED && r->activation_input == ACTIVATION_INPUT_SAVED);
+    go_on("--resume=8 --linear fp8");
+    assert_true(r->kind == RECIPE_BF16 && r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN);
+    assert_int_equal(r->gradient_codes_data, FMT_E5M2);
+    go_on("--resume=7 --recipe coat"); // named: nothing of the record
+    assert_true(r->scaling == SCALING_TOKEN && r->gradient_codes_data == FMT_E4M3);
+    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_PRODUCT);
+    go_on("--no-resume --recipe fp8-linear");
+    assert_true(r->kind == RECIPE_FP8_LINEAR);
+    assert_true(r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    go_on("--no-resume --gradient-codes-data e5m2");
+    assert_true(r->kind == RECIPE_COAT && r->gradient_codes_data == FMT_E5M2 && r->gradient_codes_weights == FMT_E5M2);
+    go_on("--no-resume --scaling tensor"); // GELU of the product needs a scale per token
+    assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_SAVED);
+}
+
+// What is not the record of a recipe is passed over whole, for an older one.
+static void test_strange(void **state) {
+    (void)state;
+    static const char *const strange[] = {
+        "{}",
+        "[]",
+        "7",
+        "null",
+        "{" PLAIN "\"moments\":\"fp16\"}",
+        "{" PLAIN "\"moments\":3}",
+        "{" PLAIN "\"moments\":null}",
+        "{" PLAIN "\"master\":{\"none\":1}}",
+        "{" PLAIN "\"group-size\":99999999999999999999}",
+        "{" PLAIN "\"group-size\":-16}",
+        "{" PLAIN "\"recompute\":1.5}",
+        "{" PLAIN "\"fast-accumulation-data\":\"true\"}",
+        "{" PLAIN "\"scaling\":\"row\"}",
+        "{" PLAIN "\"scaling\":1}",
+        "{\"precision\":\"fp64\",\"linear\":\"bf16\"}",
+        "{\"moments\":\"coat\"}",
+    };
+    record(1, "{" PLAIN "\"moments\":\"bf16\"}");
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        record(9, strange[i]);
+        go_on("");
+        if (!config.recipe_recorded || config.recipe.moments != MOMENTS_BF16) fail_msg("taken: %s", strange[i]);
+        go_on("--resume=9");
+        if (config.recipe_recorded || config.recipe.kind != RECIPE_COAT) fail_msg("taken: %s", strange[i]);
+    }
+    char settings[1500] = "{" PLAIN "\"moments-fp32\":\"";
+    size_t used = strlen(settings);
+    memset(settings + used, 'w', 1000);
+    strcpy(settings + used + 1000, "\"}");
+    record(9, settings);
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_BF16);
+    // a record that does not fit its manifest
+    char path[600];
+    Error err;
+    record(9, "{" PLAIN "\"moments\":\"fp8\"}");
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_FP8);
+    snprintf(path, sizeof path, "%s/step-00000009/state.json", test_folder);
+    assert_true(file_replace(path, "{\"settings\":{" PLAIN "}}", strlen("{\"settings\":{" PLAIN "}}"), &err));
+    go_on("");
+    assert_int_equal(config.recipe.moments, MOMENTS_BF16);
+}
+
+#define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
+
+// A flag is above what is recorded; what decides no course is taken from nowhere.
+static void test_training(void **state) {
+    (void)state;
+    record(
+        5,
+        "{" BATCH
+        "\"lr\":0.0006,\"warmup\":9,\"schedule\":\"wsd\",\"steps\":77,\"lr-final\":0.5,\"decay-fraction\":0.25,"
+        "\"weight-decay\":0.125,\"beta1\":0.5,\"beta2\":0.999,\"eps\":1e-6,\"grad-clip\":2,\"skip-loss-z\":6.0,"
+        "\"skip-grad-z\":7,\"max-skipped\":99,\"logits-chunk\":48,\"seed\":\"18446744073709551615\",\"shuffle\":false,"
+        "\"overfit-one-batch\":true,\"out\":\"elsewhere\",\"train\":\"y\",\"save-every\":3,\"device\":\"cuda\","
+        "\"zero\":2,"
+        "\"layers\":1,\"no-such-flag\":[1]}");
+    go_on("");
+    assert_true(config.settings_recorded && config.micro_batch == 2 && config.seq_len == 64);
+    assert_true(config.batch_tokens == 1024 && config.logits_chunk == 48 && config.warmup == 9 && config.steps == 77);
+    assert_true(config.lr == 6e-4f && config.lr_final == 0.5f && config.decay_fraction == 0.25f);
+    assert_true(config.schedule == SCHEDULE_WSD && config.weight_decay == 0.125f && config.grad_clip == 2);
+    assert_true(config.beta1 == 0.5f && config.beta2 == 0.999f && config.eps == 1e-6f);
+    assert_true(config.skip_loss_z == 6 && config.skip_grad_z == 7 && config.max_skipped == 99);
+    assert_true(config.seed == UINT64_MAX && !config.shuffle && !config.overfit_one_batch);
+    assert_true(config.save_every == 0 && config.zero == 0 && config.device == DEVICE_AUTO &&
+                config.shape.layers == 12);
+    assert_string_equal(config.out, test_folder);
+    assert_string_equal(config.train, "x");
+    go_on("--lr 1 --steps 5 --shuffle --seq-len 32 --batch-tokens 640 --recipe coat");
+    assert_true(config.lr == 1 && config.steps == 5 && config.shuffle && config.seq_len == 32);
+    assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
+    go_on("--no-resume");
+    assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
+    // nothing is trained: what the loss depends on, of --model too
+    char line[1024];
+    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
+    accept_run(line, 1);
+    assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.lr == 3e-4f && config.batch_tokens == 0);
+    snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
+    accept(line);
+    assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
+    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder); // another training
+    accept(line);
+    assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
+    record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
+    go_on("");
+    assert_true(config.settings_recorded && config.micro_batch == 3 && config.seq_len == 1024);
+    // a record with a value that no flag takes is passed over whole
+    static const char *const strange[] = {"\"lr\":-1",        "\"lr\":\"fast\"",       "\"lr\":\"\"",
+                                          "\"steps\":1.5",    "\"shuffle\":1",         "\"schedule\":7",
+                                          "\"seed\":\"-x\"",  "\"warmup\":[9]",        "\"micro-batch\":65536",
+                                          "\"seq-len\":null", "\"master\":\"thrice\"", "\"scaling\":true"};
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        char settings[1024];
+        snprintf(settings, sizeof settings, "{" BATCH "%s}", strange[i]);
+        record(9, settings);
+        go_on("--resume=9");
+        if (config.settings_recorded || config.micro_batch != 4) fail_msg("taken: %s", strange[i]);
+        go_on("");
+        if (!config.settings_recorded || config.micro_batch != 3) fail_msg("taken: %s", strange[i]);
+    }
+}
+
+// Processes of which the recorded batch is no multiple: fewer sequences in a pass, or else the nearest batch.
+static void test_batch(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags;
+        int ranks;
+        int64_t tokens;
+        int micro_batch;
+    } cases[] = {{"", 1, 1536, 4},
+                 {"", 3, 1536, 4},
+                 {"", 2, 1536, 4},
+                 {"", 4, 1536, 3}, // 64 * 4 * 6 tokens
+                 {"", 24, 1536, 1},
+                 {"", 5, 1280, 4},                // no pass of 5 processes: 1280 is one, 2560 are two
+                 {"", 25, 6400, 4},               // less than one pass
+                 {"--micro-batch 5", 1, 1600, 5}, // asked for: 320 a pass
+                 {"--micro-batch 64", 1, 4096, 64},
+                 {"--seq-len 48", 1, 1536, 4},
+                 {"--seq-len 28", 1, 1568, 4}, // 112 a pass
+                 {"--seq-len 24", 1, 1536, 4},
+                 {"--seq-len 24", 32, 1536, 2},
+                 {"--seq-len 24", 64, 6144, 4}, // one sequence would fit, but FP8 cannot take 24 tokens
+                 {"--batch-tokens 0", 1, 0, 4}, // one micro-batch
+                 {"--batch-tokens 2048", 4, 2048, 4}};
+    record(5, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":4,\"seq-len\":64,\"batch-tokens\":1536}");
+    char line[1024];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, cases[i].flags);
+        accept_run(line, cases[i].ranks);
+        if (config.batch_tokens != cases[i].tokens || config.micro_batch != cases[i].micro_batch)
+            fail_msg("%s, %d: %lld tokens, %d", cases[i].flags, cases[i].ranks, (long long)config.batch_tokens,
+                     config.micro_batch);
+    }
+    snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
+    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024"); // asked for: it must fit
+}
+
+// The note says whose recipe is left, where FP8 cannot take the batch that it is resumed with.
+static void test_left(void **state) {
+    (void)state;
+    record(9, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
+    go_on("--micro-batch 1 --seq-len 100");
+    assert_int_equal(config.recipe.linear, LINEAR_BF16);
+    const char *note =
+        "note: --recipe bf16: not fp8-linear, which the checkpoint was trained with, because --micro-batch";
+    if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s", config.notes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_scaling, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_strange, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
+    };
+    return cmocka_run_group_tests_name("checkpoint_settings", tests, NULL, NULL);
+}

@@ -1,0 +1,436 @@
+#!/usr/bin/env bash
+# The program as a user meets it: what bad input says and how it exits, that nothing is overwritten by accident,
+# that a resumed run is the run it would have been, that plans and evaluations work. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+
+# refuses NAME CODE PATTERN FLAGS...: the program ends with this code and exactly one line, which matches.
+refuses() {
+    local name=$1 code=$2 pattern=$3 status=0 text
+    shift 3
+    text=$("$program" "$@" 2>&1 >/dev/null </dev/null) || status=$?
+    text=$(grep -vE '^(note|resume): ' <<<"$text")
+    if [ "$status" -eq "$code" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE "$pattern" <<<"$text"; then
+        ok "$name"
+    else
+        bad "$name" "exit $status, wanted $code; wanted /$pattern/; said:" "$text"
+    fi
+}
+
+# Tokens: the bytes of a text.
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+data="$folder/src_train.bin" val="$folder/src_val.bin"
+small=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
+run=("${small[@]}" --train "$data" --steps 2)
+
+header() { # MAGIC VERSION COUNT: a token file's header, little-endian int32
+    local value
+    for value in "$1" "$2" "$3"; do
+        printf "$(printf '\\x%02x\\x%02x\\x%02x\\x%02x' $((value & 255)) $((value >> 8 & 255)) $((value >> 16 & 255)) $((value >> 24 & 255)))"
+    done
+    head -c 1012 /dev/zero
+}
+
+# --- token files
+refuses "missing token file" 2 "none.*bin" "${small[@]}" --train "$folder/none*.bin"
+: >"$folder/empty.bin"
+refuses "empty token file" 2 "empty.bin" "${small[@]}" --train "$folder/empty.bin"
+head -c 5000 "$data" >"$folder/cut.bin"
+refuses "truncated token file" 2 "cut.bin" "${small[@]}" --train "$folder/cut.bin"
+{ header 12345 1 500 && head -c 1000 /dev/zero; } >"$folder/magic.bin"
+refuses "wrong magic" 2 "magic.bin.*(magic|token file)" "${small[@]}" --train "$folder/magic.bin"
+{ header 20240520 9 500 && head -c 1000 /dev/zero; } >"$folder/version.bin"
+refuses "wrong version" 2 "version.bin.*version" "${small[@]}" --train "$folder/version.bin"
+{ header 20240520 1 2000 && head -c 4000 /dev/zero | tr '\0' '\7'; } >"$folder/beyond.bin" # token 0x0707
+refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train "$folder/beyond.bin"
+{ header 20240520 1 40 && head -c 80 /dev/zero; } >"$folder/few.bin"
+refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
+said=$("$program" --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin" 2>&1 >/dev/null)
+[[ $said == "error: "*few.bin* ]] && ok "and nothing is noted of a vocabulary before it" || bad "and nothing is noted of a vocabulary before it" "$said"
+plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --schedule constant)
+said=$("$program" "${plain[@]}" 2>&1 >/dev/null)
+[[ $said == "note: $data: the tokens look like bytes; "*"--tokenizer bytes" ]] && ok "bytes for another tokenizer are noted" || bad "bytes for another tokenizer are noted" "$said"
+said=$("$program" "${plain[@]}" --tokenizer bytes 2>&1 >/dev/null)
+[ -z "$said" ] && ok "bytes for theirs are not" || bad "bytes for theirs are not" "$said"
+
+# a run on other tokens that is resumed on bytes: with --tokenizer bytes, whatever the data are, and else by the guess
+"$program" "${plain[@]/$data/$folder/beyond.bin}" --quiet --out "$folder/ids" >/dev/null 2>&1
+other="note: $folder/ids/step-00000001 was trained on other data than --train names now"
+resumed() { "$program" --train "$data" --sample-tokens 0 --steps 2 --out "$folder/ids" --resume --allow-other-data "$@" 2>&1 >/dev/null; }
+wanted="note: --tokenizer bytes has 257 tokens, and $folder/ids/step-00000001 a vocabulary of 50257: was it trained on bytes?"
+said=$(resumed --tokenizer bytes --quiet)
+[ "$said" = "$other"$'\n'"$wanted" ] && ok "a resumed run of other tokens and --tokenizer bytes are noted" || bad "a resumed run of other tokens and --tokenizer bytes are noted" "$said"
+rm -r "$folder/ids/step-00000002"
+said=$(resumed | head -n 2)
+[ "$said" = "$other"$'\n'"note: $data: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "so are other data that look like bytes" || bad "so are other data that look like bytes" "$said"
+
+# --- several sets of training data
+gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
+refuses "one of several sets that is missing" 2 "no file matches $folder/none.bin: " "${small[@]}" --train "$data" --train "$folder/none.bin"
+# a guess from the first tokens may be wrong: it is noted, and the run goes on
+mixed="note: the tokens of $data look like bytes, those of $folder/beyond.bin do not: were they made with the same tokenizer?"
+for weight in "" --train-weight=0.5; do
+    said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" $weight --train "$data" $weight --schedule constant --steps 1 2>&1 >/dev/null)
+    [ $? -eq 0 ] && [ "$said" = "$mixed" ]
+    status=$?
+    name="bytes beside other tokens${weight:+, as sets of their own,} are noted"
+    [ $status -eq 0 ] && ok "$name" || bad "$name" "$said"
+done
+refuses "a set of another vocabulary" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
+refuses "a set without a sequence" 2 "few.bin: 40 tokens make no sequence of 64 \+ 1 tokens: use a smaller --seq-len, or leave this set away" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a weight of 0" 1 "\-\-train-weight 0: must be above 0; leave a --train away" "${small[@]}" --train "$data" --train-weight 0
+refuses "a negative weight" 1 "\-\-train-weight -1: must be above 0" "${small[@]}" --train "$data" --train-weight -1
+refuses "a weight that is missing" 1 "\-\-train $val: has no --train-weight, but others have; give all of them one" "${small[@]}" --train "$data" --train-weight 1 --train "$val"
+
+# --- validation tokens of another vocabulary are found before the first step, and what --out held is as it was
+"$program" "${run[@]}" --out "$folder/kept" >/dev/null 2>&1 && cp -r "$folder/kept" "$folder/kept-before"
+for every in 0 1; do
+    refuses "validation tokens of another vocabulary, --val-every $every" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
+    diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "and nothing has changed" || bad "and nothing has changed"
+done
+refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
+said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
+[ "$said" = "note: $val: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
+
+# --- one file twice
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
+[ "$said" = "note: --train names $data more than once: it counts once (--train-weight sets shares)" ] && ok "a file that is named twice is noted" || bad "a file that is named twice is noted" "$said"
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
+[ -z "$said" ] && ok "but not in sets with weights, each of which has it" || bad "but not in sets with weights, each of which has it" "$said"
+
+# --- one file for both
+ln -s "$data" "$folder/link.bin"
+for file in "$data" "$folder/link.bin"; do
+    said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
+    [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "a file in --train and --val is noted" || bad "a file in --train and --val is noted" "$said"
+done
+
+refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
+cp "$data" "$folder/src_more.bin"
+said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell makes names of it
+grep -q '^train       2 shards, ' <<<"$said" && ok "a pattern without quotes" || bad "a pattern without quotes" "$said"
+refuses "text instead of tokens" 2 "(token file|text)" "${small[@]}" --train README.md
+
+# --- flags
+refuses "more memory than there is, and what would fit" 3 "memory: the run needs.*; most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; .*see --plan" "${run[@]}" --seq-len 8192 --micro-batch 65535
+refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
+refuses "another trainer's flag" 1 "^error: \-\-max_steps: here it is \-\-steps$" "${run[@]}" --max_steps 3
+printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
+printf '%s\n' '--steps 2' 'lr = 1e-3' >"$folder/other-form"
+refuses "a line of a file of flags in another form" 1 "^error: $folder/other-form:2: lr: write the line as on the command line: \-\-lr 1e-3$" "${run[@]}" --config "$folder/other-form"
+refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/none" "${run[@]}" --config "$folder/none"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" >/dev/null &&
+    "$program" "${run[@]}" --lr 1e-3 --no-shuffle --out "$folder/by-flags" >/dev/null &&
+    diff -r "$folder/by-file/step-00000002" "$folder/by-flags/step-00000002" >/dev/null &&
+    ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
+    grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
+    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
+[[ $(head -n 1 "$folder/won/log.jsonl") == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"tokenizer":"bytes","train":["'"$data"'"]}}' ]] &&
+    ok "with shape, vocabulary and data" || bad "with shape, vocabulary and data" "$(head -n 1 "$folder/won/log.jsonl")"
+"$program" "${small[@]}" --train "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 >/dev/null 2>&1
+[[ $(head -n 1 "$folder/whole/log.jsonl") =~ '"steps":'([0-9]+)',"lr-final":0.5,'.*'"train":["'"$data"'","'"$val"'"],"train-weight":[2.0,1.0],"val":"'"$val"'"}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] &&
+    ok "all of them resolved" || bad "all of them resolved" "$(head -n 1 "$folder/whole/log.jsonl")"
+! grep -q "$folder" "$folder"/whole/step-*/state.json && [ "$(grep -cE '"(steps|lr-final|layers|channels|ffn|vocab|positions)": [-0-9.]+' "$folder"/whole/step-*/state.json)" -eq 7 ] &&
+    ok "a checkpoint has them, too, and names no path" || bad "a checkpoint has them, too, and names no path" "$(cat "$folder"/whole/step-*/state.json)"
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
+"$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"\|"steps":[0-9]*,"lr-final":1.0' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" "steps":1,"lr-final":1.0 {"step":1,"settings" "lr":0.002,"warmup" "steps":2,"lr-final":1.0 {"step":2,"settings" "lr":0.004,"warmup" "steps":3,"lr-final":1.0 ' ] &&
+    ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
+refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
+refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
+refuses "contradiction: resume and overwrite" 1 "\-\-resume.*\-\-overwrite|\-\-overwrite.*\-\-resume" "${run[@]}" --out "$folder/x" --resume --overwrite
+refuses "tuning without a folder for the table" 1 "\-\-autotune.*\-\-out" "${run[@]}" --autotune
+refuses "tuning on the CPU" 1 "\-\-autotune.*GPU" "${run[@]}" --out "$folder/x" --autotune --device cpu
+refuses "contradiction: heads do not divide channels" 1 "\-\-heads|\-\-channels" "${run[@]}" --heads 3
+refuses "batch does not divide" 1 "\-\-batch-tokens.*(128|256)" "${run[@]}" --batch-tokens 200
+refuses "nothing to train on" 1 "\-\-train" "${small[@]}"
+refuses "longer than the model's positions" 1 "\-\-seq-len|positions" "${run[@]}" --positions 16
+for recipe in "--recipe coat" "--recipe fp8-linear" "--head fp8"; do # what FP8 cannot take
+    # shellcheck disable=SC2086
+    {
+        refuses "$recipe: channels" 1 "\-\-channels.*40.*multiple of 16" "${run[@]}" $recipe --channels 40
+        refuses "$recipe: tokens of a micro-batch" 1 "\-\-micro-batch, \-\-seq-len.*72.*multiple of 16" "${run[@]}" $recipe --micro-batch 3 --seq-len 24
+    }
+done
+refuses "--saved coat: channels" 1 "\-\-channels.*40.*multiple of 16" "${run[@]}" --saved coat --channels 40
+refuses "--saved coat: ffn" 1 "\-\-ffn.*100.*multiple of 16" "${run[@]}" --saved coat --ffn 100
+refuses "--linear fp8: ffn" 1 "\-\-ffn.*100.*multiple of 16" "${run[@]}" --linear fp8 --ffn 100
+refuses "--head fp8: chunk" 1 "\-\-logits-chunk.*20.*multiple of 16" "${run[@]}" --head fp8 --logits-chunk 20
+# a sequence that is no multiple of 16, in a micro-batch that is: samples take as many sequences as make one
+for recipe in "--recipe coat --head fp8" "--recipe fp8-linear" "--head fp8 --logits-chunk 16"; do
+    # shellcheck disable=SC2086
+    text=$("$program" "${run[@]}" $recipe --micro-batch 2 --seq-len 24 --sample-tokens 30 2>&1) && ok "$recipe: sequences of 24 tokens" || bad "$recipe: sequences of 24 tokens" "$text"
+done
+refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
+
+
+# --- where it writes
+: >"$folder/file"
+refuses "out is a file" 2 "\-\-out $folder/file: .*a file has that name; name a folder" "${run[@]}" --out "$folder/file"
+refuses "out is below a file" 2 "\-\-out $folder/file/run: .*a file has that name; name a folder" "${run[@]}" --out "$folder/file/run"
+refuses "out where no folder can be made" 2 "\-\-out /proc/none: .*name a folder" "${run[@]}" --out /proc/none
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir "$folder/locked" && chmod 555 "$folder/locked"
+    refuses "out cannot be written" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
+else
+    refuses "out cannot be written" 2 "/proc/none" "${run[@]}" --out /proc/none/run
+fi
+"$program" "${run[@]}" --out "$folder/a" >/dev/null && ok "a run into a new folder" || bad "a run into a new folder"
+before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
+refuses "an existing run is not overwritten" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
+[ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and nothing of it changed" || bad "and nothing of it changed"
+mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
+refuses "and its newest checkpoint is named" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
+"$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && ok "unless told to" || bad "unless told to"
+
+before=$(find "$folder/a" -type f -exec sha256sum {} + | sort)
+refuses "--overwrite with data that is missing" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
+[ "$before" = "$(find "$folder/a" -type f -exec sha256sum {} + | sort)" ] && ok "and the old run is still there" || bad "and the old run is still there"
+refuses "nothing to evaluate" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
+[ ! -e "$folder/typo" ] && ok "and no folder is made for it" || bad "and no folder is made for it"
+refuses "fewer tokens than one step" 2 "\-\-batch-tokens" "${small[@]}" --train "$data" --batch-tokens 128000000
+if [ -w /dev/full ]; then
+    "$program" --plan >/dev/full 2>"$folder/said"
+    [ $? -eq 2 ] && grep -q "standard output" "$folder/said" && ok "a full disk behind standard output" || bad "a full disk behind standard output"
+fi
+
+# what is said of memory that is not there is of use with the recipe
+refuses "memory in bf16" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; --recompute 2 saves [0-9.]+ GB, --saved coat [0-9.]+ GB; see" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
+refuses "memory in coat" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; see" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
+
+# --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
+long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
+"$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
+"$program" "${long[@]}" --out "$folder/parts" >/dev/null || bad "20 steps, to be cut"
+rm -r "$folder/parts/step-00000020"
+"$program" "${long[@]}" --out "$folder/parts" --resume >/dev/null 2>&1 || bad "resume"
+if diff -r "$folder/straight/step-00000020" "$folder/parts/step-00000020" >/dev/null; then
+    ok "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
+else
+    bad "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
+fi
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] && ok "and the same log" || bad "and the same log"
+OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
+diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null && ok "one thread gives the same bytes as several" || bad "one thread gives the same bytes as several"
+
+# --- damaged checkpoints
+damage() { # NAME PATTERN: `resume=20` of a damaged copy is refused, plain `resume` takes the one before
+    local name=$1 pattern=$2
+    refuses "$name: asked for by number" 2 "$pattern.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
+    if "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
+        diff -r "$folder/straight/step-00000020" "$folder/d/step-00000020" >/dev/null; then
+        ok "$name: skipped with a line, and made again from the one before"
+    else
+        bad "$name: skipped with a line, and made again from the one before" "$(cat "$folder/said")"
+    fi
+}
+for file in model.safetensors optimizer.safetensors state.json; do
+    rm -rf "$folder/d" && cp -r "$folder/straight" "$folder/d"
+    truncate -s -7 "$folder/d/step-00000020/$file"
+    damage "$file cut short" "$file"
+    rm -rf "$folder/d" && cp -r "$folder/straight" "$folder/d"
+    size=$(stat -c %s "$folder/d/step-00000020/$file")
+    byte=$(dd if="$folder/d/step-00000020/$file" bs=1 skip=$((size / 2)) count=1 status=none | od -An -tu1)
+    printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
+    damage "$file with a flipped bit" "$file"
+done
+[ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned && ok "and it is kept, under a name that says so" || bad "and it is kept, under a name that says so" "$(ls "$folder/d")"
+# a checkpoint of an abandoned course is neither resumed nor kept in place of a newer one
+cp -r "$folder/straight" "$folder/course"
+"$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
+[ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ] && ok "resuming from an earlier step sets later checkpoints aside" || bad "resuming from an earlier step sets later checkpoints aside" "$(ls "$folder/course")"
+[ "$(strip "$folder/course/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ] && ok "and the lines of its log" || bad "and the lines of its log" "$(ls "$folder/course")"
+loud=()
+for flag in "${run[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+for quiet in "" --quiet; do # a folder without a checkpoint
+    rm -rf "$folder/none"
+    # shellcheck disable=SC2086
+    "$program" "${loud[@]}" $quiet --out "$folder/none" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/none/step-00000002" ] &&
+        [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, starting from the beginning$" "$folder/said")" -eq 1 ] &&
+        ok "--resume $quiet with nothing to resume starts from the beginning" || bad "--resume $quiet with nothing to resume starts from the beginning" "$(cat "$folder/said")"
+done
+# a checkpoint in place of its run: nothing is written into it
+before=$(find "$folder/straight" -type f -exec sha256sum {} + | sort)
+cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"
+into() { refuses "a checkpoint as --out: $1" 2 "^error: \-\-out $2$" "${run[@]}" --out "${@:3}"; }
+run_is="its run is $folder/straight: \-\-out $folder/straight \-\-resume"
+into "resumed" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume
+into "an older one" "$folder/straight/step-00000010//: this is a checkpoint; $run_is=10" "$folder/straight/step-00000010//" --resume
+into "through a link" "$folder/link: this is a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link" --resume
+into "by number" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume=20
+into "a new run" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020"
+into "overwriting" "$folder/straight/step-00000020: this is a checkpoint; $run_is, or choose another folder" "$folder/straight/step-00000020" --overwrite
+into "one that is not there" "$folder/straight/step-00000030: this is the name of a checkpoint; $run_is" "$folder/straight/step-00000030" --resume
+into "under another name" "$folder/copied: this is a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied" --resume
+into "below it" "$folder/straight/step-00000020/sub: this lies in a checkpoint; $run_is" "$folder/straight/step-00000020/sub" --resume
+into "further below" "$folder/straight/step-00000010/a/b/: this lies in a checkpoint; $run_is=10, or choose another folder" "$folder/straight/step-00000010/a/b/"
+into "below one that is not there" "$folder/straight/step-00000030/sub: this lies below the name of a checkpoint; $run_is" "$folder/straight/step-00000030/sub" --resume
+into "below a link" "$folder/link/sub: this lies in a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link/sub" --resume
+into "below a copy" "$folder/copied/sub: this lies in a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied/sub" --resume
+into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
+[ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
+    ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"
+refuses "a step that was not saved" 2 "no checkpoint of step 7; use \-\-resume=20 or" "${long[@]}" --out "$folder/straight" --resume=7
+refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; is \-\-out" "${long[@]}" --out "$folder/typo" --resume=7
+rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
+said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
+[[ $said == "nothing to do: the run stands at step 20, and 5 are asked for; more come by --steps"*"done: 20 of 20 steps"* ]] && ok "fewer steps than are done" || bad "fewer steps than are done" "$said"
+said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
+[[ $said == "step 20  val loss "* ]] && ok "an evaluation says nothing of settings that only training reads" || bad "an evaluation says nothing of settings that only training reads" "$said"
+rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
+"$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ] &&
+    ok "another micro-batch in the middle of the data" || bad "another micro-batch in the middle of the data" "$(cat "$folder/said")"
+refuses "a checkpoint of another shape" 2 "its model has channels 32 and this run" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+
+# --- the FP8 tensors in the log
+"$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
+fp8=$(grep '"fp8":' "$folder/health/log.jsonl")
+[ "$(grep -o '^{"step":[0-9]*' <<<"$fp8" | tr '\n' ' ')" = '{"step":8 {"step":16 ' ] &&
+    grep -qE '"x_in":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":' <<<"$fp8" &&
+    grep -qE '"qkvw.m":.*"clamped":\[' <<<"$fp8" && grep -qE '"dh_q":\{"amax":\[[0-9.e-]+,[0-9.e-]+\],"saturated":\[[0-9.e-]+,[0-9.e-]+\],"zero":\[[0-9.e-]+,[0-9.e-]+\],"subnormal":' <<<"$fp8" && grep -q '"wte.codes"' <<<"$fp8" &&
+    ok "--health-every" || bad "--health-every" "$fp8"
+"$program" "${long[@]}" --recipe coat --head fp8 --health-every 0 --steps 20 --out "$folder/unhealthy" >/dev/null
+! grep -q '"fp8":' "$folder/unhealthy/log.jsonl" && diff -r "$folder/health/step-00000020" "$folder/unhealthy/step-00000020" >/dev/null && ok "and it changes nothing of the run" || bad "and it changes nothing of the run"
+
+# --- using a model
+loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
+trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
+logged=$(loss <"$folder/straight/log.jsonl")
+[ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
+"$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
+# a checkpoint that is only evaluated or sampled from says its shape, as a model does
+resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
+[ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
+said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
+[[ $said == "step 10  val loss "* ]] && ok "nor that of a step" || bad "nor that of a step" "$said"
+refuses "what is said of it must be true" 2 "its model has layers 2 and this run's has 3" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "prompt without weights" 1 "\-\-out DIR \-\-resume" --prompt hello
+said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
+same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
+[[ $said == hello* && $said == "$same" ]] && ok "and what it advises works" || bad "and what it advises works" "$said" "$same"
+said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/straight/step-00000020" 2>/dev/null)
+grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
+refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
+mkdir "$folder/words" # 301 tokens
+for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+echo '#version: 0.2' >"$folder/words/merges.txt"
+bytes_are="and the model's vocabulary 257, which are bytes; use \-\-tokenizer bytes"
+for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
+    for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
+        # shellcheck disable=SC2086 # flags are words
+        {
+            refuses "a vocabulary of more tokens than the model's, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer $folder/words: it has 301 tokens, $bytes_are$" $how $what --tokenizer "$folder/words" --seq-len 32 --quiet
+            refuses "and GPT-2's by name" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, $bytes_are$" $how $what --tokenizer gpt2 --seq-len 32 --quiet
+        }
+    done
+done
+[ ! -e "$folder/straight/step-00000030" ] && ok "and nothing is trained" || bad "and nothing is trained"
+refuses "GPT-2's for a model of neither" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, and the model's vocabulary 300; name the vocabulary that the model was trained with$" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
+refuses "a file with one token more than a new model" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
+refuses "GPT-2's for a new model" 1 "^error: \-\-vocab 300: the vocabulary of \-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
+"$program" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1 >/dev/null && ok "what it advises works" || bad "what it advises works"
+refuses "bytes for another vocabulary" 1 "\-\-tokenizer bytes: it has 257 tokens, and the model's vocabulary 300; name the vocabulary" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+# a text that is asked for comes alone
+sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
+sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ] && ok "--prompt continues a text, and prints it alone" || bad "--prompt continues a text, and prints it alone" "$(cat "$folder/said" "$folder/text")"
+cp "$folder/text" "$folder/one"
+sample --no-quiet && cmp -s "$folder/one" "$folder/text" && grep -q '^model ' "$folder/said" && ok "with --no-quiet its page is on standard error" || bad "with --no-quiet its page is on standard error" "$(cat "$folder/said")"
+"$program" --out "$folder/straight" --resume --prompt 'static ' --sample-tokens 20 >"$folder/text" 2>"$folder/said" && cmp -s "$folder/one" "$folder/text" && [ ! -s "$folder/said" ] && ok "and alone, too, from a run" || bad "and alone, too, from a run" "$(cat "$folder/said")"
+sample --seed 7 && ! cmp -s "$folder/one" "$folder/text" && ok "another seed gives another" || bad "another seed gives another"
+sample --samples 3 && cp "$folder/text" "$folder/three"
+[ "$(grep -a '^--- sample' "$folder/three")" = "$(printf -- '--- sample %d of 3\n' 1 2 3)" ] && [ ! -s "$folder/said" ] && cmp -s "$folder/one" <(head -c "$((18 + $(wc -c <"$folder/one")))" "$folder/three" | tail -c +19) &&
+    ok "--samples 3: three with a line before each, the first as it is alone" || bad "--samples 3: three with a line before each, the first as it is alone" "$(cat "$folder/three" "$folder/said")"
+sample --samples 3 && cmp -s "$folder/three" "$folder/text" && ok "the same each time" || bad "the same each time"
+sample --samples 3 --json && cp "$folder/text" "$folder/lines" && [ "$(grep -cE '^\{"step":20,"prompt":\[115,116,97,116,105,99,32\],"sample":\[[0-9]+(,[0-9]+){19}\]\}$' "$folder/lines")" -eq 3 ] && [ "$(sort -u "$folder/lines" | wc -l)" -eq 3 ] && [ ! -s "$folder/said" ] &&
+    ok "with --json a line for each, all different" || bad "with --json a line for each, all different" "$(cat "$folder/lines" "$folder/said")"
+sample --json && cmp -s "$folder/text" <(head -n 1 "$folder/lines") && ok "the first as it is alone" || bad "the first as it is alone" "$(cat "$folder/text")"
+sample --top-p 1 && cmp -s "$folder/one" "$folder/text" && ok "--top-p 1 changes nothing" || bad "--top-p 1 changes nothing"
+sample --top-p 0.5 && ! cmp -s "$folder/one" "$folder/text" && cp "$folder/text" "$folder/half" && sample --top-p 0.5 --top-k 300 && cmp -s "$folder/half" "$folder/text" && ok "--top-p 0.5 does, and --top-k may be beside it" || bad "--top-p 0.5 does, and --top-k may be beside it"
+sample --temperature 0 && cp "$folder/text" "$folder/likeliest" && sample --top-p 1e-9 && cmp -s "$folder/likeliest" "$folder/text" && ok "a tiny one leaves the likeliest token" || bad "a tiny one leaves the likeliest token"
+prompted=(--model "$folder/straight/step-00000020" --prompt x)
+refuses "no nucleus" 1 "^error: \-\-top-p 0: must be more than 0, and at most 1, which leaves all tokens$" "${prompted[@]}" --top-p 0
+refuses "a nucleus of more than everything" 1 "^error: \-\-top-p 1.01: must be between 0 and 1$" "${prompted[@]}" --top-p 1.01
+refuses "a negative one" 1 "^error: \-\-top-p -0.1: must be between 0 and 1$" "${prompted[@]}" --top-p -0.1
+refuses "no sample" 1 "^error: \-\-samples 0: must be between 1 and" "${prompted[@]}" --samples 0
+"$program" "${run[@]}" --sample-tokens 4 --samples 2 --prompt ab >"$folder/said" 2>&1 && [ "$(grep -ac '^--- sample [12] of 2$' "$folder/said")" -eq 2 ] && ok "--samples while training" || bad "--samples while training" "$(cat "$folder/said")"
+"$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
+    awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&
+    ok "--overfit-one-batch does" || bad "--overfit-one-batch does"
+
+# --- plans
+plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
+[[ $plan == '{"parameters": 1557611200, "total_bytes": '* ]] && ok "--plan=json" || bad "--plan=json" "$plan"
+saved_bytes() { grep -o '"saved": [0-9]*' <<<"$1"; }
+forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
+[[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ] &&
+    ok "--plan --eval-only: a forward pass alone, and one layer of it" || bad "--plan --eval-only: a forward pass alone, and one layer of it" "$forward"
+[ "$plan" = "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)" ] && ok "--plan --json is the same" || bad "--plan --json is the same"
+tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
+two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
+refuses "a limit that one sequence fits, which FP8 does not take" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but neither so many nor fewer are a micro-batch" --plan "${tiny[@]}" --memory-limit $((two - 1))B
+said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 | head -n 2)
+[[ $said == "model       1 layer, 1 head, 32 channels"*"micro-batch 1 x 1 token, 1 process, "* ]] && ok "one of each is written as one" || bad "one of each is written as one" "$said"
+refuses "one that is tiny" 1 "\-\-memory-limit: one sequence of 1024 tokens needs [0-9.]+ GB, the limit is 1 B; " --plan --memory-limit 1B
+refuses "a memory limit that nothing fits" 1 "\-\-memory-limit: one sequence of 1024 tokens needs [0-9.]+ GB, the limit is 1\.00 GB; --no-cache-transposed saves [0-9.]+ GB: with it --micro-batch 1 still needs [0-9.]+ GB, [0-9.]+ GB too much; --model d[0-9]+ would fit; " --plan --model d96 --recipe coat --memory-limit 1GB
+refuses "and what helps there" 1 "the limit is 20\.00 GB; --moments coat saves 9\.21 GB, --master split16 .*: with all of these --micro-batch 5 would fit; " --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
+fits=$("$program" --plan --model gpt2-xl --recipe bf16 --moments coat --master split16 --recompute 2 --saved coat --memory-limit 20GB | tail -n 1)
+[ "$fits" = "largest micro-batch under 20.00 GB: 5" ] && ok "which does" || bad "which does" "$fits"
+limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
+# what memory alone would allow, 113 and 6, a run would refuse
+[ "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" = 112 ] && ok "the largest micro-batch suits FP8's products" ||
+    bad "the largest micro-batch suits FP8's products" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)"
+[ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ] && ok "and divides the batch" ||
+    bad "and divides the batch" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)"
+refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*that --recipe coat takes.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
+found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
+[ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
+    grep -qE '^  saved +22\.21 GB +56\.2 %$' <<<"$found" && grep -qE '^  scratch +389\.09 MB +1\.0 %$' <<<"$found" &&
+    ok "the table is that of the micro-batch that was found" || bad "the table is that of the micro-batch that was found" "$found"
+found=$("$program" --plan=json --model gpt2-xl --recipe coat --memory-limit 40GB)
+[ "${found%, \"largest*}}" = "$("$program" --plan=json --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
+    ok "as JSON too" || bad "as JSON too" "$found"
+bytes_of() { grep -o "\"$1\": [0-9]*" <<<"$plan" | grep -o '[0-9]*$'; } # d48 is gpt2-xl
+plan=$("$program" --plan=json --model gpt2-xl --recipe coat --master split16 --micro-batch 16)
+awk -v n="$(bytes_of parameters)" -v moments="$(bytes_of moments)" -v rest=$(($(bytes_of weights) + $(bytes_of master))) \
+    'BEGIN { exit !(n > 1.5e9 && moments / n > 2 && moments / n < 2.1 && rest / n > 3.99 && rest / n < 4.01) }'
+[ $? -eq 0 ] && ok "gpt2-xl: moments of 2.1 bytes per parameter, weights and masters of 4" || bad "gpt2-xl: bytes per parameter" "$plan"
+for recipe in bf16 fp8-linear coat; do
+    "$program" --plan --model gpt2-xl --recipe $recipe --memory-limit 80GB | grep -q 'largest micro-batch' && ok "--plan --recipe $recipe" || bad "--plan --recipe $recipe"
+done
+
+# --- the small programs say how they are used, and what is no use of them
+programs=("$build/gradient_check" "$(dirname "$program")/test_gpt2_cpu")
+for source in dev/tools/*.c dev/tools/*.cu data/*.c; do
+    name=$(basename "${source%.*}")
+    case $source in data/*) programs+=("$build/prepare_$name") ;; *) programs+=("$build/$name") ;; esac
+done
+for tool in "${programs[@]}"; do
+    name=$(basename "$tool")
+    for flag in --help -h; do
+        "$tool" $flag >"$folder/out" 2>"$folder/said" </dev/null
+        [ $? -eq 0 ] && [ ! -s "$folder/said" ] && head -n 1 "$folder/out" | grep -q "^usage: .*\b$name\b" && [ "$(wc -l <"$folder/out")" -ge 4 ] && ok "$name $flag" || bad "$name $flag" "$(cat "$folder/out" "$folder/said")"
+    done
+    "$tool" --nonsense >"$folder/out" 2>"$folder/said" </dev/null
+    [ $? -eq 1 ] && [ "$(grep -c . "$folder/said")" -eq 1 ] && [ ! -s "$folder/out" ] && ok "$name --nonsense" || bad "$name --nonsense" "$(cat "$folder/out" "$folder/said")"
+done
+
+# --- the help: the commands at its top work as they are
+mkdir "$folder/first"
+ln -s "$program" "$PWD/coat" "$folder/first"
+ln -s "$(realpath "$build")" "$folder/first/build"
+"$program" --help | sed -n -e 2p -e '/^  \.\//,/^$/p' >"$folder/first/commands"
+(cd "$folder/first" && bash -e commands) >"$folder/said" 2>&1 && [ "$(grep -c '^ *\(\./\|build/\)' "$folder/first/commands")" -eq 4 ] &&
+    grep -q '^done: 100 of 100 steps' "$folder/said" && grep -q '^static ' "$folder/said" && grep -q '^largest micro-batch under 80.00 GB: ' "$folder/said" &&
+    ok "the commands at the top of --help work" || bad "the commands at the top of --help work" "$(cat "$folder/first/commands" "$folder/said")"
+refuses "a group of flags that is not there" 1 "^error: \-\-help lr: no group has this name; there are data, model, .*\-\-help=markdown$" --help lr
+[ "$("$program" --help optimizer | grep -c '^  --')" -eq 15 ] && ok "--help optimizer is one group" || bad "--help optimizer is one group" "$("$program" --help optimizer)"
+
+# --- the list of flags
+difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown)) && ok "docs/flags.md has every flag as it is" ||
+    bad "docs/flags.md has every flag as it is: make it again as its head says" "$difference"
+exit $failures

@@ -1,0 +1,402 @@
+// Tests of the configuration: defaults, recipes, named models, contradictions, what is not built yet.
+#include <unistd.h>
+
+#include "coat/config/config_settings.h"
+#include "config_fixture.h"
+
+static void test_defaults(void **state) {
+    (void)state;
+    accept_run("--train x.bin", 1);
+    assert_string_equal(config.model, "gpt2");
+    assert_int_equal(config.shape.layers, 12);
+    assert_int_equal(config.shape.vocab, 50257);
+    assert_int_equal(config.shape.vocab_padded, 50304);
+    assert_int_equal(config.shape.positions, 1024);
+    assert_int_equal(config.micro_batch, 4);
+    assert_int_equal(config.seq_len, 1024);
+    assert_int_equal(config.steps, -1);
+    assert_true(config.lr == 3e-4f && config.lr_final == 1.0f && config.weight_decay == 0.0f);
+    assert_true(config.beta1 == 0.9f && config.beta2 == 0.95f && config.eps == 1e-8f && config.grad_clip == 1.0f);
+    assert_int_equal(config.warmup, 0);
+    assert_int_equal(config.schedule, SCHEDULE_COSINE);
+    assert_int_equal(config.val_every, 20);
+    assert_int_equal(config.val_batches, 20);
+    assert_int_equal(config.sample_every, 20);
+    assert_int_equal(config.sample_tokens, 64);
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
+    assert_int_equal(config.resume_step, -1);
+    assert_int_equal(config.profile, -1);
+    assert_string_equal(config.notes, "");
+    assert_true(config_accumulation(&config, 1) == 1);
+}
+
+static void test_contradictions(void **state) {
+    (void)state;
+    refuse("", EXIT_USER, "--train is missing");
+    refuse("--val x", EXIT_USER, "--train is missing");
+    refuse("--train x --profile 0", EXIT_USER, "--profile");
+    refuse_run("--train x --gradient-codes-data e5m2 --gradient-codes-weights e4m3", 1,
+               "--gradient-codes-weights e4m3&e5m2 for weights");
+    accept_run("--train x --recipe bf16 --gradient-codes-weights e4m3", 1); // which reads no codes
+    refuse_run("--train x --activation-input product --scaling tensor", 1,
+               "--activation-input product&use --scaling token");
+    refuse("--train x --out o --resume --overwrite", EXIT_USER, "--resume contradicts --overwrite");
+    refuse("--train x --resume", EXIT_USER, "--resume&--out DIR");
+    refuse("--train x --save-every 5", EXIT_USER, "--save-every&--out DIR");
+    refuse("--train x --keep 5", EXIT_USER, "--keep&--out DIR");
+    refuse("--train x --keep-every 5", EXIT_USER, "--keep-every&--out DIR");
+    refuse("--train x --autotune", EXIT_USER, "--autotune&--out DIR");
+    refuse("--eval-only --val x --out o --resume --autotune", EXIT_USER, "--autotune&training");
+    refuse("--prompt hello --out o --resume --autotune", EXIT_USER, "--autotune&training");
+    accept("--train x --save-every 5 --save-every 0 --keep 0");
+    refuse("--eval-only", EXIT_USER, "--eval-only&--val");
+    refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
+    accept("--eval-only --val x --out o --resume");
+    refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
+    refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER&or --train");
+    refuse("--out o --prompt=", EXIT_USER, "--prompt: the text is empty");
+    accept("--prompt hello --out o --resume");
+    accept("--prompt hello --train x");
+    refuse("--train x --memory-limit 80GB", EXIT_USER, "--memory-limit&--plan");
+    refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn: no parameter&qkvw");
+    refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc: no parameter&fc*");
+    refuse("--train x --moments-fp32 *w,,wte", EXIT_USER, "--moments-fp32 : no parameter");
+    accept("--train x --moments-fp32 wte,fc*");
+    accept("--train x --moments-fp32 *");
+    refuse("--train x --gpus 8", EXIT_USER, "--gpus&--plan");
+    refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products&nothing to compare");
+    refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products&nothing to compare");
+    accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
+    accept_run("--train x --recipe bf16 --health-products 0", 1);
+    refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
+    refuse("--train x --channels 100 --heads 3", EXIT_USER,
+           "--channels 100: not divisible by --heads 3; use --channels 102");
+    refuse("--train x --kv-heads 5", EXIT_USER, "--kv-heads 5: must divide --heads 12");
+    refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32 contradicts --recipe");
+    refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32 contradicts --linear");
+    refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32 contradicts --moments");
+    refuse("--train x --model /tmp --layers 3", EXIT_USER, "--layers&--model /tmp");
+    refuse("--train x --model /tmp --no-biases", EXIT_USER, "--no-biases&--model /tmp");
+}
+
+static void test_check(void **state) {
+    (void)state;
+    refuse_run("--train x --batch-tokens 5000", 1, "--batch-tokens 5000&4096&use 4096 or 8192");
+    refuse_run("--train x --batch-tokens 100", 1, "--batch-tokens 100&use 4096");
+    refuse_run("--plan --batch-tokens 12288", 2, "use 8192 or 16384");
+    accept_run("--plan --batch-tokens 5000 --memory-limit 80GB", 1);
+    accept_run("--train x --batch-tokens 8192", 1);
+    assert_true(config_accumulation(&config, 1) == 2);
+    refuse_run("--train x --seq-len 2048 --positions 1024", 1, "--seq-len 2048&1024 positions&--positions");
+    accept_run("--train x --seq-len 2048", 1);
+    assert_int_equal(config.shape.positions, 2048);
+    refuse_run("--train x --micro-batch 65535 --seq-len 100000", 1, "--micro-batch 65535&2^31&--micro-batch 21474");
+    refuse_run("--train x --world-size 4", 1, "--world-size 4&1 process");
+    refuse_run("--train x --tokenizer bytes --vocab 256", 1, "--vocab 256&257");
+    refuse_run("--plan --recipe coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
+    refuse_run("--plan --recipe coat --micro-batch 1 --seq-len 100", 1, "--micro-batch&multiple of 16");
+    refuse_run("--plan --recipe coat --ffn 1000", 1, "--ffn&multiple of 16");
+    refuse_run("--plan --head fp8 --logits-chunk 100", 1, "--logits-chunk&multiple of 16&use 112");
+    refuse_run("--plan --head fp8 --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16&use 48");
+    refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use 80");
+    refuse_run("--plan --saved coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
+    refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
+    refuse_run("--plan --recipe fp8-linear --layers 1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
+               "--head-dim&multiple of 16");
+    accept_run("--plan --saved coat --micro-batch 1 --seq-len 100", 1); // of channels alone
+    accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
+    accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
+}
+
+static void test_not_built(void **state) {
+    (void)state;
+    accept_run("--train x --recipe coat --device cuda", 1);
+    accept_run("--train x --recipe fp8-linear --device cuda", 1);
+    accept_run("--train x --recipe fp8-linear --device cpu", 1);
+    accept_run("--train x --recipe coat --device cpu", 1);
+    accept_run("--train x --saved coat --device cuda", 1);
+    accept_run("--train x --moments coat --second-moment e5m2 --master none --device cpu", 1);
+    accept_run("--train x --moments coat --master none --device cuda", 1);
+    accept_run("--train x --moments bf16 --master split16 --device cuda", 1);
+    refuse_run("--train x --out o --autotune --device cpu", 1, "--autotune&GPU");
+    accept_run("--train x --out o --autotune --device cuda", 1);
+    refuse_run("--train x --out o --autotune --device cuda", 2, "--autotune&one process&--matmul-table");
+    refuse_run("--train x --matmul-table t --device cpu", 1, "--matmul-table&GPU");
+    accept_run("--train x --matmul-table t --device cuda", 2);
+    assert_string_equal(config.matmul_table, "t");
+    refuse_run("--train x --profile 3 --device cpu", 1, "--profile&CPU");
+    accept_run("--train x --profile 3 --device cuda", 1);
+    accept_run("--train x --zero 1", 2);
+    accept_run("--train x --recipe coat --zero 3", 2);
+    assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
+    refuse_run("--train x --norm rms", 1, "--norm&not built yet");
+    refuse_run("--plan --activation swiglu", 1, "--activation swiglu&not built yet");
+    refuse_run("--train x --no-tied-head", 1, "--no-tied-head&not built yet");
+    accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
+    assert_true(config.recipe.cache_transposed);
+    assert_string_equal(config.notes, "note: --zero 3: one process shares nothing; mpirun -np N starts several\n");
+    accept_run("--train x --recipe coat --zero 3", 2);
+    assert_string_equal(config.notes, "");
+    accept_run("--train x --master split16 --recompute 2", 1);
+    accept_run("--train x --precision fp32", 1);
+    assert_int_equal(config.recipe.grads, FMT_FP32);
+    accept_run("--plan --recipe coat --zero 3 --head fp8 --master none --autotune", 8);
+}
+
+static void assert_recipe(LinearKind linear, SavedKind saved, int recompute, MomentsKind moments, MasterKind master) {
+    assert_int_equal(config.recipe.linear, linear);
+    assert_int_equal(config.recipe.saved, saved);
+    assert_int_equal(config.recipe.recompute, recompute);
+    assert_int_equal(config.recipe.moments, moments);
+    assert_int_equal(config.recipe.master, master);
+}
+
+static void test_recipes(void **state) {
+    (void)state;
+    accept("--plan --recipe bf16");
+    assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
+    accept("--plan --recipe fp8-linear");
+    assert_recipe(LINEAR_FP8, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
+    accept("--plan --recipe coat");
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_int_equal(config.recipe.grads, FMT_BF16);
+    assert_int_equal(config.recipe.second_moment, FMT_E4M3);
+    assert_int_equal(config.recipe.group_size, 16);
+    // a single flag overrides the recipe on either side of it
+    accept("--plan --recipe coat --moments fp32 --recompute 0");
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 0, MOMENTS_FP32, MASTER_SPLIT16);
+    accept("--plan --moments fp32 --recompute 0 --recipe coat");
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 0, MOMENTS_FP32, MASTER_SPLIT16);
+    accept("--plan --master none --recipe bf16 --recipe coat --moments fp8 --no-cache-transposed");
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
+    assert_false(config.recipe.cache_transposed);
+    assert_string_equal(recipe_name(RECIPE_FP8_LINEAR), "fp8-linear");
+}
+
+static void test_scaling(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"bf16", "fp8-linear", "coat"};
+    char line[128];
+    for (size_t i = 0; i < 6; i++) { // on either side of the recipe
+        const char *recipe = recipes[i / 2];
+        snprintf(line, sizeof line, i % 2 ? "--plan --recipe %s --scaling token" : "--plan --scaling token --recipe %s",
+                 recipe);
+        accept_run(line, 1);
+        assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
+        snprintf(line, sizeof line,
+                 i % 2 ? "--plan --recipe %s --scaling tensor" : "--plan --scaling tensor --recipe %s", recipe);
+        accept_run(line, 1);
+        assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
+        assert_string_equal(recipe_name(config.recipe.kind), recipe);
+    }
+    accept("--plan --scaling token --scaling tensor"); // the last one wins
+    assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
+    accept_run("--train x --scaling token --ffn 1000", 1); // also where coat is fallen back from
+    assert_int_equal(config.recipe.scaling, SCALING_TOKEN);
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    refuse("--train x --scaling row", EXIT_USER, "--scaling&row&token&tensor");
+    refuse("--train x --scaling", EXIT_USER, "--scaling");
+    accept("--train x --recipe coat --scaling token");
+    static Config token;
+    token = config;
+    accept("--train x --recipe coat --scaling tensor");
+    assert_true(recipe_fingerprint(&token) != recipe_fingerprint(&config));
+    token.recipe.scaling = SCALING_TENSOR;
+    token.recipe.activation_input = ACTIVATION_INPUT_SAVED; // it changes nothing else
+    assert_true(recipe_fingerprint(&token) == recipe_fingerprint(&config));
+}
+
+// What FP8 cannot compute: a note and bf16 where the recipe is the default, an error where it was named.
+static void test_fallback(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *because;
+    } cannot[] = {{"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
+                  {"--ffn 1000", "--ffn: FP8 needs the width, here 1000,"},
+                  {"--micro-batch 3 --seq-len 24", "--micro-batch, --seq-len: FP8 needs their product, here 72,"}};
+    char line[256], note[256];
+    for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
+        for (int plan = 0; plan < 2; plan++) {
+            const char *what = plan ? "--plan" : "--train x";
+            snprintf(line, sizeof line, "%s %s", what, cannot[i].flags);
+            accept_run(line, 1);
+            assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
+            snprintf(note, sizeof note, "note: --recipe bf16: not coat, the default, because %s", cannot[i].because);
+            if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s: '%s'", line, config.notes);
+            assert_ptr_equal(strchr(config.notes, '\n'), config.notes + strlen(config.notes) - 1); // one line
+            assert_int_equal(config.recipe.kind, RECIPE_BF16);
+            snprintf(line, sizeof line, "%s --recipe coat %s", what, cannot[i].flags);
+            refuse_run(line, 1, "multiple of 16");
+            snprintf(line, sizeof line, "%s --recipe bf16 %s", what, cannot[i].flags);
+            accept_run(line, 1);
+            assert_string_equal(config.notes, "");
+        }
+    // single flags hold in both: under coat, and under bf16 where that is fallen back to
+    accept_run("--train x --moments fp8 --head fp8 --master none", 1);
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
+    accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
+    assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
+    assert_int_equal(config.recipe.head, LINEAR_FP8);
+    refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // FP8 was asked for
+    accept_run("--train x --precision fp32 --ffn 1000", 1);                     // no recipe, and none to fall back from
+    assert_string_equal(config.notes, "");
+    // what was found possible stays: a check of another batch does not change the recipe
+    accept_run("--plan", 1);
+    config.micro_batch = 1, config.seq_len = 100;
+    assert_false(config_check(&config, 1, &error));
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
+}
+
+static bool check_on_old_gpu(const char *line) {
+    accept(line);
+    snprintf(config.gpu_without_fp8, sizeof config.gpu_without_fp8, "NVIDIA A100 has compute capability 8.0");
+    return config_check(&config, 1, &error);
+}
+
+// A GPU that has no FP8. Where the recipe was named, the device refuses it (device_check.h).
+static void test_fallback_of_gpu(void **state) {
+    (void)state;
+    assert_true(check_on_old_gpu("--train x --device cuda --moments coat"));
+    assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_COAT, MASTER_FP32);
+    assert_string_equal(config.notes, "note: --recipe bf16: not coat, the default, because NVIDIA A100 has compute "
+                                      "capability 8.0\n");
+    assert_true(check_on_old_gpu("--train x --recipe coat"));
+    assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_string_equal(config.notes, "");
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is stored, not multiplied
+    assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
+    assert_true(check_on_old_gpu("--train x --precision fp32"));
+    assert_string_equal(config.notes, "");
+}
+
+static void test_fingerprint(void **state) {
+    (void)state;
+    accept_run("--train x", 1);
+    const int64_t coat = recipe_fingerprint(&config);
+    accept_run("--train x --recipe coat --lr 1", 1);
+    assert_true(coat >= 0 && recipe_fingerprint(&config) == coat);
+    static const char *const others[] = {"--recipe bf16",         "--head fp8",   "--group-size 32",
+                                         "--no-cache-transposed", "--grads fp32", "--moments-fp32 wte"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "--train x %s", others[i]);
+        accept_run(line, 1);
+        assert_true(recipe_fingerprint(&config) >= 0 && recipe_fingerprint(&config) != coat);
+    }
+    accept_run("--train x --recipe bf16", 1);
+    const int64_t training = course_fingerprint(&config);
+    accept_run("--train y --val z --sample-every 3", 1);
+    assert_true(training >= 0 && course_fingerprint(&config) == training);
+    static const char *const courses[] = {
+        "--micro-batch 8", "--seq-len 512",   "--batch-tokens 8192", "--logits-chunk 64", "--steps 7",
+        "--lr 1e-4",       "--lr-final 0.5",  "--warmup 7",          "--schedule linear", "--beta1 0.8",
+        "--beta2 0.99",    "--eps 1e-6",      "--decay-fraction 1",  "--grad-clip 2",     "--weight-decay 0.2",
+        "--seed 2",        "--max-skipped 2", "--skip-loss-z 1",     "--skip-grad-z 1",   "--no-shuffle",
+        "--channels 512",  "--layers 5"};
+    int64_t found[sizeof courses / sizeof *courses];
+    for (size_t i = 0; i < sizeof courses / sizeof *courses; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "--train x %s", courses[i]);
+        accept_run(line, 1);
+        found[i] = course_fingerprint(&config);
+        assert_true(found[i] >= 0 && found[i] != training);
+        for (size_t j = 0; j < i; j++) assert_true(found[j] != found[i]);
+    }
+}
+
+static void assert_shape(const char *name, int layers, int heads, int channels) {
+    ModelShape s;
+    if (!model_shape_named(name, &s)) fail_msg("%s is not known", name);
+    assert_int_equal(s.layers, layers);
+    assert_int_equal(s.heads, heads);
+    assert_int_equal(s.kv_heads, heads);
+    assert_int_equal(s.channels, channels);
+    assert_int_equal(s.head_dim * s.heads, channels);
+    assert_int_equal(s.ffn, 4 * channels);
+}
+
+static void test_named_models(void **state) {
+    (void)state;
+    ModelShape s;
+    static const char *const bad[] = {"",    "d",    "d0",  "d97", "d012",  "d1x",
+                                      "d-1", "d100", "D12", "gpt", "gpt2:", "gpt3:c5"};
+    assert_shape("gpt2", 12, 12, 768);
+    assert_shape("gpt2-medium", 24, 16, 1024);
+    assert_shape("gpt2-large", 36, 20, 1280);
+    assert_shape("gpt2-xl", 48, 25, 1600);
+    assert_shape("d6", 6, 6, 384);
+    assert_shape("d12", 12, 12, 768);
+    assert_shape("d24", 24, 16, 1024);
+    assert_shape("d36", 36, 20, 1280);
+    assert_shape("d48", 48, 25, 1600);
+    assert_shape("d1", 1, 1, 64);
+    assert_shape("d2", 2, 2, 128);
+    assert_shape("d60", 60, 60, 3840);
+    assert_shape("d96", 96, 96, 6144);
+    assert_shape("gpt2:d12", 12, 12, 768);
+    assert_shape("gpt2:d60", 60, 30, 1920);
+    assert_shape("gpt3:c2048", 24, 16, 2048);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
+}
+
+static void test_explicit_shapes(void **state) {
+    (void)state;
+    accept_run("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", 1);
+    assert_string_equal(config.model, "");
+    assert_false(config.model_from_files);
+    assert_int_equal(config.shape.layers, 2);
+    assert_int_equal(config.shape.head_dim, 32);
+    assert_int_equal(config.shape.ffn, 256);
+    assert_int_equal(config.shape.vocab, 257);
+    assert_int_equal(config.shape.vocab_padded, 384);
+    accept("--train x --vocab 300 --tokenizer bytes");
+    assert_int_equal(config.shape.vocab, 300);
+    assert_int_equal(config.shape.vocab_padded, 384);
+    accept("--train x --layers 3 --model d6");
+    assert_string_equal(config.model, "d6");
+    assert_int_equal(config.shape.layers, 3);
+    assert_int_equal(config.shape.channels, 384);
+    accept("--train x --channels 512");
+    assert_int_equal(config.shape.heads, 8);
+    assert_int_equal(config.shape.ffn, 2048);
+    accept("--train x --seq-len 4096 --positions 8192");
+    assert_int_equal(config.shape.positions, 8192);
+}
+
+static void test_model_files(void **state) {
+    (void)state;
+    char folder[PATH_MAX_LENGTH], line[2 * PATH_MAX_LENGTH];
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/test_config_XXXXXX", base && *base ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    snprintf(line, sizeof line, "--prompt hello --model %s", folder);
+    accept(line);
+    assert_true(config.model_from_files);
+    assert_string_equal(config.model, folder);
+    assert_int_equal(config.seq_len, 0);
+    ModelShape small = config.shape;
+    small.positions = 64;
+    config.shape = small;
+    assert_true(config_check(&config, 1, &error));
+    assert_int_equal(config.seq_len, 64);
+    config.shape.positions = 0;
+    config.shape.layers = 0;
+    assert_false(config_check(&config, 1, &error));
+    assert_int_equal(error.code, EXIT_DATA);
+    snprintf(line, sizeof line, "--train x --seq-len 128 --model %s", folder);
+    accept(line);
+    config.shape.positions = 64;
+    assert_false(config_check(&config, 1, &error));
+    assert_non_null(strstr(error.text, "use --seq-len 64"));
+    rmdir(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_contradictions),  cmocka_unit_test(test_check),
+        cmocka_unit_test(test_not_built),    cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_named_models), cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
+        cmocka_unit_test(test_fallback),     cmocka_unit_test(test_fallback_of_gpu), cmocka_unit_test(test_fingerprint),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

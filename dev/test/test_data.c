@@ -1,0 +1,409 @@
+// Tests of the token reader (coat/text/data.h): what it reads, in which order, and what it says of bad files.
+#include <fcntl.h>
+#include <inttypes.h>
+
+#include "coat/text/permute.h"
+#include "token_files.h"
+
+static void test_bad_files(void **state) {
+    (void)state;
+    expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
+    expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
+    write_file(path_of("empty.bin"), "", 0);
+    expect_refused("empty.bin", 1, 4, 1, "is empty", "empty.bin");
+    write_file(path_of("text.bin"), "To be, or not to be, that is the question:\n", 43);
+    expect_refused("text.bin", 1, 4, 1, "looks like text", "prepare");
+    write_file(path_of("two.bin"), "\x01\x02", 2);
+    expect_refused("two.bin", 1, 4, 1, "not a token file", "two.bin");
+    int32_t magic = DATA_MAGIC_U16;
+    write_file(path_of("short.bin"), &magic, sizeof magic);
+    expect_refused("short.bin", 1, 4, 1, "truncated", "header");
+    write_header_and_tokens("swapped.bin", (int32_t)__builtin_bswap32(DATA_MAGIC_U16), 0x01000000, 100, 2, 100, 0, 9);
+    expect_refused("swapped.bin", 1, 4, 1, "big-endian", "swapped.bin");
+    write_header_and_tokens("magic.bin", 77, 1, 100, 2, 100, 0, 9);
+    expect_refused("magic.bin", 1, 4, 1, "not a token file", "77");
+    write_header_and_tokens("model.bin", 20240326, 3, 100, 2, 100, 0, 9);
+    expect_refused("model.bin", 1, 4, 1, "llm.c model", "--model");
+    write_header_and_tokens("version.bin", DATA_MAGIC_U16, 9, 100, 2, 100, 0, 9);
+    expect_refused("version.bin", 1, 4, 1, "version 9", "version 1 is known");
+    write_header_and_tokens("version32.bin", DATA_MAGIC_U32, 1, 100, 4, 100, 0, 9);
+    expect_refused("version32.bin", 1, 4, 1, "version 1", "version 7 is known");
+    write_header_and_tokens("negative.bin", DATA_MAGIC_U16, 1, -5, 2, 100, 0, 9);
+    expect_refused("negative.bin", 1, 4, 1, "-5 tokens", "negative.bin");
+    write_header_and_tokens("zero.bin", DATA_MAGIC_U16, 1, 0, 2, 0, 0, 9);
+    expect_refused("zero.bin", 1, 4, 1, " 0 tokens", "zero.bin");
+    write_header_and_tokens("huge.bin", DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, 0, 9);
+    expect_refused("huge.bin", 1, 4, 1, "truncated", "2147483647");
+    write_header_and_tokens("cut.bin", DATA_MAGIC_U16, 1, 101, 2, 100, 0, 9);
+    expect_refused("cut.bin", 1, 4, 1, "truncated", "holds 100");
+    write_header_and_tokens("cut32.bin", DATA_MAGIC_U32, 7, 100, 2, 100, 0, 9); // half of the bytes
+    expect_refused("cut32.bin", 1, 4, 1, "truncated", "holds 50");
+    write_header_and_tokens("cut1.bin", DATA_MAGIC_U16, 1, 1, 2, 0, 0, 9);
+    expect_refused("cut1.bin", 1, 4, 1, "says 1 token, the file holds 0", "cut1.bin");
+    write_header_and_tokens("long1.bin", DATA_MAGIC_U16, 1, 1, 2, 2, 0, 9);
+    expect_refused("long1.bin", 1, 4, 1, "says 1 token of 2 bytes", "damaged");
+    write_header_and_tokens("long.bin", DATA_MAGIC_U16, 1, 99, 2, 100, 0, 9);
+    expect_refused("long.bin", 1, 4, 1, "damaged", "99");
+    assert_int_equal(mkdir(path_of("folder"), 0700), 0);
+    expect_refused("folder", 1, 4, 1, "is a folder", "*_train*.bin");
+    assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
+    expect_refused("pipe", 1, 4, 1, "not a regular file", "pipe");
+    if (geteuid() != 0) {
+        write_u16("locked.bin", 100, 0);
+        assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
+        expect_refused("locked.bin", 1, 4, 1, "could not be opened", "locked.bin");
+    }
+    write_u16("good_1.bin", 100, 0); // a good file does not hide a bad one
+    write_file(path_of("good_2.bin"), "", 0);
+    expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
+}
+
+static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t modulus) {
+    const bool narrow = width == 2;
+    write_header_and_tokens("bytes.bin", narrow ? DATA_MAGIC_U16 : DATA_MAGIC_U32,
+                            narrow ? DATA_VERSION_U16 : DATA_VERSION_U32, count, width, count, first, modulus);
+    DataLoader *loader = open_one("bytes.bin", 1, 4, true);
+    bool bytes = data_begins_with_bytes(loader);
+    data_close(loader);
+    return bytes;
+}
+
+static void test_bytes(void **state) {
+    (void)state;
+    for (int width = 2; width <= 4; width += 2) {
+        assert_true(begins_with_bytes(width, 1024, 0, 257));
+        assert_false(begins_with_bytes(width, 1024, 0, 258));
+        assert_false(begins_with_bytes(width, 1023, 0, 257));
+        assert_true(begins_with_bytes(width, 70000, 0, 257));
+        assert_false(begins_with_bytes(width, 70000, 0, 50257));
+    }
+}
+
+static void test_too_few_tokens(void **state) {
+    (void)state;
+    write_u16("a.bin", 101, 0); // 10 sequences of 10 + 1
+    data_close(open_one("a.bin", 10, 10, true));
+    expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
+    expect_refused("a.bin", 3, 10, 4, "3 rows on 4 processes", "--seq-len");
+    expect_refused("a.bin", 1, 101, 1, "0 sequences", "--seq-len");
+    expect_refused("a.bin", 2, 100, 1, "101 tokens make 1 sequence of 100 + 1 tokens", "2 rows on 1 process)");
+    write_u16("one.bin", 1, 0);
+    expect_refused("one.bin", 1, 4, 1, "1 token makes 0 sequences", "(1 row on 1 process)");
+    write_u16("b.bin", 100, 0); // one token short of the last target
+    DataLoader *loader = open_one("b.bin", 9, 10, true);
+    assert_int_equal(data_sequences(loader), 9);
+    data_close(loader);
+    expect_refused("b.bin", 10, 10, 1, "9 sequences", "needs 10");
+}
+
+static void test_bad_arguments(void **state) {
+    (void)state;
+    Error err;
+    write_u16("a.bin", 100, 0);
+    assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_USER);
+    assert_null(data_open(path_of("a.bin"), 1, 0, 0, 1, 1, true, VOCAB, &err));
+    assert_null(data_open(path_of("a.bin"), 1, 4, 1, 1, 1, true, VOCAB, &err));
+    assert_null(data_open(path_of("a.bin"), 1, 4, -1, 1, 1, true, VOCAB, &err));
+    DataLoader *loader = open_one("a.bin", 1, 4, true);
+    int32_t in[4], target[4];
+    assert_false(data_batch(loader, -1, in, target, &err));
+    assert_false(data_batch(loader, INT64_MAX, in, target, &err));
+    assert_true(data_batch(loader, INT64_MAX / 2, in, target, &err));
+    data_close(loader);
+}
+
+static void test_order_without_shuffle(void **state) {
+    (void)state;
+    write_u16("s_b.bin", 25, 1000); // written out of order: names decide. 6 sequences, tokens 24.. unused
+    write_u32("s_a.bin", 22, 0);    // 5 sequences of 4, one token too many; the other format
+    write_u16("s_aa.bin", 3, 500);  // no whole sequence
+    DataLoader *loader = open_one("s_*.bin", 2, 4, false);
+    assert_int_equal(data_tokens(loader), 50);
+    assert_int_equal(data_sequences(loader), 11);
+    char text[100];
+    assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
+    Error err;
+    int32_t in[8], target[8];
+    for (int64_t n = 0; n < 20; n++) { // several epochs, whose ends lie inside batches
+        assert_true(data_batch(loader, n, in, target, &err));
+        for (int row = 0; row < 2; row++) {
+            int64_t sequence = (n * 2 + row) % 11;
+            int32_t first = (int32_t)(sequence < 5 ? sequence * 4 : 1000 + (sequence - 5) * 4);
+            for (int t = 0; t < 4; t++) {
+                assert_int_equal(in[row * 4 + t], first + t);
+                assert_int_equal(target[row * 4 + t], first + t + 1);
+            }
+        }
+    }
+    data_close(loader);
+}
+
+static void test_permutation(void **state) {
+    (void)state;
+    static unsigned char seen[70000];
+    const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 15, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4097, 65537};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            int64_t n = sizes[k], fixed = 0;
+            memset(seen, 0, sizeof seen);
+            for (int64_t i = 0; i < n; i++) {
+                int64_t p = permute(i, n, 42, epoch);
+                assert_true(p >= 0 && p < n);
+                assert_int_equal(seen[p]++, 0);
+                fixed += p == i;
+            }
+            if (n >= 100) assert_true(fixed < 10); // about one fixed point is expected
+        }
+    }
+    for (int64_t i = 0; i < 1000; i++) { // large numbers stay in range and differ
+        int64_t n = ((int64_t)1 << 40) + 12345, p = permute(i, n, 7, 0);
+        assert_true(p >= 0 && p < n);
+        assert_true(p != permute(i + 1, n, 7, 0));
+    }
+}
+
+// Each of the 24 orders of 4 things must come up about equally often over the seeds, and so over the epochs.
+static void test_permutation_is_fair(void **state) {
+    (void)state;
+    int by_seed[256], by_epoch[256];
+    memset(by_seed, 0, sizeof by_seed);
+    memset(by_epoch, 0, sizeof by_epoch);
+    for (int k = 0; k < 24000; k++) {
+        int code_seed = 0, code_epoch = 0;
+        for (int i = 0; i < 4; i++) {
+            code_seed = code_seed * 4 + (int)permute(i, 4, (uint64_t)k, 0);
+            code_epoch = code_epoch * 4 + (int)permute(i, 4, 1, k);
+        }
+        by_seed[code_seed]++;
+        by_epoch[code_epoch]++;
+    }
+    int kinds = 0;
+    for (int code = 0; code < 256; code++) {
+        if (!by_seed[code] && !by_epoch[code]) continue;
+        kinds++; // 1000 expected, standard deviation 31
+        assert_in_range(by_seed[code], 850, 1150);
+        assert_in_range(by_epoch[code], 850, 1150);
+    }
+    assert_int_equal(kinds, 24);
+}
+
+// One shuffled epoch holds every sequence once; two epochs and two seeds differ.
+static void test_shuffled_epoch(void **state) {
+    (void)state;
+    enum { T = 8, SEQUENCES = 40 };
+    write_u16("s_0.bin", 15 * T + 1, 0);
+    write_u16("s_1.bin", 25 * T + 1, 15 * T);
+    DataLoader *loader = open_one("s_*.bin", 5, T, true);
+    assert_int_equal(data_sequences(loader), SEQUENCES);
+    Error err;
+    int32_t in[5 * T], target[5 * T], order[2][SEQUENCES];
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int seen[SEQUENCES] = {0};
+        for (int n = 0; n < 8; n++) {
+            assert_true(data_batch(loader, epoch * 8 + n, in, target, &err));
+            for (int row = 0; row < 5; row++) {
+                assert_int_equal(in[row * T] % T, 0);
+                order[epoch][n * 5 + row] = in[row * T] / T;
+                assert_int_equal(seen[in[row * T] / T]++, 0);
+                for (int t = 0; t < T; t++) assert_int_equal(target[row * T + t], in[row * T] + t + 1);
+            }
+        }
+    }
+    assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+    DataLoader *other = data_open(path_of("s_*.bin"), 5, T, 0, 1, 1235, true, VOCAB, &err);
+    int32_t other_in[5 * T], other_target[5 * T];
+    assert_true(data_batch(other, 0, other_in, other_target, &err));
+    assert_true(data_batch(loader, 0, in, target, &err));
+    assert_memory_not_equal(in, other_in, sizeof in);
+    data_close(other);
+    data_close(loader);
+}
+
+// The rows of all ranks, in order, are those of one rank with the whole batch; across the end of an epoch too.
+static void test_ranks(void **state) {
+    (void)state;
+    enum { T = 4, ROWS = 12, BATCHES = 9 };
+    write_u16("r_0.bin", 20 * T + 1, 0);
+    write_u32("r_1.bin", 13 * T + 3, 2000);
+    Error err;
+    int32_t whole_in[BATCHES * ROWS * T], whole_target[BATCHES * ROWS * T];
+    DataLoader *one = open_one("r_*.bin", ROWS, T, true);
+    for (int n = 0; n < BATCHES; n++)
+        assert_true(data_batch(one, n, whole_in + n * ROWS * T, whole_target + n * ROWS * T, &err));
+    data_close(one);
+    const int ranks_of[] = {1, 2, 3, 4, 6, 12};
+    for (size_t k = 0; k < sizeof ranks_of / sizeof *ranks_of; k++) {
+        int ranks = ranks_of[k];
+        for (int accumulation = 1; accumulation <= ROWS / ranks; accumulation++) {
+            if (ROWS % (ranks * accumulation) != 0) continue;
+            int B = ROWS / ranks / accumulation;
+            for (int rank = 0; rank < ranks; rank++) {
+                DataLoader *loader = data_open(path_of("r_*.bin"), B, T, rank, ranks, 1234, true, VOCAB, &err);
+                assert_non_null(loader);
+                int32_t in[ROWS * T], target[ROWS * T];
+                for (int n = 0; n < BATCHES * accumulation; n++) {
+                    assert_true(data_batch(loader, n, in, target, &err));
+                    size_t at = ((size_t)n * (size_t)ranks + (size_t)rank) * (size_t)(B * T);
+                    assert_memory_equal(in, whole_in + at, (size_t)(B * T) * sizeof *in);
+                    assert_memory_equal(target, whole_target + at, (size_t)(B * T) * sizeof *in);
+                }
+                data_close(loader);
+            }
+        }
+    }
+}
+
+// A batch may begin with any sequence: a run goes on where one with another B or number of ranks has left off.
+static void test_batch_from_any_sequence(void **state) {
+    (void)state;
+    enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
+    write_u16("s_0.bin", 20 * T + 1, 0);
+    Error err;
+    int32_t row_in[SEQUENCES][T], row_target[SEQUENCES][T];
+    DataLoader *rows = open_one("s_*.bin", 1, T, true);
+    for (int n = 0; n < SEQUENCES; n++) assert_true(data_batch(rows, n, row_in[n], row_target[n], &err));
+    data_close(rows);
+    for (int rank = 0; rank < RANKS; rank++) {
+        DataLoader *loader = data_open(path_of("s_*.bin"), B, T, rank, RANKS, 1234, true, VOCAB, &err);
+        assert_non_null(loader);
+        int32_t in[B * T], target[B * T];
+        for (int first = 0; first + B * RANKS <= SEQUENCES; first++) {
+            assert_true(data_batch_at(loader, first, in, target, &err));
+            assert_memory_equal(in, row_in[first + rank * B], sizeof in);
+            assert_memory_equal(target, row_target[first + rank * B], sizeof target);
+        }
+        assert_false(data_batch_at(loader, -1, in, target, &err));
+        assert_false(data_batch_at(loader, INT64_MAX - B, in, target, &err));
+        data_close(loader);
+    }
+}
+
+static void test_stateless(void **state) {
+    (void)state;
+    write_u16("a.bin", 1001, 0);
+    Error err;
+    int32_t in[3][40], target[3][40];
+    DataLoader *loader = open_one("a.bin", 4, 10, true), *fresh = open_one("a.bin", 4, 10, true);
+    assert_true(data_batch(loader, 57, in[0], target[0], &err));
+    for (int n = 0; n < 30; n++) assert_true(data_batch(loader, n, in[1], target[1], &err));
+    assert_true(data_batch(loader, 57, in[1], target[1], &err));
+    assert_true(data_batch(fresh, 57, in[2], target[2], &err));
+    assert_memory_equal(in[0], in[1], sizeof in[0]);
+    assert_memory_equal(in[0], in[2], sizeof in[0]);
+    assert_memory_equal(target[0], target[2], sizeof target[0]);
+    data_close(loader);
+    data_close(fresh);
+}
+
+static void test_token_outside_vocabulary(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10];
+    write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // 200 ... 300
+    DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
+    assert_non_null(loader);
+    for (int n = 0; n < 5; n++) assert_true(data_batch(loader, n, in, target, &err));
+    assert_false(data_batch(loader, 5, in, target, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "v.bin: token 57 is 257, but the vocabulary ends at 256"));
+    data_close(loader);
+    write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
+    expect_refused("w.bin", 1, 10, 1, "w.bin: token 0 is 4294967288", "for another --tokenizer");
+    // so it is in the first sequence of every file, not of the first alone; a file without one is not used
+    write_u16("x_0.bin", 101, 0);
+    write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 101, 2, 101, VOCAB - 7, 65536);
+    expect_refused("x_*.bin", 1, 10, 1, "x_1.bin: token 7 is 50257", "ends at 50256");
+    write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 10, 2, 10, VOCAB - 7, 65536);
+    data_close(open_one("x_*.bin", 1, 10, false));
+}
+
+static void test_file_that_shrinks(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10];
+    write_u16("a.bin", 101, 0);
+    DataLoader *loader = open_one("a.bin", 1, 10, false);
+    assert_int_equal(truncate(path_of("a.bin"), DATA_HEADER_BYTES + 50), 0);
+    assert_true(data_batch(loader, 0, in, target, &err));
+    assert_false(data_batch(loader, 5, in, target, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "a.bin ends early"));
+    data_close(loader);
+}
+
+// More files than descriptors are held open.
+static void test_many_files(void **state) {
+    (void)state;
+    enum { FILES = 600, T = 4 };
+    for (int i = 0; i < FILES; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "m_%04d.bin", i);
+        write_u16(name, T + 1, (uint32_t)(i * T));
+    }
+    DataLoader *loader = open_one("m_*.bin", 1, T, true);
+    assert_int_equal(data_sequences(loader), FILES);
+    Error err;
+    int32_t in[T], target[T];
+    static int seen[FILES];
+    for (int n = 0; n < FILES; n++) {
+        assert_true(data_batch(loader, n, in, target, &err));
+        assert_int_equal(seen[in[0] / T]++, 0);
+    }
+    data_close(loader);
+}
+
+static void test_fingerprint(void **state) {
+    (void)state;
+    write_u16("f_0.bin", 101, 0);
+    write_u16("f_1.bin", 101, 7);
+    DataLoader *loader = open_one("f_*.bin", 1, 10, false);
+    uint64_t both = data_fingerprint(loader);
+    data_close(loader);
+    loader = open_one("f_*.bin", 3, 5, true); // not a matter of how it is read
+    assert_true(data_fingerprint(loader) == both);
+    data_close(loader);
+    loader = open_one("f_0.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) != both);
+    data_close(loader);
+    assert_int_equal(rename(path_of("f_1.bin"), path_of("f_2.bin")), 0);
+    loader = open_one("f_*.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) == both);
+    data_close(loader);
+    write_u16("f_2.bin", 101, 8);
+    loader = open_one("f_*.bin", 1, 10, false);
+    assert_true(data_fingerprint(loader) != both);
+    data_close(loader);
+}
+
+// A name that is no pattern may hold a pattern's characters.
+static void test_literal_name(void **state) {
+    (void)state;
+    write_u16("run[1].bin", 101, 0);
+    DataLoader *loader = open_one("run[1].bin", 1, 10, false);
+    char text[64];
+    assert_string_equal(data_describe(loader, text, sizeof text), "1 shard, 101 tokens, uint16");
+    data_close(loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_bad_files, test_folder_empty),
+        cmocka_unit_test_setup(test_bytes, test_folder_empty),
+        cmocka_unit_test_setup(test_too_few_tokens, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_arguments, test_folder_empty),
+        cmocka_unit_test_setup(test_order_without_shuffle, test_folder_empty),
+        cmocka_unit_test_setup(test_permutation, test_folder_empty),
+        cmocka_unit_test_setup(test_permutation_is_fair, test_folder_empty),
+        cmocka_unit_test_setup(test_shuffled_epoch, test_folder_empty),
+        cmocka_unit_test_setup(test_ranks, test_folder_empty),
+        cmocka_unit_test_setup(test_batch_from_any_sequence, test_folder_empty),
+        cmocka_unit_test_setup(test_stateless, test_folder_empty),
+        cmocka_unit_test_setup(test_token_outside_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_file_that_shrinks, test_folder_empty),
+        cmocka_unit_test_setup(test_many_files, test_folder_empty),
+        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_literal_name, test_folder_empty),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,300 @@
+// Tests of the token reader (coat/text/data.h) on several patterns and sets: which sequences come when, and that a single set
+// is read as ever.
+#include <xxhash.h>
+
+#include "coat/text/permute.h"
+#include "token_files.h"
+
+// The order of a single set, and its fingerprint, are those that runs have had from the first version on.
+static void test_pinned_order(void **state) {
+    (void)state;
+    enum { T = 4, BATCHES = 300 };
+    write_u16("g_0.bin", 40 * T + 1, 0);
+    write_u16("g_1.bin", 61 * T + 3, 1000);
+    assert_int_equal(permute(0, 101, 1234, 0), 38);
+    assert_int_equal(permute(0, 101, 1234, 1), 26);
+    const double weight = 0.3; // of one set it changes nothing
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        for (int weighted = 0; weighted < 2; weighted++) {
+            Error err;
+            int32_t in[3 * T], target[3 * T];
+            DataLoader *loader =
+                data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, 3, T, 0, 1, 1234, shuffle, VOCAB, &err);
+            assert_non_null(loader);
+            assert_int_equal(data_sets(loader), 1);
+            assert_true(data_fingerprint(loader) == 0x107b73d383df48f1u);
+            XXH64_state_t *hash = XXH64_createState();
+            XXH64_reset(hash, 0);
+            for (int n = 0; n < BATCHES; n++) {
+                assert_true(data_batch(loader, n, in, target, &err));
+                XXH64_update(hash, in, sizeof in);
+                XXH64_update(hash, target, sizeof target);
+            }
+            assert_true(XXH64_digest(hash) == (shuffle ? 0x125e7a6119cad2f8u : 0xe4e37cfd62b437d9u));
+            XXH64_freeState(hash);
+            data_close(loader);
+        }
+    }
+}
+
+// The patterns, whose paths end with the names, one a line and an empty line where a name is "".
+static const char *patterns_of(const char *a, const char *b, const char *c) {
+    static char text[4 * TEST_PATH];
+    const char *names[] = {a, b, c};
+    text[0] = '\0';
+    for (int i = 0; i < 3 && names[i]; i++) {
+        if (i > 0) strcat(text, "\n");
+        if (names[i][0]) strcat(text, path_of(names[i]));
+    }
+    return text;
+}
+
+// Several patterns are one set, as if one of them had matched all; an empty line between them changes nothing.
+static void test_joined_patterns(void **state) {
+    (void)state;
+    enum { T = 4, BATCHES = 40 };
+    Error err;
+    write_u16("j_a.bin", 20 * T + 1, 0);
+    write_u16("j_b.bin", 30 * T + 1, 1000);
+    write_u16("j_c.bin", 10 * T + 1, 2000);
+    const char *const others[][3] = {{"j_c.bin", "j_b.bin", "j_a.bin"},
+                                     {"j_b.bin", "j_[ac].bin", NULL},
+                                     {"j_*.bin", "", "j_b.bin"},
+                                     {"j_[ab].bin", "j_[bc].bin", "j_a.bin"}};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+        DataLoader *one = open_one("j_*.bin", 2, T, true);
+        DataLoader *joined =
+            data_open(patterns_of(others[k][0], others[k][1], others[k][2]), 2, T, 0, 1, 1234, true, VOCAB, &err);
+        assert_non_null(joined);
+        assert_int_equal(data_sequences(joined), 60);
+        assert_true(data_fingerprint(joined) == data_fingerprint(one));
+        for (int n = 0; n < BATCHES; n++) {
+            int32_t in[2][2 * T], target[2][2 * T];
+            assert_true(data_batch(one, n, in[0], target[0], &err));
+            assert_true(data_batch(joined, n, in[1], target[1], &err));
+            assert_memory_equal(in[0], in[1], sizeof in[0]);
+            assert_memory_equal(target[0], target[1], sizeof target[0]);
+        }
+        data_close(one);
+        data_close(joined);
+    }
+    assert_null(data_open(patterns_of("j_a.bin", "absent*.bin", NULL), 1, T, 0, 1, 1, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    assert_non_null(strstr(err.text, "/absent*.bin: make token files"));
+    assert_null(data_open(patterns_of("j_a.bin", "j_b.bin", "j_c.bin"), 61, T, 0, 1, 1, true, VOCAB, &err));
+    assert_null(strchr(err.text, '\n'));
+    assert_non_null(strstr(err.text, "/j_a.bin and 2 more: "));
+}
+
+enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets: tokens from 0 and from 1000 on
+
+static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
+    Error err;
+    const double weights[] = {a, b};
+    DataLoader *loader =
+        data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, B, MIX_T, rank, ranks, seed, shuffle, VOCAB, &err);
+    if (!loader) fail_msg("%s", err.text);
+    return loader;
+}
+
+static void write_mixture(void) {
+    write_u16("a_0.bin", 12 * MIX_T + 1, 0);
+    write_u16("a_1.bin", 8 * MIX_T + 3, 12 * MIX_T);
+    write_u16("b.bin", MIX_B * MIX_T + 1, 1000);
+}
+
+// The share of each set, whole epochs of each in an order of its own, and what data_set() says of it.
+static void test_mixture(void **state) {
+    (void)state;
+    enum { COUNT = 1280 }; // five blocks of 256
+    write_mixture();
+    Error err;
+    int32_t in[MIX_T], target[MIX_T];
+    DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
+    assert_int_equal(data_sets(loader), 2);
+    assert_int_equal(data_sequences(loader), MIX_A + MIX_B);
+    int seen[2][MIX_A], count[2] = {0, 0}, orders = 0, last_order[MIX_A] = {0}, order[MIX_A];
+    memset(seen, 0, sizeof seen);
+    for (int n = 0; n < COUNT; n++) {
+        assert_true(data_batch(loader, n, in, target, &err));
+        const int set = in[0] >= 1000, size = set ? MIX_B : MIX_A, sequence = in[0] % 1000 / MIX_T;
+        for (int t = 0; t < MIX_T; t++) assert_int_equal(target[t], in[0] + t + 1);
+        assert_int_equal(seen[set][sequence]++, count[set] / size); // once in every epoch of its set
+        if (set == 0) order[count[0] % MIX_A] = sequence;
+        count[set]++;
+        if (set == 0 && count[0] % MIX_A == 0) {
+            orders += memcmp(order, last_order, sizeof order) != 0;
+            memcpy(last_order, order, sizeof order);
+        }
+        if (n % 100 == 99) {
+            for (int k = 0; k < 2; k++) assert_int_equal(data_set(loader, k, n + 1).seen, count[k]);
+        }
+    }
+    assert_int_equal(count[0], 896);
+    assert_int_equal(count[1], 384);
+    assert_int_equal(orders, 896 / MIX_A); // of every epoch another
+    const DataSet a = data_set(loader, 0, COUNT), b = data_set(loader, 1, COUNT);
+    assert_true(a.share > 0.699999 && a.share < 0.700001 && b.share > 0.299999 && b.share < 0.300001);
+    assert_int_equal(a.tokens, 20 * MIX_T + 4);
+    assert_true(a.epochs == 896.0 / MIX_A && b.epochs == 384.0 / MIX_B);
+    assert_non_null(strstr(a.name, "/a_*.bin"));
+    char text[128];
+    assert_string_equal(data_describe(loader, text, sizeof text), "2 sets of 0.7 : 0.3, 3 shards, 113 tokens, uint16");
+    data_close(loader);
+
+    loader = open_mixture(1, 1, 1, 0, 1, 5, false); // without shuffling they take turns, each in its files' order
+    int next[2] = {0, 0};
+    for (int n = 0; n < 60; n++) {
+        assert_true(data_batch(loader, n, in, target, &err));
+        const int set = in[0] >= 1000;
+        assert_int_equal(in[0] % 1000 / MIX_T, next[set]++ % (set ? MIX_B : MIX_A));
+    }
+    assert_int_equal(next[0], 30);
+    data_close(loader);
+}
+
+// The rows of all ranks, from any sequence on, are those of one process with one row at a time.
+static void test_mixture_on_ranks(void **state) {
+    (void)state;
+    enum { COUNT = 600, B = 3 };
+    write_mixture();
+    Error err;
+    static int32_t row[COUNT][MIX_T];
+    int32_t in[B * MIX_T], target[B * MIX_T];
+    DataLoader *one = open_mixture(2, 1, 1, 0, 1, 9, true);
+    for (int n = 0; n < COUNT; n++) assert_true(data_batch(one, n, row[n], target, &err));
+    data_close(one);
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        for (int rank = 0; rank < ranks; rank++) {
+            DataLoader *loader = open_mixture(2, 1, B, rank, ranks, 9, true);
+            for (int i = 0; i + B * ranks <= COUNT; i++) {
+                const int first = i * 211 % (COUNT - B * ranks + 1);
+                assert_true(data_batch_at(loader, first, in, target, &err));
+                assert_memory_equal(in, row[first + rank * B], sizeof in);
+            }
+            data_close(loader);
+        }
+    }
+}
+
+// The fingerprint covers the weights' ratios and which set a file is of.
+static void test_mixture_fingerprint(void **state) {
+    (void)state;
+    write_mixture();
+    DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
+    const uint64_t mixed = data_fingerprint(loader);
+    data_close(loader);
+    const struct {
+        double a, b;
+        bool same;
+    } cases[] = {{7, 3, true}, {0.7, 0.31, false}, {0.3, 0.7, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        loader = open_mixture(cases[i].a, cases[i].b, 2, 0, 2, 6, false);
+        assert_true((data_fingerprint(loader) == mixed) == cases[i].same);
+        data_close(loader);
+    }
+    Error err;
+    const double weights[] = {0.7, 0.3};
+    loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err);
+    assert_non_null(loader);
+    assert_true(data_fingerprint(loader) != mixed);
+    data_close(loader);
+    loader = data_open(patterns_of("a_*.bin", "", "b.bin"), 1, MIX_T, 0, 1, 5, true, VOCAB, &err);
+    assert_non_null(loader);
+    assert_int_equal(data_sets(loader), 1);
+    assert_true(data_fingerprint(loader) != mixed);
+    data_close(loader);
+    write_u16("b.bin", MIX_T, 0);
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
+    write_u16("b.bin", 1, 0);
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
+}
+
+// What is said to be too little for a micro-batch is what is counted: all sets.
+static void test_mixture_too_small(void **state) {
+    (void)state;
+    write_mixture();
+    Error err;
+    const double weights[] = {0.7, 0.2, 0.1};
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 10, MIX_T, 0, 3, 5, true, VOCAB, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    if (!strstr(err.text, "/a_*.bin and 1 other set: 113 tokens make 27 sequences of 4 + 1 tokens, but one "))
+        fail_msg("%s", err.text);
+    char patterns[4 * TEST_PATH];
+    snprintf(patterns, sizeof patterns, "%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin"));
+    assert_null(data_open_sets(patterns, weights, 28, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
+}
+
+static void test_other_vocabulary(void **state) {
+    (void)state;
+    const char *bytes, *other;
+    write_header_and_tokens("o_0.bin", DATA_MAGIC_U16, 1, 2000, 2, 2000, 0, 257);
+    write_u16("o_1.bin", 1023, 300); // too few to tell
+    write_header_and_tokens("o_2.bin", DATA_MAGIC_U32, 7, 5000, 4, 5000, 0, 257);
+    DataLoader *loader = open_one("o_*.bin", 1, 10, true);
+    assert_false(data_mixes_bytes(loader, &bytes, &other));
+    data_close(loader);
+    write_u16("o_3.bin", 70000, 0);
+    loader = open_one("o_*.bin", 1, 10, true);
+    assert_true(data_mixes_bytes(loader, &bytes, &other));
+    assert_non_null(strstr(bytes, "o_0.bin"));
+    assert_non_null(strstr(other, "o_3.bin"));
+    data_close(loader);
+    loader = open_one("o_[13].bin", 1, 10, true);
+    assert_false(data_mixes_bytes(loader, &bytes, &other));
+    data_close(loader);
+}
+
+static void test_repeated_file(void **state) {
+    (void)state;
+    Error err;
+    write_u16("r_a.bin", 101, 0);
+    write_u16("r_b.bin", 101, 0);
+    for (int twice = 0; twice < 2; twice++) {
+        const char *patterns = patterns_of("r_a.bin", "r_b.bin", twice ? "r_[b].bin" : NULL);
+        DataLoader *loader = data_open(twice ? patterns : path_of("r_*.bin"), 1, 10, 0, 1, 5, true, VOCAB, &err);
+        assert_int_equal(data_tokens(loader), 202);
+        const char *again = data_repeated_file(loader);
+        assert_true(twice ? again && strstr(again, "r_b.bin") : !again);
+        data_close(loader);
+    }
+}
+
+static void test_shared_file(void **state) {
+    (void)state;
+    write_u16("s_a.bin", 101, 0);
+    write_u16("s_b.bin", 101, 0); // equal, but another file
+    DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
+    assert_null(data_shared_file(a, b));
+    assert_non_null(strstr(data_shared_file(a, a), "s_a.bin"));
+    assert_int_equal(symlink(path_of("s_a.bin"), path_of("s_c.bin")), 0);
+    assert_int_equal(link(path_of("s_b.bin"), path_of("s_d.bin")), 0);
+    DataLoader *c = open_one("s_c.bin", 1, 10, true), *both = open_one("s_[ad].bin", 1, 10, true);
+    assert_non_null(strstr(data_shared_file(a, c), "s_c.bin"));
+    assert_non_null(strstr(data_shared_file(b, both), "s_d.bin"));
+    assert_null(data_shared_file(b, c));
+    data_close(a);
+    data_close(b);
+    data_close(c);
+    data_close(both);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_pinned_order, test_folder_empty),
+        cmocka_unit_test_setup(test_joined_patterns, test_folder_empty),
+        cmocka_unit_test_setup(test_mixture, test_folder_empty),
+        cmocka_unit_test_setup(test_mixture_on_ranks, test_folder_empty),
+        cmocka_unit_test_setup(test_mixture_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_mixture_too_small, test_folder_empty),
+        cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_shared_file, test_folder_empty),
+        cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

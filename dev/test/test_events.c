@@ -1,0 +1,405 @@
+// Tests of the TensorBoard event files: the checksum, the records and messages of a file, how files of several
+// starts follow each other, and what a full disk does. The reader here knows nothing of the writer's code.
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "coat/log/events.h"
+#include "coat/log/log.h"
+#include "coat/save/outdir.h"
+#include "test_folder.h"
+
+static Error err;
+
+static void checksum(void **state) {
+    (void)state;
+    uint8_t bytes[32];
+    assert_int_equal(crc32c("", 0), 0);
+    assert_int_equal(crc32c("123456789", 9), 0xE3069283); // RFC 3720, appendix B.4, and the catalogue of CRCs
+    memset(bytes, 0, sizeof bytes);
+    assert_int_equal(crc32c(bytes, 32), 0x8A9136AA);
+    memset(bytes, 0xFF, sizeof bytes);
+    assert_int_equal(crc32c(bytes, 32), 0x62A8AB43);
+    for (int i = 0; i < 32; i++) bytes[i] = (uint8_t)i;
+    assert_int_equal(crc32c(bytes, 32), 0x46DD794E);
+    assert_int_equal(crc32c_masked("", 0), 0xA282EAD8);
+    assert_int_equal(crc32c_masked("123456789", 9), 0xC78AB0E5);
+}
+
+// --- a reader ------------------------------------------------------------------------------------------------------
+
+typedef struct {
+    double wall_time;
+    int64_t step;
+    char version[32];
+    bool session_start;
+    int scalars;
+    char tag[12][32];
+    float value[12];
+} Event;
+
+typedef struct {
+    const uint8_t *at, *end;
+} Reader;
+
+static uint64_t read_fixed(Reader *r, int count) {
+    uint64_t value = 0;
+    assert_true(r->end - r->at >= count);
+    for (int i = 0; i < count; i++) value |= (uint64_t)*r->at++ << 8 * i;
+    return value;
+}
+
+static uint64_t read_varint(Reader *r) {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+        assert_true(r->at < r->end && shift < 64);
+        value |= (uint64_t)(*r->at & 0x7F) << shift;
+        if (*r->at++ < 0x80) return value;
+    }
+}
+
+static Reader read_bytes(Reader *r) {
+    uint64_t length = read_varint(r);
+    assert_true((uint64_t)(r->end - r->at) >= length);
+    Reader inner = {r->at, r->at + length};
+    r->at += length;
+    return inner;
+}
+
+static void read_string(Reader *r, char *text, size_t size) {
+    Reader inner = read_bytes(r);
+    assert_true((size_t)(inner.end - inner.at) < size);
+    memcpy(text, inner.at, (size_t)(inner.end - inner.at));
+    text[inner.end - inner.at] = '\0';
+}
+
+static void read_value(Reader value, Event *event) {
+    assert_true(event->scalars < 12);
+    while (value.at < value.end) {
+        uint64_t key = read_varint(&value);
+        if (key == (1 << 3 | 2)) {
+            read_string(&value, event->tag[event->scalars], 32);
+        } else {
+            assert_int_equal(key, 2 << 3 | 5);
+            uint32_t bits = (uint32_t)read_fixed(&value, 4);
+            memcpy(&event->value[event->scalars], &bits, sizeof bits);
+        }
+    }
+    event->scalars++;
+}
+
+static void read_event(Reader r, Event *event) {
+    memset(event, 0, sizeof *event);
+    while (r.at < r.end) {
+        uint64_t key = read_varint(&r), bits;
+        Reader inner;
+        switch (key) {
+        case 1 << 3 | 1:
+            bits = read_fixed(&r, 8);
+            memcpy(&event->wall_time, &bits, sizeof bits);
+            break;
+        case 2 << 3 | 0: event->step = (int64_t)read_varint(&r); break;
+        case 3 << 3 | 2: read_string(&r, event->version, sizeof event->version); break;
+        case 5 << 3 | 2:
+            for (inner = read_bytes(&r); inner.at < inner.end;) {
+                assert_int_equal(read_varint(&inner), 1 << 3 | 2);
+                read_value(read_bytes(&inner), event);
+            }
+            break;
+        case 7 << 3 | 2:
+            inner = read_bytes(&r);
+            assert_int_equal(read_varint(&inner), 1 << 3);
+            event->session_start = read_varint(&inner) == 1;
+            break;
+        default: fail_msg("field %d", (int)key);
+        }
+    }
+}
+
+// All events of a file; asserts that every record's checksums are right and that it ends with a whole one.
+static int read_events(const char *path, Event *events, int room) {
+    size_t size;
+    char *data = read_file(path, &size);
+    Reader r = {(uint8_t *)data, (uint8_t *)data + size};
+    int count = 0;
+    for (; r.at < r.end; count++) {
+        assert_true(count < room);
+        uint32_t length_crc = crc32c_masked(r.at, 8);
+        uint64_t length = read_fixed(&r, 8);
+        assert_int_equal(read_fixed(&r, 4), length_crc);
+        assert_true((uint64_t)(r.end - r.at) >= length + 4);
+        uint32_t crc = crc32c_masked(r.at, length);
+        read_event((Reader){r.at, r.at + length}, &events[count]);
+        r.at += length;
+        assert_int_equal(read_fixed(&r, 4), crc);
+    }
+    free(data);
+    return count;
+}
+
+// --- files ---------------------------------------------------------------------------------------------------------
+
+static void scalars_come_back(void **state) {
+    (void)state;
+    static Event events[8];
+    EventWriter *writer = events_open(test_folder, 1, &err);
+    assert_non_null(writer);
+    const Scalar first[] = {{"loss", 3.25}, {"lr", 6e-4}}, second[] = {{"val_loss", NAN}},
+                 third[] = {{"loss", INFINITY}};
+    assert_true(events_write(writer, 1, first, 2));
+    assert_int_equal(read_events(events_path(writer), events, 8), 3); // there at once
+    assert_true(events_write(writer, 300, second, 1));
+    assert_true(events_write(writer, (int64_t)1 << 40, third, 1));
+    char path[TEST_PATH];
+    snprintf(path, sizeof path, "%s", events_path(writer));
+    events_close(writer);
+
+    assert_int_equal(read_events(path, events, 8), 5);
+    assert_string_equal(events[0].version, "brain.Event:2");
+    assert_true(events[1].session_start && events[1].step == 0);
+    assert_int_equal(events[2].step, 1);
+    assert_int_equal(events[2].scalars, 2);
+    assert_string_equal(events[2].tag[0], "loss");
+    assert_true(events[2].value[0] == 3.25f && events[2].value[1] == 6e-4f);
+    assert_string_equal(events[2].tag[1], "lr");
+    assert_int_equal(events[3].step, 300);
+    assert_true(isnan(events[3].value[0]));
+    assert_true(events[4].step == (int64_t)1 << 40 && isinf(events[4].value[0]));
+    for (int i = 0; i < 5; i++) assert_true(events[i].wall_time > 1.6e9 && events[i].wall_time < 1e11);
+    unlink(path);
+}
+
+static void files_sort_by_start(void **state) {
+    (void)state;
+    static Event events[4];
+    char last[TEST_PATH] = "", name[TEST_PATH];
+    snprintf(name, sizeof name, "%s/events.out.tfevents.4000000000.elsewhere", test_folder); // a clock ahead of ours
+    write_text(name, "");
+    snprintf(last, sizeof last, "%s", name);
+    for (int i = 0; i < 3; i++) { // within a second
+        EventWriter *writer = events_open(test_folder, 7 + i, &err);
+        assert_non_null(writer);
+        assert_true(strcmp(events_path(writer), last) > 0);
+        assert_true(events_is_name(path_base(events_path(writer))));
+        snprintf(last, sizeof last, "%s", events_path(writer));
+        events_close(writer);
+        assert_int_equal(read_events(last, events, 4), 2);
+        assert_true(events[1].session_start);
+        assert_int_equal(events[1].step, 7 + i);
+    }
+    assert_false(events_is_name("log.jsonl"));
+    assert_false(events_is_name("events"));
+}
+
+static void too_long_is_refused(void **state) {
+    (void)state;
+    static Event events[4];
+    EventWriter *writer = events_open(test_folder, 1, &err);
+    assert_non_null(writer);
+    char tag[4000];
+    memset(tag, 'x', sizeof tag - 1);
+    tag[sizeof tag - 1] = '\0';
+    const Scalar scalar = {tag, 1};
+    assert_false(events_write(writer, 1, &scalar, 1));
+    const Scalar next = {"loss", 1};
+    assert_true(events_write(writer, 2, &next, 1)); // which the long one does not disturb
+    assert_int_equal(read_events(events_path(writer), events, 4), 3);
+    assert_int_equal(events[2].step, 2);
+    events_close(writer);
+}
+
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+// A limit of the files' size stands for a full disk: events wait, the file has whole records at any time, and once
+// there is room it has all of them, in order. Both are said once.
+static void full_disk(void **state) {
+    (void)state;
+    static Event events[16];
+    signal(SIGXFSZ, SIG_IGN);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO), said = open(path_of("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(said, STDERR_FILENO);
+    EventWriter *writer = events_open(test_folder, 1, &err);
+    assert_non_null(writer);
+    const Scalar scalar = {"loss", 2};
+    bool good[7];
+    for (int step = 1; step <= 6; step++) {
+        struct stat file;
+        assert_int_equal(stat(events_path(writer), &file), 0);
+        if (step == 3) limit_files((rlim_t)file.st_size + 20); // a part of a record
+        if (step == 6) limit_files(RLIM_INFINITY);
+        good[step] = events_write(writer, step, &scalar, 1);
+        if (step == 5) assert_int_equal(read_events(events_path(writer), events, 16), 4);
+    }
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    for (int step = 1; step <= 6; step++) assert_int_equal(good[step], step < 3 || step == 6);
+    assert_int_equal(read_events(events_path(writer), events, 16), 8);
+    for (int step = 1; step <= 6; step++) assert_int_equal(events[step + 1].step, step);
+    char text[2048] = "";
+    assert_true(pread(said, text, sizeof text - 1, 0) > 0);
+    close(said);
+    const char *warning =
+        strstr(text, "cannot be written: File too large; what it gets from step 3 on waits in memory\n");
+    assert_non_null(warning);
+    const char *note = strstr(warning, "can be written again, nothing is missing\n");
+    assert_non_null(note);
+    assert_true(strchr(strchr(text, '\n') + 1, '\n')[1] == '\0'); // two lines
+    events_close(writer);
+}
+
+static void unwritable_is_an_error(void **state) {
+    (void)state;
+    assert_null(events_open(path_of("missing"), 1, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "events.out.tfevents.");
+}
+
+// --- with the log --------------------------------------------------------------------------------------------------
+
+// The one event file in the folder, or "" where there is none.
+static const char *event_file(const char *folder) {
+    static char path[TEST_PATH];
+    char command[TEST_PATH + 64];
+    snprintf(command, sizeof command, "ls %s/events.out.tfevents.* 2>/dev/null | tail -n 1", folder);
+    FILE *list = popen(command, "r");
+    assert_non_null(list);
+    if (!fgets(path, sizeof path, list)) path[0] = '\0';
+    path[strcspn(path, "\n")] = '\0';
+    pclose(list);
+    return path;
+}
+
+static Config *new_config(const char *name) {
+    static Config config;
+    memset(&config, 0, sizeof config);
+    snprintf(config.out, sizeof config.out, "%s/%s", test_folder, name);
+    config.quiet = true;
+    config.seq_len = 128;
+    return &config;
+}
+
+static void log_writes_both(void **state) {
+    (void)state;
+    static Event events[8];
+    Config *config = new_config("run");
+    Log *log = log_open(config, 0, 4, 3, 0, 1000, &err);
+    assert_non_null(log);
+    log_step(log, 3, 2.5, 0.75, 1e-3, 10, 3000, 1000, 0);
+    log_val(log, 3, 2.625);
+    log_step(log, 4, NAN, INFINITY, 1e-3, 20, 4000, 1000, 1);
+    log_object(log, 4, "fp8", "{\"h\":{\"amax\":[1,4,2],\"bias\":[0.5,0.25,-0.75]},\"w.m\":{\"amax\":[3,null,1]}}");
+    assert_int_equal(read_events(event_file(config->out), events, 8), 7);
+    static const char *const tags[] = {"loss", "grad_norm", "lr", "ms", "tokens_per_s", "skipped"};
+    const float values[] = {2.5f, 0.75f, 1e-3f, 10, 100000, 0};
+    assert_int_equal(events[1].step, 3);
+    assert_int_equal(events[2].step, 3);
+    assert_int_equal(events[2].scalars, 6);
+    for (int i = 0; i < 6; i++) {
+        assert_string_equal(events[2].tag[i], tags[i]);
+        assert_true(events[2].value[i] == values[i]);
+    }
+    assert_string_equal(events[3].tag[0], "val_loss");
+    assert_true(events[3].step == 3 && events[3].value[0] == 2.625f);
+    assert_true(events[4].step == 4 && isnan(events[4].value[0]) && events[4].value[5] == 1);
+    assert_true(events[5].step == 4 && events[5].scalars == 2 && events[6].scalars == 1); // the largest over the layers
+    assert_string_equal(events[5].tag[0], "fp8/h/amax");
+    assert_string_equal(events[5].tag[1], "fp8/h/bias");
+    assert_string_equal(events[6].tag[0], "fp8/w.m/amax");
+    assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
+    log_close(log);
+
+    // other ranks write none
+    config = new_config("other");
+    log_close(log_open(config, 1, 4, 1, 0, 1000, &err));
+    assert_string_equal(event_file(config->out), "");
+}
+
+// Another file that has the name is kept under one that TensorBoard does not read; that is said once, as is where it
+// cannot be.
+static void replaced_files_come_back(void **state) {
+    (void)state;
+    static Event events[8];
+    char path[TEST_PATH], note[3 * TEST_PATH];
+    const Scalar scalar = {"loss", 2};
+    Config *config = new_config("replaced");
+    assert_int_equal(mkdir(config->out, 0777), 0);
+    EventWriter *writer = events_open(config->out, 1, &err);
+    assert_non_null(writer);
+    assert_true(events_write(writer, 1, &scalar, 1));
+    snprintf(path, sizeof path, "%s", events_path(writer));
+    assert_int_equal(unlink(path), 0);
+    write_text(path, "theirs");
+    for (int i = 1; i < 1000; i++) { // no name is free
+        snprintf(note, sizeof note, "replaced/events-replaced-%d", i);
+        write_text(path_of(note), "");
+    }
+    char said[3 * TEST_PATH];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(events_keep(writer, config->out, said, sizeof said), FILE_LOST);
+        snprintf(note, sizeof note, "%s was replaced during the run and cannot be made again: ", path);
+        assert_memory_equal(said, i ? "" : note, i ? 1 : strlen(note));
+    }
+    assert_int_equal(unlink(path_of("replaced/events-replaced-999")), 0);
+    assert_int_equal(events_keep(writer, config->out, said, sizeof said), FILE_CHANGED);
+    snprintf(note, sizeof note,
+             "%s was replaced during the run; it is made again with all of its events, and the other file kept as "
+             "events-replaced-999",
+             path);
+    assert_string_equal(said, note);
+    for (int i = 0; i < 3; i++) assert_int_equal(events_keep(writer, config->out, said, sizeof said), FILE_KEPT);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(events_keep(writer, config->out, said, sizeof said), FILE_AGAIN);
+    assert_non_null(strstr(said, " was removed during the run; it is made again with all of its events"));
+    assert_true(events_write(writer, 2, &scalar, 1));
+    assert_int_equal(read_events(path, events, 8), 4);
+    assert_int_equal(events[3].step, 2);
+    size_t size;
+    char *text = read_file(path_of("replaced/events-replaced-999"), &size);
+    assert_memory_equal(text, "theirs", 6);
+    free(text);
+    events_close(writer);
+}
+
+static void overwrite_removes_them(void **state) {
+    (void)state;
+    Config *config = new_config("again");
+    log_close(log_open(config, 0, 4, 1, 0, 1000, &err));
+    assert_true(event_file(config->out)[0]);
+    unlink(path_of("again/log.jsonl"));
+    write_text(path_of("again/matmul_table.txt"), "");
+    write_text(path_of("again/notes.txt"), "mine");
+    OutFolder folder;
+    assert_false(out_prepare(config, &folder, &err)); // event files alone are a run too
+    out_close(&folder);
+    assert_says(&err, "--overwrite");
+    config->overwrite = true;
+    assert_true(out_prepare(config, &folder, &err));
+    out_close(&folder);
+    assert_true(event_file(config->out)[0]);
+    assert_true(out_clear(config, &err));
+    assert_string_equal(event_file(config->out), "");
+    assert_false(path_is_file(path_of("again/matmul_table.txt")));
+    assert_true(path_is_file(path_of("again/notes.txt")));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checksum),
+        cmocka_unit_test(scalars_come_back),
+        cmocka_unit_test(files_sort_by_start),
+        cmocka_unit_test(too_long_is_refused),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(unwritable_is_an_error),
+        cmocka_unit_test(log_writes_both),
+        cmocka_unit_test(replaced_files_come_back),
+        cmocka_unit_test(overwrite_removes_them),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

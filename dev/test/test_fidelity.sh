@@ -1,0 +1,362 @@
+#!/usr/bin/env bash
+# scripts/fidelity.sh: with programs that only pretend to train, that every figure lands in its place, that nothing is
+# done twice, and that what fails is told; with the real one, small runs on the CPU, one of them stopped on its way.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
+export BIN=${BIN:-.} BUILD=${BUILD:-build}
+export VERSION=tested
+unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT FROM EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
+
+check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
+    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
+}
+# has NAME TEXT PATTERN: a line of the text matches
+has() {
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3' in:" "$2"
+}
+# refuses NAME PATTERN COMMAND...: it ends with 1 and an error of one line that matches, and writes nothing
+refuses() {
+    local said status=0
+    said=$("${@:3}" 2>&1)
+    [ $? -eq 1 ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" && [ ! -e "$folder/refused" ] || status=1
+    check "$1" $status "$said"
+}
+
+# no GPU, whatever the machine has
+mkdir -p "$folder/none" "$folder/gpus" "$folder/pretend"
+printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
+chmod +x "$folder/none/nvidia-smi"
+path=$PATH
+export PATH="$folder/none:$path"
+
+# --- what it would do
+said=$(scripts/fidelity.sh --dry-run --out "$folder/dry" 'a b*' v 65k 1558M 2>&1)
+check "a dry run ends well" $? "$said"
+has "it shows the runs of a setting" "$said" 'train_gpt2_fp8 --model gpt2 --recipe coat --master split16 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --train a\\ b\\\* --val v --steps 1526 --seed 3 '
+has "and of another" "$said" '--model gpt2-xl --recipe bf16 --master split16 .*--micro-batch 16 --batch-tokens 131072 .*--steps 240 --seed 1 '
+[ "$(grep -c -- ' --seed ' <<<"$said")" -eq 12 ]
+check "every setting, recipe and seed" $? "$said"
+[ ! -e "$folder/dry" ]
+check "and writes nothing" $?
+said=$(RECIPES="bf16 coat,scaling=tensor,head=fp8" SEEDS="1 1@64 2@16" scripts/fidelity.sh --dry-run --out "$folder/dry" a v 2>&1)
+has "262k where no setting is named, and flags behind a recipe" "$said" '--recipe coat --master split16 --scaling=tensor --head=fp8 .*--batch-tokens 262144 '
+has "a micro-batch behind a seed, validated on the same tokens" "$said" '--micro-batch 16 .*--seed 2 .*--val-batches 128 .*/262k/bf16/2@16 '
+[ "$(wc -l <<<"$said")" -eq 4 ] && grep -q -- '--val-batches 32 .*/262k/bf16/1 ' <<<"$said"
+check "that of the setting is no other run" $? "$said"
+said=$(RECIPES="bf16 careful:coat,norm-input=residual" SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/dry" a v 2>&1)
+has "a recipe by its name" "$said" '--recipe coat --master split16 --norm-input=residual .*/262k/careful/1 '
+[ "$(scripts/fidelity.sh -h)" = "$(scripts/fidelity.sh --help)" ]
+check "-h is --help" $?
+at() { scripts/fidelity.sh --out "$folder/refused" "$@"; }
+refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' at a
+refuses "an unknown flag" '--fast: not one of' at --fast
+refuses "an unknown setting" '66k: not one of the settings 65k, 262k' at README.md README.md 66k
+refuses "a micro-batch that does not divide the setting's" 'SEEDS: 1@5: .* divide 8' env SEEDS=1@5 scripts/fidelity.sh --out "$folder/refused"
+refuses "a seed that is no number" 'SEEDS: one: ' env SEEDS=one scripts/fidelity.sh --out "$folder/refused"
+refuses "a recipe that is no folder's name" 'RECIPES: coat/x: ' env RECIPES=coat/x scripts/fidelity.sh --out "$folder/refused"
+refuses "a name that is no folder's" 'RECIPES: a/b:coat: ' env RECIPES=a/b:coat scripts/fidelity.sh --out "$folder/refused"
+refuses "fewer steps than eighths" 'STEPS: at least 8' env STEPS=7 scripts/fidelity.sh --out "$folder/refused"
+refuses "a pattern without files" 'no file matches nothing' at 'nothing*' 'nothing*'
+refuses "programs that are not built" 'none/train_gpt2_fp8 is not built: make ' env BIN="$folder/none" scripts/fidelity.sh --out "$folder/refused" README.md README.md
+refuses "a page of nothing" 'refused: no such folder' at --page-only
+
+# --- with programs that pretend to run on two GPUs
+# The training loss of BF16 is 40 - step, COAT's 1 % more and from step 18 on 3 %; at the end BF16 has 3 with seed 1
+# (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT 1 % and 3 % more. With an FP8 head training diverges at step
+# 11, with scales per tensor the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. SLOW=RECIPE:STEP waits there until it is told to end.
+cat >"$folder/gpus/nvidia-smi" <<'END'
+#!/bin/sh
+case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" ;; esac
+END
+cat >"$folder/pretend/train_gpt2_fp8" <<'END'
+#!/usr/bin/env bash
+ends=0 evaluates='' told='' at=0 of=scratch
+while [ $# -gt 0 ]; do
+    case $1 in
+    --recipe | --seed | --steps | --out | --model) declare "${1#--}=$2"; shift ;;
+    --micro-batch) micro=$2; shift ;;
+    --save-every) every=$2; shift ;;
+    --eval-only) evaluates=yes ;;
+    --head=fp8) ends=4 ;;
+    --scaling=tensor) ends=3 ;;
+    esac
+    shift
+done
+if [ -n "$evaluates" ]; then
+    [ "$recipe" != lost ] || { echo "error: the GPU is lost" >&2; exit 3; }
+    case $recipe-$(cat "$model/of") in bf16-bf16*) loss=3 ;; bf16-*) loss=3.015 ;; coat-bf16*) loss=3.006 ;; *) loss=3.03606 ;; esac
+    echo "{\"step\":$((10#${model##*step-})),\"val_loss\":$loss}"
+    exit
+fi
+for folder in "$out"/step-*; do [ ! -e "$folder" ] || { at=$((10#${folder##*step-})) of=$(<"$folder/of"); }; done
+[ ! -e "$out/log.jsonl" ] || sed -i "$((at + 1)),\$d" "$out/log.jsonl"
+case $out in */branch-points/*) to=", branch point" ;; *) to='' ;; esac
+# No $( ) from here on: bash 5.2 may lose a signal that comes while it reads one, and with it the command around it.
+trap 'told=yes' TERM
+log=0
+[ ! -e "$out/log.jsonl" ] || while read -r line; do log=$((log + 1)); done <"$out/log.jsonl"
+echo "GPU $CUDA_VISIBLE_DEVICES: $recipe $seed@$micro from $of $at, log $log$to" >>"$CALLS"
+sleep 0.2 # the other GPU's turn
+[ $ends -ne 3 ] || { echo "error: the GPU is lost" >&2; exit 3; }
+save() { # STEP
+    local name
+    printf -v name %08d "$1"
+    mkdir -p "$out/.part-$name"
+    echo "$recipe $seed" >"$out/.part-$name/of"
+    mv -T "$out/.part-$name" "$out/step-$name" 2>/dev/null
+}
+while read -r line; do
+    echo "$line" >>"$out/log.jsonl"
+    at=$((at + 1))
+    [ "$recipe:$at" != "$SLOW" ] || for ((i = 0; i < 1000; i++)); do [ -z "$told" ] || break; sleep 0.02; done
+    [ -z "$told" ] || { save $at; exit 0; }
+    case $((at % every))-$to in 0-?*) save $at; sleep 0.4 ;; 0-*) save $at ;; esac
+done < <(awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v ends="$ends" -v at="$at" 'BEGIN {
+    for (s = at + 1; s <= (ends ? 11 : steps); s++)
+        printf "{\"step\":%d,\"loss\":%.9g,\"grad_norm\":%g}\n", s, (40 - s) * (recipe != "coat" ? 1 : s > 17 ? 1.03 : 1.01), (s == 5 ? 12.5 : 9.5)
+}')
+[ $ends -eq 0 ] || exit $ends
+[ $at -eq "$steps" ] || exit 5
+save "$steps"
+awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" 'BEGIN {
+    val = (seed == 1 ? 3 : 3.06) * (recipe != "coat" ? 1 : seed == 1 ? 1.01 : 1.03) + (micro == 16) * 0.006
+    printf "{\"step\":%d,\"val_loss\":%.9g}\n", steps, val
+}' >>"$out/log.jsonl"
+END
+chmod +x "$folder"/gpus/* "$folder"/pretend/*
+head -c 100000 /dev/zero >"$folder/train_000000.bin"
+head -c 100000 /dev/zero >"$folder/val"
+pretend() { # RECIPES SEEDS [SETTING...]: the study of them in $folder/study; what it says
+    PATH="$folder/gpus:$path" BIN=$folder/pretend CALLS=$folder/calls RECIPES=$1 SEEDS=$2 STEPS=${steps:-20} \
+        scripts/fidelity.sh --out "$folder/study" "$folder/train*" "$folder/val" "${@:3}" 2>&1
+}
+page_of() { sed -n '/^## /,$p' "$1/fidelity.md"; }
+
+said=$(pretend "bf16 coat" "1 3" 262k)
+check "a study on two GPUs" $? "$said"
+page=$(cat "$folder/study/fidelity.md")
+has "the machine, not where it lies" "$page" '^20[0-9-]*, on Pretended GPU; version '
+has "the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 3' STEPS=20 scripts/fidelity.sh --out study 'train\*' val 262k\$"
+has "what defines the setting" "$page" '^`--model gpt2 --seq-len 1024 .*--steps 20`; data: train\*, 100000 bytes; validation: val, 100000 bytes\.$'
+has "the baseline's losses, with its eighths" "$page" '^\| bf16 \| 2 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
+has "mean difference, its standard error, and that of the eighths" "$page" '^\| coat \| 2 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
+has "the judgement" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 % \(8/8\) \| beyond \|$'
+has "means without pairs" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
+has "a single run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
+! grep -qF "$folder" "$folder/study/fidelity.md"
+check "no absolute path is on the page" $? "$page"
+! grep -q 'alone' <<<"$page"
+check "no scatter without other micro-batches" $? "$page"
+[ "$(cut -d: -f2 "$folder/calls" | sort -u | wc -l)" -eq 4 ] && [ "$(grep -c . "$folder/calls")" -eq 4 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
+check "both GPUs work, and no run is done twice" $? "$(cat "$folder/calls")"
+grep -q ': bf16 1@64' <<<"$(head -n 2 "$folder/calls")" && grep -q ': coat 1@64' <<<"$(head -n 2 "$folder/calls")"
+check "a pair runs side by side" $? "$(cat "$folder/calls")"
+[ -z "$(find "$folder/study" -name 'step-*' -o -name '.work*')" ]
+check "no checkpoint is left" $? "$(find "$folder/study")"
+picture=$(cat "$folder/study/262k.svg")
+# two pairs and their mean, the one green
+[ "$(grep -c 'stroke="#2f8f5b" stroke-width="1.2"' <<<"$picture")" -eq 2 ] && [ "$(grep -c 'fill="none" stroke="#2f8f5b" stroke-width="3.5"' <<<"$picture")" -eq 1 ] &&
+    tail -n 1 <<<"$picture" | grep -qx '</svg>' && ! grep -q 'nan\|inf' <<<"$picture"
+check "a picture with every pair and the mean" $? "$picture"
+if command -v rsvg-convert >/dev/null; then
+    rsvg-convert "$folder/study/262k.svg" -o "$folder/picture.png"
+    check "that can be drawn" $?
+fi
+
+mv "$folder/calls" "$folder/calls.before"
+said=$(pretend "bf16 coat" "1 3")
+[ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ "$(page_of "$folder/study")" = "$(sed -n '/^## /,$p' <<<"$page")" ]
+check "the same once more does nothing again, and writes the same" $? "$said"
+said=$(VERSION="by name" pretend "bf16 coat,head=fp8" "1 1@16")
+check "a run that diverges is a result" $? "$said"
+[ "$(grep -c . "$folder/calls")" -eq 3 ]
+check "only what is new has run" $? "$(cat "$folder/calls")"
+page=$(cat "$folder/study/fidelity.md")
+has "a version by name, beside the one before" "$page" '^20[0-9-]*, on Pretended GPU; version tested, by-name\.$'
+has "it counts as such, with the eighths that it has" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
+has "the scatter of the baseline alone" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of an eighth 0\.00 %$'
+has "and what was there before is on the page" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
+has "what diverged is beyond" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 % \(1/8\) \| beyond \|$'
+has "limits by name" "$(LIMIT=2.01 EIGHTH_LIMIT=2.5 scripts/fidelity.sh --page-only --out "$folder/study" >/dev/null; grep '^| 262k' "$folder/study/fidelity.md")" \
+    '^\| 262k \| coat \| 2 \| .* \| within \| \+3\.00 % \(8/8\) \| beyond \|$'
+
+mv "$folder/calls" "$folder/calls.before"
+said=$(pretend "bf16 coat,scaling=tensor" 3)
+[ $? -eq 1 ] && grep -q '^failed: 262k, coat,scaling=tensor, seed 3, status 3: error: the GPU is lost' <<<"$said"
+check "a failure is told, and the script ends with 1" $? "$said"
+has "on the page too" "$(cat "$folder/study/fidelity.md")" '^- not finished: coat,scaling=tensor 3$'
+said=$(steps=24 pretend "bf16 coat" 3)
+[ $? -eq 1 ] && grep -q '^error: .*262k holds a study with other settings' <<<"$said" && grep -q '^> STEPS=24' <<<"$said"
+check "other settings are refused" $? "$said"
+said=$(steps=24 pretend "bf16 coat" 3 524k)
+check "another setting may have others" $? "$said"
+[ "$(grep -c '^## ' "$folder/study/fidelity.md")" -eq 2 ] && grep -q '^| coat | 1 | 3.1518 | +3.00 % |' "$folder/study/fidelity.md"
+check "and has a section of its own; one pair has no error" $? "$(cat "$folder/study/fidelity.md")"
+said=$(pretend "bf16 old:coat,grads=fp32" 3)
+[ $? -eq 0 ] && grep -qxF -- '- old: `--recipe coat --grads=fp32`' "$folder/study/fidelity.md" && grep -q '^| 262k | old | 1 | +3.00 % |' "$folder/study/fidelity.md"
+check "a recipe is on the page by its name, and what it stands for" $? "$said" "$(cat "$folder/study/fidelity.md")"
+said=$(pretend "bf16 old:coat" 3)
+[ $? -eq 1 ] && grep -q '^error: old: in .*study it is coat,grads=fp32; choose another name$' <<<"$said"
+check "a name keeps its meaning" $? "$said"
+exec 8>"$folder/study/.lock"
+flock 8
+said=$(pretend "bf16 coat" 1)
+[ $? -eq 1 ] && grep -q '^error: another study is at work in ' <<<"$said"
+check "two at the same time are refused" $? "$said"
+said=$(scripts/fidelity.sh --page-only --out "$folder/study" 2>&1)
+check "but not the page" $? "$said"
+exec 8>&-
+
+# what lies in the results is enough for the page
+(cd "$folder/study" && find . -name settings -o -name result -o -name recipes) | while read -r file; do
+    mkdir -p "$folder/copy/${file%/*}" && cp "$folder/study/$file" "$folder/copy/$file"
+done
+said=$(BIN=$folder/none scripts/fidelity.sh --page-only --out "$folder/copy" 2>&1)
+check "a page of results alone, without programs and data" $? "$said"
+diff <(page_of "$folder/study" | grep -v '^- not finished') <(page_of "$folder/copy") >"$folder/difference"
+check "is the same" $? "$(cat "$folder/difference")"
+
+# --- runs that go on from one checkpoint of the baseline, on two GPUs
+branch() { # FOLDER RECIPES SEEDS: from step 12 of 28; what it says
+    PATH="$folder/gpus:$path" BIN=$folder/pretend CALLS=$folder/calls RECIPES=$2 SEEDS=$3 STEPS=28 FROM=12 \
+        exec scripts/fidelity.sh --out "$1" "$folder/train*" "$folder/val" 262k 2>&1
+}
+calls() { sed 's/^GPU [01]: //' "$folder/calls" | sort; }
+rm "$folder/calls"
+said=$(EVALUATE="bf16 coat" branch "$folder/branch" "bf16 coat" "1 1@16 3")
+check "a study that goes on from checkpoints of the baseline" $? "$said"
+[ "$(head -n 2 "$folder/calls" | cut -d' ' -f3- | sort)" = "bf16 1@64 from scratch 0, log 0, branch point
+bf16 3@64 from scratch 0, log 0, branch point" ]
+check "one per seed, side by side" $? "$(cat "$folder/calls")"
+[ "$(calls | grep -v 'branch point')" = "bf16 1@16 from bf16 1 12, log 12
+bf16 1@64 from bf16 1 12, log 12
+bf16 3@64 from bf16 3 12, log 12
+coat 1@16 from bf16 1 12, log 12
+coat 1@64 from bf16 1 12, log 12
+coat 3@64 from bf16 3 12, log 12" ]
+check "every run goes on from that of its seed, with the log up to there" $? "$(cat "$folder/calls")"
+[ -z "$(find "$folder/branch" -name 'step-*' -o -name '.work*')" ]
+check "and no checkpoint is left" $? "$(find "$folder/branch")"
+page=$(cat "$folder/branch/fidelity.md")
+has "the section says what it is" "$page" '^124M, 262,144 .* Every run goes on from one checkpoint of its seed, that of step 12 of bf16; .* of the steps 13 to 28\.$'
+has "the eighths are of the steps behind it" "$page" '^\| coat \| 3 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5} \+0\.50 ± 0\.00 % \| \+1\.00 ± 0\.00 % \|$'
+has "the baseline in another recipe" "$page" '^\| bf16 \| 3 \| 3\.0220 \|  \| 26\.500 \|.* \| 3\.0000 \| 3\.0060 \|$'
+has "so is a run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|.* 9\.5 \| 3\.0150 \| 3\.0361 \|$'
+has "and the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 1@16 3' FROM=12 EVALUATE='bf16 coat' STEPS=28 scripts/fidelity.sh"
+mkdir "$folder/old"
+(cd "$folder/branch" && find . -name settings -o -name result -o -name recipes) | while read -r file; do
+    mkdir -p "$folder/old/${file%/*}" && sed 's/ bf16=.*//' "$folder/branch/$file" >"$folder/old/$file"
+done
+said=$(scripts/fidelity.sh --page-only --out "$folder/old" 2>&1)
+has "a page of results without these" "$(cat "$folder/old/fidelity.md")" '^\| coat \| 3 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5}$'
+
+rm "$folder/calls"
+said=$(EVALUATE="bf16 coat" branch "$folder/branch" "bf16 coat" "1 1@16 3")
+[ $? -eq 0 ] && [ ! -e "$folder/calls" ]
+check "nothing is done again, though the checkpoints are gone" $? "$said" "$(cat "$folder/calls" 2>/dev/null)"
+said=$(KEEP_BRANCH_POINTS=1 branch "$folder/branch" "bf16 coat fp8-linear" 3)
+[ $? -eq 0 ] && [ "$(calls)" = "bf16 3@64 from scratch 0, log 0, branch point
+fp8-linear 3@64 from bf16 3 12, log 12" ]
+check "for another recipe they are made again" $? "$said" "$(cat "$folder/calls")"
+[ "$(find "$folder/branch" -name 'step-*')" = "$folder/branch/branch-points/262k-from-12/3/step-00000012" ]
+check "and kept if asked to" $? "$(find "$folder/branch" -name 'step-*')"
+rm "$folder/calls"
+said=$(branch "$folder/branch" "bf16 none" 3)
+[ $? -eq 0 ] && [ "$(calls)" = "none 3@64 from bf16 3 12, log 12" ] && [ -z "$(find "$folder/branch" -name 'step-*')" ]
+check "for the next" $? "$said" "$(cat "$folder/calls")"
+sed -i 's/^{"step":12,"loss":28,/{"step":12,"loss":28.1,/' "$folder/branch/262k-from-12/bf16/3/log.jsonl"
+said=$(branch "$folder/branch" "bf16 other" 3)
+[ $? -eq 1 ] && grep -q '^failed: 262k-from-12, seed 3: trained again to step 12, bf16 is not what other runs went on from' <<<"$said" && ! grep -q other "$folder/calls"
+check "one that comes out otherwise is refused" $? "$said" "$(cat "$folder/calls")"
+said=$(RECIPES="coat bf16" FROM=12 STEPS=28 BIN=$folder/pretend PATH="$folder/gpus:$path" scripts/fidelity.sh --out "$folder/branch" "$folder/train*" "$folder/val" 2>&1)
+[ $? -eq 1 ] && grep -q '^> FROM=12, coat' <<<"$said"
+check "another baseline, too" $? "$said"
+
+said=$(EVALUATE="bf16 lost" branch "$folder/evaluated" bf16 1)
+[ $? -eq 1 ] && grep -q '^failed: 262k-from-12, bf16, seed 1, evaluated in lost, status 3: error: the GPU is lost' <<<"$said" && [ ! -e "$folder/evaluated/262k-from-12/bf16/1/result" ]
+check "an evaluation that fails is told" $? "$said"
+rm "$folder/calls"
+said=$(EVALUATE=bf16 branch "$folder/evaluated" bf16 1)
+[ $? -eq 0 ] && [ ! -e "$folder/calls" ] && grep -q ' bf16=3$' "$folder/evaluated/262k-from-12/bf16/1/result"
+check "and made up for without training" $? "$said"
+
+# stopped while a checkpoint of the baseline is made, and in a run behind it
+halt() { # SLOW PATTERN COUNT: the study, stopped when so many of its logs have come to the step
+    SLOW=$1 branch "$folder/halted" "bf16 coat" "1 3" >"$folder/said" &
+    study=$!
+    for ((i = 0; i < 1000; i++)); do
+        [ "$(grep -ls "^{\"step\":${1#*:}," "$folder"/halted/$2/log.jsonl | wc -l)" -lt "$3" ] || break
+        sleep 0.02
+    done
+    kill -TERM $study
+    wait $study
+    [ $? -eq 1 ] && grep -q '^stopped; the same command' "$folder/said" && [ -z "$(find "$folder/halted" -name '.work*')" ]
+}
+halt bf16:8 'branch-points/262k-from-12/*' 2
+check "stopped on the way to a checkpoint" $? "$(cat "$folder/said")"
+halt coat:20 '262k-from-12/coat/*' 1
+check "and in a run" $? "$(cat "$folder/said")"
+[ "$(calls | grep 'branch point' | sed 's/ [0-9]*, log [0-9]*,/,/')" = "bf16 1@64 from bf16 1, branch point
+bf16 1@64 from scratch, branch point
+bf16 3@64 from bf16 3, branch point
+bf16 3@64 from scratch, branch point" ] && calls | grep -q 'from bf16 . 8, log 8, branch point'
+check "the checkpoints go on from where they were" $? "$(cat "$folder/calls")"
+said=$(branch "$folder/halted" "bf16 coat" "1 3")
+check "in the end it ends well" $? "$said"
+[ "$(calls | grep -c '^coat .* from coat . 20, log 20$')" -ge 1 ] && [ "$(calls | grep -c 'branch point')" -eq 4 ]
+check "runs go on from their own checkpoints" $? "$(cat "$folder/calls")"
+diff <(cd "$folder/branch" && cut -d' ' -f-17 262k-from-12/{bf16,coat}/{1,3}/result) <(cd "$folder/halted" && cut -d' ' -f-17 262k-from-12/{bf16,coat}/{1,3}/result) >"$folder/difference"
+check "with the same results" $? "$(cat "$folder/difference")"
+
+# --- small models, on the CPU
+refuses "a large model without a GPU" '262k: needs a GPU' env BIN="$folder/pretend" scripts/fidelity.sh --out "$folder/refused" README.md README.md
+export STEPS=60 SEEDS="1 1@4" MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=coat OMP_NUM_THREADS=1
+export BATCH="--seq-len 32 --micro-batch 8 --batch-tokens 256 --threads 1" TRAINING="--lr 4e-3 --warmup 10"
+said=$(scripts/fidelity.sh --out "$folder/small" 2>&1)
+check "a study on the CPU" $? "$said"
+page=$(cat "$folder/small/fidelity.md")
+run=$folder/small/bytes/coat/1@4
+loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$run/log.jsonl")
+base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes/bf16/1@4/log.jsonl")
+# of 60 steps the last eighth has those from 53 on
+last=$(sed -n 's/^{"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' "$run/log.jsonl" | awk '$1 > 52 { sum += $2; n++ } END { printf "%.4f", sum / n }')
+[ "$(cut -d' ' -f1-6 "$run/result")" = "bytes coat 1@4 done 60 $loss" ] && [ "$(awk '{ printf "%.4f", $16 }' "$run/result")" = "$last" ]
+check "the result has the run's losses" $? "$loss, $last" "$(cat "$run/result")"
+has "and the page" "$page" "^\| coat \| 1@4 \| $(printf %.4f "$loss") \| $(awk -v a="$loss" -v b="$base" 'BEGIN { printf "%+.2f", 100 * (a / b - 1) }' | sed 's/^+/\\+/; s/^-0.00/\\+0.00/') % \|"
+
+# from the baseline's checkpoint of step 30: the baseline comes to the same end as the run that was not stopped there
+said=$(SEEDS=1 FROM=30 EVALUATE="bf16 coat" scripts/fidelity.sh --out "$folder/small" 2>&1)
+check "runs that go on from a checkpoint" $? "$said"
+result=$(cat "$folder/small/bytes-from-30/bf16/1/result")
+[ "$(cut -d' ' -f5-7 <<<"$result")" = "$(cut -d' ' -f5-7 "$folder/small/bytes/bf16/1/result")" ]
+check "the baseline as if it had not been stopped" $? "$result" "$(cat "$folder/small/bytes/bf16/1/result")"
+read -r -a fields <"$folder/small/bytes-from-30/coat/1/result"
+[ "${fields[19]:-}" = "coat=${fields[5]}" ] && [ "${fields[18]%=*}" = bf16 ] && [ "${fields[18]}" != "bf16=${fields[5]}" ]
+check "COAT's weights in COAT have its loss, in BF16 another" $? "${fields[*]}"
+[ "$(head -n 30 "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2)" = "$(head -n 30 "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2)" ] &&
+    ! diff -q <(sed -n 31,60p "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2) <(sed -n 31,60p "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2) >/dev/null
+check "its log is the baseline's up to there" $?
+
+# stopped in the middle of a run: it goes on from there, to the same result
+export RECIPES=coat SEEDS=1 STEPS=1500
+scripts/fidelity.sh --out "$folder/straight" >/dev/null 2>&1
+scripts/fidelity.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
+study=$! run=$folder/stopped/bytes/coat/1
+for ((i = 0; i < 600; i++)); do
+    ! grep -q '"loss"' "$run/log.jsonl" 2>/dev/null || break
+    sleep 0.05
+done
+kill -TERM $study
+wait $study
+[ $? -eq 1 ] && [ ! -e "$run/result" ] && grep -q '^ended by SIGTERM after step [0-9]* of 1500: saved' "$run/output.txt" && grep -q '^stopped; the same command' "$folder/said"
+check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$run/output.txt")"
+[ -z "$(find "$folder/stopped" -name '.work*')" ]
+check "and cleans up" $?
+said=$(scripts/fidelity.sh --out "$folder/stopped" 2>&1)
+check "started again, it ends well" $? "$said"
+diff "$folder/straight/bytes/coat/1/result" "$run/result" >"$folder/difference"
+check "and has gone on to the same result" $? "$(cat "$folder/difference")"
+exit $failures

@@ -1,0 +1,402 @@
+// Tests of the ways in which flags are given: llm.c's command lines, names of other trainers, lists of files, files of flags.
+#include "coat/config/flags.h"
+#include "config_fixture.h"
+#include "test_folder.h"
+
+// The command lines of llm.c's launch scripts, with their shell variables filled in.
+static void test_llmc_scripts(void **state) {
+    (void)state;
+    accept_run("-i fineweb_train_*.bin -j fineweb_val_*.bin -o log_gpt2_124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 "
+               "-d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e d12",
+               1);
+    assert_string_equal(config.train, "fineweb_train_*.bin");
+    assert_string_equal(config.val, "fineweb_val_*.bin");
+    assert_string_equal(config.out, "log_gpt2_124M");
+    assert_int_equal(config.val_every, 250);
+    assert_int_equal(config.sample_every, 20000);
+    assert_int_equal(config.sample_tokens, 144);
+    assert_int_equal(config.micro_batch, 64);
+    assert_int_equal(config.batch_tokens, 524288);
+    assert_true(config.weight_decay == 0.1f && config.lr == 0.0006f && config.lr_final == 0.0f);
+    assert_int_equal(config.warmup, 700);
+    assert_int_equal(config.save_every, 5000);
+    assert_int_equal(config.zero, 1);
+    assert_true(config.resume && !config.overwrite && config.resume_step == -1);
+    assert_int_equal(config.shape.layers, 12);
+    assert_non_null(strstr(config.notes, "HellaSwag"));
+    assert_int_equal(config.recipe.kind, RECIPE_COAT);
+    assert_int_equal(config.recipe.recompute, 0); // by -r 0
+    assert_null(strstr(config.notes, "--recipe"));
+
+    accept("-i a -j b -o c -v 250 -s 300000 -g 384 -h 1 -b 16 -t 1024 -d 1048576 -r 0 -z 1 -c 0.1 -k cosine -l 0.0006 "
+           "-q 0.1 -u 700 -n 2000 -x 32000 -ge 1 -y 1 -e d48");
+    assert_int_equal(config.steps, 32000);
+    assert_int_equal(config.shape.channels, 1600);
+    accept(
+        "-i a -j b -o c -v 250 -s 100000 -g 144 -h 1 -b 64 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0003 -q 0.0 -u 700 "
+        "-n 2000 -x 60000 -y 1 -e d24");
+    accept(
+        "-i a -j b -o c -v 250 -s 300000 -g 144 -h 1 -b 32 -t 1024 -d 524288 -r 0 -z 1 -c 0.1 -l 0.00025 -q 0.0 -u 700 "
+        "-n 4000 -x 286102 -y 1 -e d36");
+    accept_run(
+        "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 32 -t 2048 -d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.1 -u 700 "
+        "-n 10000 -nk 5 -nm 50000 -ge 1 -sl 7.0 -sg 7.0 -y 1 -x 572204 -e gpt3:c768",
+        1);
+    assert_int_equal(config.shape.positions, 2048);
+    assert_int_equal(config.keep_every, 50000);
+    assert_true(config.skip_loss_z == 7.0f && config.skip_grad_z == 7.0f);
+    assert_null(strstr(config.notes, "--skip-loss-z"));
+    // a batch that FP8 cannot take runs too; what the short flags mean stays
+    accept_run("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", 1);
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    assert_int_equal(config.recipe.linear, LINEAR_BF16);
+    assert_int_equal(config.recipe.recompute, 1);
+    assert_int_equal(config.recipe.master, MASTER_FP32);
+    assert_non_null(
+        strstr(config.notes, "note: --recipe bf16: not coat, the default, because --micro-batch, --seq-len"));
+    // several nodes: with a shared folder, TCP, and MPI
+    accept(
+        "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
+        "-n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf /shared -pi fs");
+    assert_int_equal(config.world_size, 16);
+    assert_int_equal(config.rank, 3);
+    accept("-i a -j b -o c -b 64 -d 2097152 -e d12 -pn 16 -pr 3 -pg 8 -ps 10.0.1.220 -pi tcp");
+    assert_string_equal(config.rendezvous, "10.0.1.220");
+    accept("-i a -j b -o c -n 1000 -y 0 -e d12 -pi mpi");
+    assert_true(!config.overwrite && !config.resume); // nothing is replaced that was not said to be
+    accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
+}
+
+static void test_short_flags(void **state) {
+    (void)state;
+    accept("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd");
+    assert_int_equal(config.batch_tokens, 0);
+    assert_int_equal(config.val_batches, -1);
+    assert_int_equal(config.steps, -1);
+    assert_true(config.overfit_one_batch);
+    assert_int_equal(config.recipe.master, MASTER_NONE);
+    assert_int_equal(config.schedule, SCHEDULE_WSD);
+    assert_string_equal(config.notes, "");
+    accept("-i a -b 8 --micro-batch 16"); // short and long ones are the same flag: the last wins
+    assert_int_equal(config.micro_batch, 16);
+    accept("--micro-batch 16 -b 8 -i a -o o -y 0 -y 1");
+    assert_int_equal(config.micro_batch, 8);
+    assert_true(config.resume && !config.overwrite);
+    accept("-i a -e d60");
+    assert_int_equal(config.shape.channels, 1920);
+    refuse("-i a -y 2 -o o", EXIT_USER, "-y 2: must be 0 or 1");
+    refuse("-i a -b x", EXIT_USER, "--micro-batch x: not a whole number");
+    refuse("-i a -zz 3", EXIT_USER, "-zz: unknown flag");
+    // together with their values
+    refuse("-i a -b4", EXIT_USER, "-b4: llm.c's flags stand apart from their values; write -b 4");
+    refuse("-i a -nk5", EXIT_USER, "-nk5: llm.c's flags stand apart from their values; write -nk 5");
+    refuse("-i a -m-1", EXIT_USER, "-m-1: llm.c's flags stand apart from their values; write -m -1");
+    refuse("-i a -q.1", EXIT_USER, "write -q .1");
+    refuse("-i a -l=3e-4", EXIT_USER, "-l=3e-4: llm.c's flags stand apart from their values; write -l 3e-4");
+    refuse("-i=a/*.bin", EXIT_USER, "-i=a/*.bin: llm.c's flags stand apart from their values; write -i a/*.bin");
+    refuse("-b= -i a", EXIT_USER, "-b=: llm.c's flags stand apart from their values; write -b VALUE");
+    accept("-i a/*.bin -b 4 -nk 5 -m -1 -q .1 -l 3e-4 -o o");
+    refuse("-n-layer 3", EXIT_USER, "-n-layer: here it is --layers");
+    refuse("-1", EXIT_USER, "-1: unknown flag; --help lists them all");
+}
+
+// What other trainers call a flag is answered with its name here; other words get a suggestion only where it is near.
+static void test_unknown(void **state) {
+    (void)state;
+    static const char *const names[][2] = {{"--learning-rate", "lr"},
+                                           {"--lr-rate", "lr"},
+                                           {"--max-steps", "steps"},
+                                           {"--max-iters", "steps"},
+                                           {"--train-iters", "steps"},
+                                           {"--num_iterations", "steps"},
+                                           {"--block-size", "seq-len"},
+                                           {"--warmup-steps", "warmup"},
+                                           {"--warmup_iters", "warmup"},
+                                           {"--lr-warmup-iters", "warmup"},
+                                           {"--output-dir", "out"},
+                                           {"--out_dir", "out"},
+                                           {"--save-interval", "save-every"},
+                                           {"--eval_interval", "val-every"},
+                                           {"--wd", "weight-decay"},
+                                           {"--hidden-size", "channels"},
+                                           {"--n_layer", "layers"},
+                                           {"--n-head", "heads"},
+                                           {"--n-embd", "channels"},
+                                           {"--max-grad-norm", "grad-clip"},
+                                           {"--adam-beta2", "beta2"},
+                                           {"--vocab-size", "vocab"},
+                                           {"--total_batch_size", "batch-tokens"},
+                                           {"--save-total-limit", "keep"},
+                                           {"--input_bin", "train"},
+                                           {"--optimizer.lr", "lr"},
+                                           {"--training.seq_len", "seq-len"},
+                                           {"--lr_scheduler.warmup_steps", "warmup"},
+                                           {"--checkpoint.interval", "save-every"},
+                                           {"--batch_tokens", "batch-tokens"},
+                                           {"--no_shuffle", "no-shuffle"},
+                                           {"--disable-bias-linear", "no-biases"},
+                                           {"-learning-rate", "lr"},
+                                           {"--input", "train"},
+                                           {"--num-samples", "samples"},
+                                           {"--num_samples", "samples"},
+                                           {"-bs", "micro-batch"},
+                                           {"--job.config_file", "config"}};
+    char line[128], said[128];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int joined = 0; joined < 2; joined++) {
+            snprintf(line, sizeof line, "--train x %s%c5", names[i][0], joined ? '=' : ' ');
+            snprintf(said, sizeof said, "%s: here it is --%s", names[i][0], names[i][1]);
+            refuse(line, EXIT_USER, said);
+        }
+    refuse("--max-steps 5", EXIT_USER, "--max-steps: here it is --steps");
+    assert_string_equal(error.text, "--max-steps: here it is --steps");
+    refuse("--batch-size 5", EXIT_USER, "--batch-size: here it is --micro-batch; sequences per GPU&--batch-tokens");
+    refuse("--per-device-train-batch-size 5", EXIT_USER, "here it is --micro-batch");
+    refuse("--global-batch-size 5", EXIT_USER, "here it is --batch-tokens; in tokens: the sequences times --seq-len");
+    refuse("--gradient-accumulation-steps 5", EXIT_USER, "here it is --batch-tokens; that many passes");
+    refuse("--min-lr 6e-5", EXIT_USER, "--min-lr: here it is --lr-final; a share of --lr");
+    refuse("--warmup-ratio 0.1", EXIT_USER, "here it is --warmup; in steps: the share x --steps");
+    refuse("--dtype bfloat16", EXIT_USER, "--dtype: here it is --recipe; bf16, fp8-linear or coat");
+    refuse("--epochs 3", EXIT_USER, "--epochs: unknown flag; --steps counts steps: -1 is one epoch");
+    refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: unknown flag; --steps counts steps");
+    refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
+    refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
+    refuse("--cpu", EXIT_USER, "--cpu: here it is --device; --device cpu");
+    refuse("--verbose", EXIT_USER,
+           "--verbose: unknown flag; every step is shown, and log.jsonl has all; leave it away");
+    static const char *const checkpoints[] = {"--ckpt x", "--checkpoint=x"}, *const processes[] = {"--n_gpu 2",
+                                                                                                   "--nproc 2"};
+    for (int i = 0; i < 2; i++) {
+        refuse(checkpoints[i], EXIT_USER, "unknown flag; --model FOLDER starts from a checkpoint's weights, --out RUN");
+        refuse(processes[i], EXIT_USER, "unknown flag; mpirun -np N starts one process per GPU");
+    }
+    // opposites of what is not here, or has none
+    refuse("--no-dropout", EXIT_USER, "--no-dropout: unknown flag; there is no dropout; leave it away");
+    refuse("--no_compile=1", EXIT_USER, "--no_compile: unknown flag; there is nothing to choose; leave it away");
+    refuse("--no-bias", EXIT_USER, "--no-bias: here it is --no-biases");
+    refuse("--no-disable-bias-linear", EXIT_USER, "--no-disable-bias-linear: here it is --biases");
+    refuse("--no-val", EXIT_USER,
+           "--no-val: unknown flag; --val has no --no- form: leave it away, or give --val another value");
+    refuse("--no-gradient-checkpointing", EXIT_USER, "--no-gradient-checkpointing: unknown flag; --recompute has no");
+    refuse("--no-quite", EXIT_USER, "--no-quite: unknown flag; did you mean --no-quiet?");
+    // slips, also of a foreign name, and beginnings
+    refuse("--stpes 5", EXIT_USER, "--stpes: unknown flag; did you mean --steps?");
+    refuse("--learing-rate 5", EXIT_USER, "--learing-rate: unknown flag; did you mean --lr?");
+    refuse("--micro-bacth 5", EXIT_USER, "did you mean --micro-batch?");
+    refuse("--overfit", EXIT_USER, "did you mean --overfit-one-batch?");
+    refuse("--lrr 5", EXIT_USER, "did you mean --lr?");
+    static const char *const far[] = {"--maximum", "--mask",     "--colour", "--stop",
+                                      "--zz",      "--gradient", "--fast",   "---"};
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        refuse(far[i], EXIT_USER, "unknown flag; --help lists them all");
+        assert_null(strstr(error.text, "did you mean"));
+    }
+    char longest[200] = "--";
+    memset(longest + 2, 'x', sizeof longest - 3);
+    refuse(longest, EXIT_USER, "unknown flag; --help lists them all");
+}
+
+// A foreign name that is also one of ours would never be answered; what it is answered with must exist.
+static void test_unknown_names_flags(void **state) {
+    (void)state;
+    int count, rows = 0;
+    bool negated;
+    for (const Foreign *row = flag_foreign(&count); rows < count; rows++, row++) {
+        if (row->ours && !flag_find(row->ours, strlen(row->ours), &negated)) fail_msg("--%s is no flag", row->ours);
+        if (!row->ours) assert_non_null(row->remark);
+        for (const char *name = row->names; *name; name += strcspn(name, " "), name += *name == ' ')
+            if (flag_find(name, strcspn(name, " "), &negated)) fail_msg("%s is a flag of ours", name);
+    }
+    assert_true(rows > 50);
+}
+
+// What a shell makes of a pattern without quotes: one list, a name per line.
+static void test_files(void **state) {
+    (void)state;
+    accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
+    assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
+    assert_string_equal(config.val, "v.bin\nw.bin");
+    assert_int_equal(config.steps, 3);
+    accept("--val v.bin w.bin --train=a.bin b.bin --val=x.bin");
+    assert_string_equal(config.train, "a.bin\nb.bin");
+    assert_string_equal(config.val, "x.bin");
+    accept("-i a.bin b.bin c.bin -j v.bin -b 8");
+    assert_string_equal(config.train, "a.bin\nb.bin\nc.bin");
+    assert_string_equal(config.val, "v.bin");
+    assert_int_equal(config.micro_batch, 8);
+    accept("--train only.bin");
+    assert_string_equal(config.train, "only.bin");
+    refuse("--train a.bin --steps 5 b.bin", EXIT_USER, "b.bin: not a flag");
+    refuse("--train a.bin --shuffle b.bin", EXIT_USER, "b.bin: not a flag");
+    refuse("--train a.bin -stepz 4", EXIT_USER, "-stepz: unknown flag");
+    refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
+    refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
+    refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
+    // 120 names of 40 characters are taken, 600 are not
+    static char names[600][48];
+    char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
+    for (int i = 0; i < 600; i++) {
+        snprintf(names[i], sizeof names[i], "data/tokens/fineweb/fineweb_train_%06d.bin", i);
+        argv[i + 2] = names[i];
+    }
+    assert_true(config_parse(&config, 122, argv, &printed, &error));
+    assert_int_equal(strlen(config.train), 120 * 45 - 1);
+    assert_false(config_parse(&config, 602, argv, &printed, &error));
+    assert_message("--train with 600 names", EXIT_USER,
+                   "--train: its files' names have 26999 characters, the limit is 16383; quote the pattern");
+}
+
+static const char *config_file(const char *name, const char *text) {
+    const char *path = path_of(name);
+    write_text(path, text);
+    return path;
+}
+
+// The file is refused, in its line `number` (0: as a whole).
+static void refuse_file(const char *text, int number, ExitCode code, const char *parts) {
+    char line[4096], said[2048];
+    const char *path = config_file("bad", text);
+    snprintf(line, sizeof line, "--train x --config %s", path);
+    refuse(line, code, parts);
+    snprintf(said, sizeof said, "%s:%d: ", path, number);
+    if (number && strncmp(error.text, said, strlen(said)) != 0) fail_msg("%s\n  says: %s", text, error.text);
+}
+
+static void test_config_file(void **state) {
+    (void)state;
+    char line[4096];
+    const char *path = config_file("run", "# a run\n"
+                                          "--train 'data/my tokens.bin' b*.bin c#.bin  # three\n"
+                                          "\n"
+                                          "\t--lr 6e-4\r\n"
+                                          "--steps=20k\n"
+                                          "-b 16\n"
+                                          "--no-shuffle\n"
+                                          "--prompt \"a # b\"");
+    snprintf(line, sizeof line, "--config %s", path);
+    accept(line);
+    assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
+    assert_true(config.lr == 6e-4f);
+    assert_int_equal(config.steps, 20000);
+    assert_int_equal(config.micro_batch, 16);
+    assert_false(config.shuffle);
+    assert_string_equal(config.prompt, "a # b");
+    // what is on the command line wins, on either side; the presets are those of both together
+    snprintf(line, sizeof line, "--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path);
+    accept(line);
+    assert_string_equal(config.train, "d.bin");
+    assert_true(config.lr == 1e-4f && config.shuffle);
+    assert_int_equal(config.micro_batch, 8);
+    assert_int_equal(config.steps, 20000);
+    // of two files the later one
+    char first[TEST_PATH];
+    snprintf(first, sizeof first, "%s", path);
+    path = config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n");
+    snprintf(line, sizeof line, "--config %s --config %s --moments fp8", first, path);
+    accept(line);
+    assert_int_equal(config.steps, 5);
+    assert_string_equal(config.train, "e.bin");
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
+    assert_int_equal(config.recipe.moments, MOMENTS_FP8);
+    snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
+    accept(line);
+    // as other systems' editors write it
+    snprintf(
+        line, sizeof line, "--config %s",
+        config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));
+    accept(line);
+    assert_string_equal(config.train, "a b.bin");
+    assert_int_equal(config.steps, 7);
+    assert_string_equal(config.prompt, "c\\");
+    // a list takes the place of the file's, weights and all
+    snprintf(line, sizeof line, "--config %s --train y z --train w",
+             config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n"));
+    accept(line);
+    assert_string_equal(config.train, "y\nz\n\nw");
+    assert_null(config_weights(&config));
+    // a weight on the command line is of a --train there
+    char sets[TEST_PATH];
+    snprintf(sets, sizeof sets, "%s", path_of("sets"));
+    snprintf(line, sizeof line, "--config %s --train y --train-weight 3 --train z --train-weight 4", sets);
+    accept(line);
+    assert_string_equal(config.train, "y\n\nz");
+    assert_true(config_weights(&config)[0] == 3.0 && config_weights(&config)[1] == 4.0);
+    snprintf(line, sizeof line, "--config %s --train-weight 0.5", sets);
+    refuse(line, EXIT_USER,
+           "--train-weight 0.5: no --train stands before it here, and that of --config keeps what the "
+           "file says; write it behind the one that it is of");
+    snprintf(line, sizeof line, "--train-weight=0.5 --train y --config %s", sets);
+    refuse(line, EXIT_USER, "--train-weight 0.5: no --train stands before it here, and that of --config");
+    snprintf(line, sizeof line, "--config %s --config %s", sets, config_file("weight", "--lr 1\n--train-weight 2\n"));
+    refuse(line, EXIT_USER, "weight:2: --train-weight 2: no --train stands before it here, and that of --config");
+    // a list takes the place of the file's
+    Arguments args;
+    char notes[8] = "", *argv[] = {(char *)"x", (char *)"--config", first, (char *)"--train", (char *)"f", (char *)"g"};
+    int lists = 0;
+    assert_true(arguments_rewrite(&args, 6, argv, notes, sizeof notes, &error));
+    for (int i = 0; i < args.count; i++) {
+        if (strncmp(args.text[i], "--train=", 8) != 0) continue;
+        assert_string_equal(args.text[i], "--train=f\ng");
+        lists++;
+    }
+    assert_int_equal(lists, 1);
+    arguments_free(&args);
+}
+
+static void test_config_file_errors(void **state) {
+    (void)state;
+    char line[4096];
+    refuse_file("--lr 1\n\n--max-steps 5\n", 3, EXIT_USER, ":3: --max-steps: here it is --steps");
+    refuse_file("# one\n--lr fast", 2, EXIT_USER, ":2: --lr fast: not a number");
+    refuse_file("--steps 5\n--lr\n--seed 3\n", 2, EXIT_USER, ":2: --lr needs a value: --lr RATE");
+    refuse_file("--steps 5\n--resume runs/x\n", 2, EXIT_USER, ":2: --resume runs/x: &: --out runs/x --resume");
+    refuse_file("--shuffle yes\n", 1, EXIT_USER,
+                ":1: yes: not a flag, and --shuffle takes no value; write --shuffle or");
+    refuse_file("--steps 5 6\n", 1, EXIT_USER, ":1: 6: not a flag");
+    refuse_file("lr 3e-4\n", 1, EXIT_USER, ":1: lr: write the line as on the command line: --lr 3e-4");
+    refuse_file("--steps 5\nlr = 3e-4\n", 2, EXIT_USER, ":2: lr: write the line as on the command line: --lr 3e-4");
+    refuse_file("--lr = 3e-4\n", 1, EXIT_USER, "--lr: write the line as on the command line: --lr 3e-4");
+    refuse_file("lr=3e-4\n", 1, EXIT_USER, "write the line as on the command line: --lr=3e-4");
+    refuse_file("--prompt 'a b\n", 1, EXIT_USER, ":1: a ' is missing: quotes end on the line that they begin on");
+    static const char *const continued[] = {"--lr 1\n--steps 5 \\\n--seed 3\n", "--lr 1\n--steps 5\\\r\n",
+                                            "#\n--steps 5 \\ \t"};
+    for (size_t i = 0; i < sizeof continued / sizeof *continued; i++)
+        refuse_file(continued[i], 2, EXIT_USER,
+                    ":2: the line ends in \\, which joins no lines here: write a flag and all its values on one line, "
+                    "without the \\");
+    refuse_file("\xEF\xBB\xBFlr 1\n", 1, EXIT_USER, ":1: lr: write the line as on the command line: --lr 1");
+    refuse_file("-y 2\n", 1, EXIT_USER, ":1: -y 2: must be 0 or 1");
+    // no file reads another, nor itself
+    refuse_file("--lr 1\n--config other\n", 2, EXIT_USER, ":2: --config: a file of flags reads no other; name both");
+    refuse_file("--config=bad\n", 1, EXIT_USER, ":1: --config: a file of flags reads no other");
+    // a flag that is wrong in the file is so, too, where the command line has another
+    snprintf(line, sizeof line, "--train x --lr 1 --config %s", config_file("bad", "--lr fast\n"));
+    refuse(line, EXIT_USER, "bad:1: --lr fast: not a number");
+    // of both together
+    snprintf(line, sizeof line, "--train x --out o --overwrite --config %s", config_file("good", "--resume\n"));
+    refuse(line, EXIT_USER, "--resume contradicts --overwrite");
+    snprintf(line, sizeof line, "--train x --config %s", path_of("none"));
+    refuse(line, EXIT_DATA, "--config: cannot open &/none: No such file");
+    snprintf(line, sizeof line, "--train x --config %s", test_folder);
+    refuse(line, EXIT_DATA, "--config: &is not a regular file");
+    refuse("--train x --config", EXIT_USER, "--config needs a value: --config FILE");
+    refuse("--train x --config --lr 1", EXIT_USER, "--config needs a value: --config FILE");
+    refuse("--train x --config=", EXIT_USER, "--config: the value is empty");
+    const char *path = path_of("binary");
+    write_file(path, "--lr 1\n\0", 8);
+    snprintf(line, sizeof line, "--train x --config %s", path);
+    refuse(line, EXIT_DATA, "--config: &is no text");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llmc_scripts),
+        cmocka_unit_test(test_short_flags),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_unknown_names_flags),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_config_file),
+        cmocka_unit_test(test_config_file_errors),
+    };
+    return cmocka_run_group_tests_name("flags as given", tests, test_folder_make, test_folder_remove);
+}

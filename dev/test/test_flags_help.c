@@ -1,0 +1,131 @@
+// Tests of --help, its groups and its Markdown.
+#include <unistd.h>
+
+#include "coat/config/flags.h"
+#include "config_fixture.h"
+
+// Reads what print() writes.
+static char *capture(void (*print)(FILE *out)) {
+    char *text = (char *)xcalloc(1, 1 << 16);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    print(file);
+    rewind(file);
+    size_t length = fread(text, 1, (1 << 16) - 1, file);
+    fclose(file);
+    assert_in_range(length, 200, (1 << 16) - 2);
+    return text;
+}
+
+static void print_help(FILE *out) {
+    flags_help(out, "train_gpt2_fp8_cpu", -1);
+}
+
+static void test_help(void **state) {
+    (void)state;
+    int count, rows = 0;
+    const Flag *table = flag_table(&count);
+    char *help = capture(print_help), *markdown = capture(flags_help_markdown);
+    int *seen = (int *)xcalloc((size_t)count, sizeof *seen);
+    for (char *p = markdown; (p = strstr(p, "\n| `--")); p++) rows++;
+    assert_int_equal(rows, count);
+    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strlen(line) > 80) fail_msg("wider than 80: %s", line);
+        bool negated;
+        if (strncmp(line, "  --", 4) != 0) continue;
+        const Flag *flag = flag_find(line + 4, strcspn(line + 4, " =[,"), &negated);
+        assert_non_null(flag);
+        seen[flag - table]++;
+    }
+    for (int i = 0; i < count; i++) assert_int_equal(seen[i], 1);
+    free(seen);
+    free(help);
+    free(markdown);
+}
+
+static void test_help_defaults(void **state) {
+    (void)state;
+    int count;
+    const Flag *table = flag_table(&count);
+    char *markdown = capture(flags_help_markdown), cell[256];
+    assert_non_null(strstr(markdown, "| `--seq-len TOKENS` | 1024 | `-t` | tokens per sequence |"));
+    assert_non_null(strstr(markdown, "| `--lr RATE` | 0.0003 |"));
+    assert_non_null(strstr(markdown, "| `--linear bf16\\|fp8` | fp8, by --recipe |"));
+    assert_non_null(strstr(markdown, "| `--grads bf16\\|fp32` | bf16, by --recipe |"));
+    assert_non_null(strstr(markdown, "| `--master fp32\\|split16\\|none` | split16, by --recipe |"));
+    assert_non_null(strstr(markdown, "| `--layers N` | 12, from --model |"));
+    assert_non_null(strstr(markdown, "| `--vocab N` | 50257, from --tokenizer |"));
+    assert_non_null(strstr(markdown, "| `--resume[=STEP]` | off |"));
+    for (int i = 0; i < count; i++) { // each has one
+        if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
+        snprintf(cell, sizeof cell, "| `--%s", table[i].name);
+        const char *row = strstr(markdown, cell), *value = row ? strstr(row, "` | ") : NULL;
+        assert_non_null(value);
+        if (value[4] == ' ' || value[4] == '|' || value[4] == ',') fail_msg("--%s shows no default", table[i].name);
+    }
+    free(markdown);
+    char *help = capture(print_help);
+    assert_non_null(strstr(help, "(default 0.0003; -l)"));
+    for (const char *recipe = "bf16\0fp8-linear\0coat\0"; *recipe; recipe += strlen(recipe) + 1) {
+        snprintf(cell, sizeof cell, "\n  %s: ", recipe);
+        assert_non_null(strstr(help, cell));
+    }
+    free(help);
+}
+
+static FlagGroup group_shown;
+static void print_group(FILE *out) {
+    flags_help(out, "train_gpt2_fp8_cpu", (int)group_shown);
+}
+
+// --help GROUP has the lines of the page for its flags, and nothing else.
+static void test_help_groups(void **state) {
+    (void)state;
+    char *help = capture(print_help), groups[FLAG_TEXT_LENGTH];
+    flag_group_list(groups);
+    int seen = 0;
+    for (char *name = strtok(groups, ", "); name; name = strtok(NULL, ", "), seen++) {
+        assert_true(flag_group_find(name, &group_shown));
+        assert_int_equal(group_shown, seen);
+        char *page = capture(print_group);
+        assert_non_null(strstr(help, page));
+        assert_int_equal(strncmp(page, flag_group_name(group_shown), strlen(flag_group_name(group_shown))), 0);
+        free(page);
+    }
+    assert_int_equal(seen, GROUP_COUNT);
+    FlagGroup group;
+    assert_true(flag_group_find("Optimizer", &group) && group == GROUP_OPTIMIZER);
+    assert_false(flag_group_find("opt", &group) || flag_group_find("", &group));
+    free(help);
+}
+
+static void test_exit_now(void **state) {
+    (void)state;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stdout);
+    int saved = dup(1);
+    dup2(fileno(file), 1);
+    bool version = parse("--version") && printed, help = parse("--train x --help") && printed;
+    bool group = parse("--help optimizer --train x") && printed, joined = parse("--help=Files") && printed;
+    bool markdown = parse("--help=markdown") && printed, none = parse("--train x") && !printed;
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    char text[64] = "";
+    rewind(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    assert_string_equal(text, "train_gpt2_fp8 " COAT_VERSION "\n");
+    assert_true(version && help && group && joined && markdown && none);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_defaults),
+        cmocka_unit_test(test_help_groups),
+        cmocka_unit_test(test_exit_now),
+    };
+    return cmocka_run_group_tests_name("flags in the help", tests, NULL, NULL);
+}

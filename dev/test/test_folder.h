@@ -1,0 +1,91 @@
+// A folder of a test's own, and the handling of files in it. Include after cmocka.h's own needs; the functions
+// assert that they succeed.
+#pragma once
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coat/io/files.h"
+
+#define TEST_PATH 1024
+
+static char test_folder[TEST_PATH / 2];
+
+static inline int test_folder_make(void **state) {
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(test_folder, sizeof test_folder, "%s/coat-test-XXXXXX", base && *base ? base : "/tmp");
+    return mkdtemp(test_folder) ? 0 : -1;
+}
+
+static inline int test_folder_remove(void **state) {
+    (void)state;
+    char command[TEST_PATH];
+    snprintf(command, sizeof command, "rm -rf '%s'", test_folder);
+    return system(command);
+}
+
+// For a test that wants to find nothing of those before it.
+static inline int test_folder_empty(void **state) {
+    (void)state;
+    char command[TEST_PATH];
+    snprintf(command, sizeof command, "rm -rf '%s'/*", test_folder);
+    return system(command);
+}
+
+// The path of a name in the folder; valid for the next 7 calls.
+static inline const char *path_of(const char *name) {
+    static char paths[8][TEST_PATH];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", test_folder, name);
+    return path;
+}
+
+static inline void write_file(const char *path, const void *data, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static inline void write_text(const char *path, const char *text) {
+    write_file(path, text, strlen(text));
+}
+
+static inline char *read_file(const char *path, size_t *size) {
+    Error err;
+    char *data;
+    if (!file_read_all(path, (size_t)1 << 30, &data, size, &err)) fail_msg("%s", err.text);
+    return data;
+}
+
+static inline void assert_same_files(const char *a, const char *b) {
+    size_t size_a, size_b;
+    char *data_a = read_file(a, &size_a), *data_b = read_file(b, &size_b);
+    if (size_a != size_b || memcmp(data_a, data_b, size_a) != 0) fail_msg("%s and %s differ", a, b);
+    free(data_a);
+    free(data_b);
+}
+
+static inline void flip_byte(const char *path, size_t at) {
+    size_t size;
+    char *data = read_file(path, &size);
+    assert_true(at < size);
+    data[at] = (char)(data[at] ^ 0x10);
+    write_file(path, data, size);
+    free(data);
+}
+
+// The error's one line must name the thing.
+static inline void assert_says(const Error *err, const char *part) {
+    if (!strstr(err->text, part)) fail_msg("'%s' does not say '%s'", err->text, part);
+    assert_null(strchr(err->text, '\n'));
+}

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# The tool that measures gradients, on a small model of bytes: what it prints and writes, that it changes nothing of the
+# checkpoint, and what it says of bad input. Where there is a GPU, also that both backends find the same.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+tool=$build/gradient_stats
+export OMP_NUM_THREADS=2
+
+# check NAME COMMAND...: whether it succeeds
+check() {
+    local name=$1 said
+    shift
+    if said=$("$@" 2>&1); then ok "$name"; else bad "$name" "$said"; fi
+}
+
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+train=$folder/src_train.bin
+"$program" --tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 128 --micro-batch 8 --recipe bf16 --steps 20 \
+    --lr 2e-3 --sample-tokens 0 --quiet --train "$train" --out "$folder/run" >/dev/null || { bad "a checkpoint"; exit 1; }
+checkpoint=$folder/run/step-00000020
+hash=$(cat "$checkpoint"/* | cksum)
+
+# measure NAME ARGUMENTS...: the tables to NAME.txt, the lines to NAME.jsonl
+measure() { "${program_of_tool:-$tool}" "${@:2}" --train "$train" --json "$folder/$1.jsonl" >"$folder/$1.txt"; }
+# lines WORDS...: those of a.jsonl that hold all of them
+lines() { local file=$folder/a.jsonl words; words=$(printf ' && /%s/' "$@"); awk "1$words" "$file"; }
+# value KEY: of the JSON line on standard input
+value() { sed "s/.*\"$1\":\([^,}]*\).*/\1/"; }
+# among X LOW HIGH
+among() { awk -v x="$1" -v low="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }' || { echo "$1"; false; }; }
+
+# 2 layers of 4 gradients and the head's, each in 2 formats; 3 rules of scales, and one more for dqkv
+lines_are_all() {
+    [ "$(lines '"line":"gradient"' | wc -l)" = 9 ] && [ "$(lines '"line":"variant"' | wc -l)" = 58 ] &&
+        [ "$(lines '"line":"product"' | wc -l)" = 108 ] && [ "$(lines '"line":"run"' | wc -l)" = 1 ] &&
+        [ "$(wc -l <"$folder/a.jsonl")" = 176 ]
+}
+tables_are_whole() {
+    local kind
+    for kind in dqkv 'dresid at proj' dh 'dresid at fcproj' dlogits; do
+        [ "$(grep -c "^$kind: [0-9]* tokens" "$folder/a.txt")" = 1 ] || return
+    done
+    grep -q '^The worst layer' "$folder/a.txt" && ! grep -qi nan "$folder/a.txt" && ! tail -n +2 "$folder/a.txt" | awk 'length > 120' | grep .
+}
+# codes of a gradient have errors of a rounding: 1 to 5 % in E4M3, about twice that in E5M2, less behind long sums
+errors_are_of_roundings() {
+    local line e4m3 e5m2
+    for line in '"gradient":"dh","layer":0' '"gradient":"dqkv","layer":1'; do
+        e4m3=$(lines "$line" '"format":"e4m3"' '"scale":"token"' | value data_error)
+        e5m2=$(lines "$line" '"format":"e5m2"' '"scale":"token"' | value data_error)
+        among "$e4m3" 0.002 0.05 && among "$(awk "BEGIN { print $e5m2 / $e4m3 }")" 1.5 2.5 || return
+    done
+}
+loss_is_the_trainers() { # the first step from these weights on the same batch, before its update
+    local said
+    said=$("$program" --model "$checkpoint" --recipe bf16 --micro-batch 4 --steps 1 --sample-tokens 0 --json \
+        --seq-len 128 --train "$train" 2>/dev/null | grep -m 1 '"loss":' | value loss)
+    among "$(head -n 1 "$folder/a.jsonl" | value loss)" "$(awk "BEGIN { print $said - 1e-5 }")" "$(awk "BEGIN { print $said + 1e-5 }")"
+}
+products_are_sums_in_fp32() {
+    lines '"line":"product"' '"output":"fp32"' | value error | awk '$1 > 2e-5 { bad = 1 } END { exit bad }'
+}
+same_again() { # but for the first line, which has the number of threads
+    measure b "$checkpoint" --micro-batch 4 --seq-len 128 --threads 1 &&
+        diff <(tail -n +2 "$folder/a.txt") <(tail -n +2 "$folder/b.txt")
+}
+new_model() { # d1: 128 channels, the vocabulary of GPT-2
+    measure c d1 --micro-batch=1 --seq-len 32 --batch 2 --seed 5 && grep -q '^d1, micro-batch 2 of 1 x 32 tokens' "$folder/c.txt"
+}
+other_sizes() { # 30 tokens: no FP8 products
+    measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 products' "$folder/d.txt" &&
+        ! grep -q '"line":"product"' "$folder/d.jsonl"
+}
+
+check "it runs" measure a "$checkpoint" --micro-batch 4 --seq-len 128 --threads 2
+check "every gradient, variant and product has its line" lines_are_all
+check "its tables are whole and fit 120 columns" tables_are_whole
+check "its loss is that of the trainer's first step" loss_is_the_trainers
+check "errors are those of the formats' roundings" errors_are_of_roundings
+check "products of the CPU are sums in FP32" products_are_sums_in_fp32
+check "the same bits again" same_again
+check "a named model with new weights" new_model
+check "sizes that FP8 products do not take" other_sizes
+check "the checkpoint is as it was" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
+
+refused() { # CODE WORDS ARGUMENTS...
+    local code=$1 words=$2 status=0
+    shift 2
+    "$tool" "$@" >"$folder/out" 2>"$folder/err" || status=$?
+    [ $status -eq "$code" ] && grep -q -- "$words" "$folder/err" && [ "$(wc -l <"$folder/err")" -eq 1 ] &&
+        [ ! -s "$folder/out" ] && return
+    echo "status $status: $(cat "$folder/err")"
+    return 1
+}
+mkdir "$folder/damaged"
+cp "$checkpoint"/* "$folder/damaged"
+head -c 5000 "$checkpoint/model.safetensors" >"$folder/damaged/model.safetensors"
+check "no arguments: refused" refused 1 CHECKPOINT
+check "no data: refused" refused 1 --train "$checkpoint"
+check "a flag that it has not: refused" refused 1 --recipe "$checkpoint" --train "$train" --recipe coat
+check "two checkpoints: refused" refused 1 other "$checkpoint" other --train "$train"
+check "a flag without its value: refused" refused 1 --json "$checkpoint" --train "$train" --json
+check "a batch that is no number: refused" refused 1 "--batch: a number" "$checkpoint" --train "$train" --batch x
+check "a micro-batch of 0: refused" refused 1 --micro-batch "$checkpoint" --train "$train" --micro-batch 0
+check "no model of this name: refused" refused 1 nothing nothing --train "$train"
+check "a folder that is not there: refused" refused 2 "$folder/nothing" "$folder/nothing" --train "$train"
+check "no token files: refused" refused 2 nothing.bin "$checkpoint" --train "$folder/nothing.bin"
+check "a damaged checkpoint: refused" refused 2 damaged "$folder/damaged" --train "$train"
+check "a file that cannot be written: refused" refused 2 --json "$checkpoint" --train "$train" --json "$folder/no/a.jsonl"
+check "the help" sh -c "$tool --help | grep -q '^usage: gradient_stats CHECKPOINT'"
+
+# Both backends from the same weights; their gradients differ by roundings to BF16.
+gpu_agrees() {
+    program_of_tool=${tool}_gpu measure gpu "$checkpoint" --micro-batch 8 --device cuda &&
+        program_of_tool=${tool}_gpu measure cpu "$checkpoint" --micro-batch 8 --device cpu || return
+    paste -d ' ' <(grep '"line":"variant"' "$folder/gpu.jsonl" | value weight_error) \
+        <(grep '"line":"variant"' "$folder/cpu.jsonl" | value weight_error) |
+        awk '$1 > 1.1 * $2 + 1e-4 || $1 < 0.9 * $2 - 1e-4 { print; bad = 1 } END { exit bad || NR != 58 }'
+}
+if [ -x "${tool}_gpu" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    check "on the GPU as on the CPU" gpu_agrees
+else
+    echo "skip - on the GPU as on the CPU: no GPU, or not built"
+fi
+exit $failures

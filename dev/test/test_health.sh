@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# FP8 health from the command line: what the log says of gradients and products, that it is said once what is wrong, and
+# that nothing of it changes a bit of the training.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+export OMP_NUM_THREADS=1
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+run=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 2 --batch-tokens 192 --sample-tokens 0 --quiet
+    --threads 1 --lr 1e-3 --train "$folder/src_train.bin" --device cpu)
+train() { "$program" "${run[@]}" --out "$folder/$1" "${@:2}" >"$folder/$1.out" 2>"$folder/$1.said"; }
+steps_of() { sed -n "s/^{\"step\":\([0-9]*\),\"$1\":.*/\1/p" "$folder/$2/log.jsonl" | tr '\n' ' '; }
+said() { cat "$folder/$1.said" "$folder/$1.out"; }
+two='\[[0-9.e+-]+,[0-9.e+-]+\]'
+shares="\"saturated\":$two,\"zero\":$two,\"subnormal\":$two"
+
+# Steps of three micro-batches, some of them looked at, and the same left alone.
+e4m3=(--gradient-codes-data e4m3 --gradient-codes-weights e4m3)
+for flags in "--recipe coat ${e4m3[*]}" "--recipe coat --gradient-codes-data e4m3 --head fp8" "--recipe fp8-linear --grads fp32 --scaling tensor"; do
+    # shellcheck disable=SC2086
+    train alone $flags --steps 12 --health-every 0 --overwrite && train watched $flags --steps 12 --health-every 4 --health-products 5 --overwrite &&
+        diff -r "$folder/alone/step-00000012" "$folder/watched/step-00000012" >"$folder/diff" &&
+        ok "$flags: FP8 health changes no bit of the training" || bad "$flags: FP8 health changes no bit of the training" "$(said watched)" "$(cat "$folder/diff")"
+    log=$(cat "$folder/watched/log.jsonl")
+    [ "$(steps_of fp8 watched), $(steps_of products watched)" = "4 8 12 , 5 10 " ] && ! grep -qE '"(fp8|products)":' "$folder/alone/log.jsonl" &&
+        ok "and is in the log at its steps" || bad "and is in the log at its steps" "$(steps_of fp8 watched), $(steps_of products watched)"
+    grep -qE "\"products\":\{\"qkvw\":\{\"error\":\[0\.0[0-9]*,0\.0[0-9]*\],\"bias\":\[-?0[0-9.e-]*,-?0[0-9.e-]*\]\}\}\}" <<<"$log" &&
+        ok "with the products' errors" || bad "with the products' errors" "$(grep products <<<"$log")"
+    grep -qE "\"dqkv_q\":\{\"amax\":$two,$shares\}" <<<"$log" && grep -qE "\"dresid_q\":\{\"amax\":$two\}" <<<"$log" &&
+        grep -qE "\"dresid_q_fcproj\":\{$shares\},.*\"dresid_q_proj\":\{$shares\}" <<<"$log" && ok "and the gradients' codes" ||
+        bad "and the gradients' codes" "$(grep fp8 <<<"$log")"
+    case $flags in
+    *"head fp8"*) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt dlogits_q' ;; # another format
+    *scaling*) wanted='' ;;
+    *) wanted='dh_qt' ;; # another scale
+    esac
+    found=$(grep -oE '"(dresid_qt_fcproj|dresid_qt_proj|dh_qt|dqkv_qt|dlogits_qt?)":' <<<"$log" | sort -u | tr -d '":\n')
+    [ "$found" = "$(tr ' ' '\n' <<<"$wanted" | sort | tr -d '\n')" ] && ok "their transposes where they have codes of their own" ||
+        bad "their transposes where they have codes of their own" "$found"
+done
+
+# Resumed with other steps between what is looked at: no setting that the run is asked about, and the same bytes.
+train resumed --recipe coat --steps 12 --save-every 6 --health-every 3 --health-products 2 && rm -r "$folder/resumed/step-00000012" &&
+    train resumed --recipe coat --steps 12 --save-every 6 --health-every 5 --health-products 0 --resume && ! grep -E '^(resume|note): ' "$folder/resumed.said" &&
+    train whole --recipe coat --steps 12 --save-every 6 && diff -r "$folder/resumed/step-00000012" "$folder/whole/step-00000012" >/dev/null &&
+    ok "a resumed run may look at other steps" || bad "a resumed run may look at other steps" "$(said resumed)"
+
+# Sequences of one token: attention hands nothing on to q and k, so two thirds of dqkv are zero.
+# Which layer has the most is a matter of the text: this one does not change with the sources.
+"$build"/prepare_bytes --out "$folder/fixed" LICENSE >/dev/null || exit 1
+run=("${run[@]/"$folder/src_train.bin"/"$folder/fixed_train.bin"}")
+zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 --no-quiet)
+train zeros "${zeros[@]}" --recipe coat "${e4m3[@]}"
+line='fp8: dqkv_q of layer 0 has 66.7 % of its codes zero or subnormal; --gradient-codes-weights e5m2 keeps more of it'
+[ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_q' "$folder/zeros.out")" -eq 1 ] &&
+    ok "codes that do not fit are said once, with the flag that helps" || bad "codes that do not fit are said once, with the flag that helps" "$(said zeros)"
+
+# The plan, and where there is nothing to compare.
+planned() { "$program" --plan=json --model gpt2 --recipe coat "$@" | grep -c '"name": "qkvw_reference", "format": "bf16", "category": "scratch", "bytes": 3538944}'; }
+[ "$(planned)$(planned --health-products 100)$(planned --health-products 100 --eval-only)" = 010 ] &&
+    ok "--plan has the product that is made again with --health-products alone" || bad "--plan has the product that is made again with --health-products alone"
+for flags in "--recipe bf16" "--precision fp32" "--recipe coat --linear bf16"; do
+    # shellcheck disable=SC2086
+    train refused $flags --health-products 5
+    [ $? -eq 1 ] && [ "$(grep -c . "$folder/refused.said")" -eq 1 ] && grep -q '^error: --health-products: .*nothing to compare' "$folder/refused.said" &&
+        ok "$flags --health-products is refused" || bad "$flags --health-products is refused" "$(said refused)"
+done
+exit $failures

@@ -1,0 +1,264 @@
+// Tests of the HellaSwag reader: what a good file gives, which ending wins, and what damaged or hostile files say.
+#include <math.h>
+
+#include "coat/text/hellaswag.h"
+#include "test_folder.h"
+
+static Error err;
+
+// A file under construction: the header, then 16-bit words.
+typedef struct {
+    int32_t header[256];
+    uint16_t words[4096];
+    size_t count, start; // words; where the last example begins
+} File;
+
+static File file;
+
+static void put(int word) {
+    assert_true(file.count < sizeof file.words / sizeof *file.words);
+    file.words[file.count++] = (uint16_t)word;
+}
+
+static void begin_file(void) {
+    memset(&file, 0, sizeof file);
+    file.header[0] = 20240522;
+    file.header[1] = 1;
+}
+
+// An example whose tokens count up from `token`: `situation` of them, then endings of the four lengths.
+static void add_example(int label, int token, int situation, const int endings[4]) {
+    file.start = file.count;
+    const int head[] = {65535, 0, file.header[2]++, label, 4};
+    for (int i = 0; i < 5; i++) put(head[i]);
+    put(situation);
+    for (int i = 0; i < situation; i++) put(token++);
+    for (int e = 0; e < 4; e++) {
+        put(endings[e]);
+        for (int i = 0; i < endings[e]; i++) put(token++);
+    }
+    int bytes = (int)(file.count - file.start) * 2;
+    file.words[file.start + 1] = (uint16_t)bytes;
+    if (bytes > file.header[3]) file.header[3] = bytes;
+}
+
+static const char *write_it(size_t cut, size_t extra) {
+    const char *path = path_of("h.bin");
+    static char bytes[sizeof(File) + 16];
+    memcpy(bytes, file.header, 1024);
+    memcpy(bytes + 1024, file.words, file.count * 2 + extra);
+    write_file(path, bytes, 1024 + file.count * 2 + extra - cut);
+    return path;
+}
+
+static const int lengths[2][4] = {{2, 3, 1, 2}, {1, 1, 1, 5}};
+
+static void two_examples(void) {
+    begin_file();
+    add_example(1, 10, 3, lengths[0]);
+    add_example(0, 40, 1, lengths[1]);
+}
+
+static void rows(void **state) {
+    (void)state;
+    two_examples();
+    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    assert_non_null(set);
+    assert_int_equal(hellaswag_examples(set), 2);
+    assert_int_equal(hellaswag_rows(set), 8);
+    assert_int_equal(hellaswag_length(set), 5); // 3 + 3 - 1, 1 + 5 - 1
+    int32_t inputs[3 * 6], targets[3 * 6];
+    hellaswag_batch(set, 1, 3, 6, inputs, targets); // endings 1, 2, 3 of the first example
+    const int32_t wanted_inputs[] = {10, 11, 12, 15, 16, 0, /**/ 10, 11, 12, 0, 0, 0, /**/ 10, 11, 12, 19, 0, 0};
+    const int32_t wanted_targets[] = {-1, -1, 15, 16, 17, -1, /**/ -1, -1, 18, -1, -1, -1, /**/ -1, -1, 19, 20, -1, -1};
+    assert_memory_equal(inputs, wanted_inputs, sizeof inputs);
+    assert_memory_equal(targets, wanted_targets, sizeof targets);
+    hellaswag_batch(set, 7, 3, 6, inputs, targets); // the last row, and two beyond it
+    const int32_t last_inputs[] = {40, 44, 45, 46, 47, 0}, last_targets[] = {44, 45, 46, 47, 48, -1};
+    assert_memory_equal(inputs, last_inputs, sizeof last_inputs);
+    assert_memory_equal(targets, last_targets, sizeof last_targets);
+    for (int i = 6; i < 18; i++) assert_true(inputs[i] == 0 && targets[i] == -1);
+    hellaswag_close(set);
+}
+
+// Gives row r of the set `mean` as the loss of each of its tokens, and something else where nobody should look.
+static void take(HellaSwag *set, int row, float mean) {
+    float losses[8];
+    int32_t inputs[8], targets[8];
+    hellaswag_batch(set, row, 1, 8, inputs, targets);
+    for (int t = 0; t < 8; t++) losses[t] = targets[t] >= 0 ? mean : -1000.0f;
+    hellaswag_take(set, row, 1, 8, losses);
+}
+
+static void smallest_mean_wins(void **state) {
+    (void)state;
+    two_examples();
+    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    assert_non_null(set);
+    assert_int_equal(hellaswag_right(set), 0); // nothing taken yet
+    // by the mean: the sum of ending 1, which has three tokens, is more than that of ending 2
+    const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
+    for (int r = 7; r >= 0; r--) take(set, r, means[r / 4][r % 4]);
+    assert_int_equal(hellaswag_right(set), 2);
+    take(set, 1, 1.75f);
+    assert_int_equal(hellaswag_right(set), 1);
+    take(set, 2, 1.75f); // equal, and behind it
+    assert_int_equal(hellaswag_right(set), 2);
+    take(set, 1, NAN);
+    assert_int_equal(hellaswag_right(set), 1);
+    take(set, 1, 1);
+    assert_int_equal(hellaswag_right(set), 2);
+    take(set, 4, INFINITY);
+    assert_int_equal(hellaswag_right(set), 1);
+    for (int r = 4; r < 8; r++) take(set, r, NAN);
+    assert_int_equal(hellaswag_right(set), 1);
+    // several rows at a time, beyond the end too
+    float losses[4 * 8];
+    for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
+    take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
+    hellaswag_take(set, 6, 4, 8, losses);
+    assert_int_equal(hellaswag_right(set), 1);
+    take(set, 7, 0.75f);
+    assert_int_equal(hellaswag_right(set), 2);
+    hellaswag_close(set);
+}
+
+// Every row once, whole examples on each of the processes, and the passes that one process would make.
+static void shared_passes(void **state) {
+    enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
+    (void)state;
+    begin_file();
+    for (int e = 0; e < EXAMPLES; e++) add_example(e % 4, 10, 2, lengths[e % 2]);
+    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    assert_non_null(set);
+    for (int batch = 1; batch <= 9; batch++) {
+        for (int ranks = 1; ranks <= 7; ranks++) {
+            int taken_by[ROWS], passes = 0;
+            for (int r = 0; r < ROWS; r++) taken_by[r] = -1;
+            for (int rank = 0; rank < ranks; rank++) {
+                int n = 0;
+                for (int row; (row = hellaswag_pass(set, n, batch, rank, ranks)) >= 0; n++) {
+                    assert_true(row == ROWS || row % batch == 0);
+                    for (int r = row; r < row + batch && r < ROWS; r++) {
+                        assert_int_equal(taken_by[r], -1);
+                        taken_by[r] = rank;
+                    }
+                }
+                if (rank == 0) passes = n;
+                assert_int_equal(n, passes);
+            }
+            for (int r = 0; r < ROWS; r++) {
+                assert_true(taken_by[r] >= 0);
+                assert_int_equal(taken_by[r], taken_by[r / 4 * 4]);
+            }
+            if (ranks == 1) assert_int_equal(passes, (ROWS + batch - 1) / batch);
+        }
+    }
+    hellaswag_close(set);
+}
+
+static void a_length_that_just_fits(void **state) {
+    (void)state;
+    two_examples();
+    HellaSwag *set = hellaswag_open(write_it(0, 0), 5, 49, &err);
+    assert_non_null(set);
+    hellaswag_close(set);
+    assert_null(hellaswag_open(write_it(0, 0), 4, 49, &err));
+    assert_int_equal(err.code, EXIT_USER);
+    assert_says(&err, "--seq-len 5");
+    assert_null(hellaswag_open(write_it(0, 0), 5, 48, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, "token 48");
+}
+
+static void refuse(size_t cut, size_t extra, const char *says) {
+    err.text[0] = '\0';
+    assert_null(hellaswag_open(write_it(cut, extra), 64, 1000, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, says);
+    assert_says(&err, "h.bin");
+}
+
+static void damaged_files(void **state) {
+    (void)state;
+    two_examples();
+    const File good = file;
+    for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin"); // cut at every byte
+    refuse(0, 2, "2 bytes follow");
+    refuse(0, 1, "damaged");
+
+    // one word changed: where, to what, what it says
+    const struct {
+        size_t at;
+        int value;
+        const char *says;
+    } changes[] = {
+        {0, 65534, "does not begin"},
+        {1, 65534, "cut"},
+        {1, 10, "length that cannot be"},
+        {1, 37, "length that cannot be"},
+        {1, 12, "shorter than its tokens"},
+        {2, 7, "another number"},
+        {3, 4, "number that is right"},
+        {3, 65535, "number that is right"},
+        {4, 3, "4 endings"},
+        {4, 65535, "4 endings"},
+        {5, 0, "without tokens"},
+        {5, 65535, "shorter than its tokens"},
+        {9, 0, "without tokens"},
+        {9, 1, "example 0"},
+        {6, 1000, "token 1000"},
+        {6, 65535, "token 65535"},
+        {good.start, 0, "example 1 does not"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        file = good;
+        file.words[changes[i].at] = (uint16_t)changes[i].value;
+        refuse(0, 0, changes[i].says);
+    }
+    const int32_t counts[] = {0, -1, 1, 3, 65537, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 7; i++) {
+        file = good;
+        file.header[2] = counts[i];
+        refuse(0, 0, "h.bin");
+    }
+    file = good;
+    file.header[0] = 20240520;
+    refuse(0, 0, "not a HellaSwag file");
+    file = good;
+    file.header[1] = 2;
+    refuse(0, 0, "version 2");
+    assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(hellaswag_open(test_folder, 64, 1000, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+}
+
+// Every word set to values at the edges: an error or a set within its bounds, never a read beyond them (the checked
+// build sees that).
+static void hostile_words(void **state) {
+    (void)state;
+    two_examples();
+    const File good = file;
+    const int values[] = {0, 1, 2, 4, 5, 255, 32767, 32768, 65534, 65535};
+    int32_t inputs[64], targets[64];
+    for (size_t at = 0; at < good.count; at++) {
+        for (int v = 0; v < 10; v++) {
+            file = good;
+            file.words[at] = (uint16_t)values[v];
+            HellaSwag *set = hellaswag_open(write_it(0, 0), 64, 65536, &err);
+            if (!set) continue;
+            for (int r = 0; r < hellaswag_rows(set); r++) hellaswag_batch(set, r, 1, 64, inputs, targets);
+            hellaswag_close(set);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows),          cmocka_unit_test(smallest_mean_wins),
+        cmocka_unit_test(shared_passes), cmocka_unit_test(a_length_that_just_fits),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(hostile_words),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

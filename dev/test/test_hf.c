@@ -1,0 +1,435 @@
+// Tests of reading other programs' models (coat/save/hf.h, coat/save/llmc_weights.h, checkpoint_load_weights()): the shapes
+// they say, the values they hold in whatever type, order and number of files, and everything that must be refused.
+#include "dev/test/checkpoint_run.h"
+
+#include "coat/save/hf.h"
+#include "coat/save/hf_names.h"
+#include "coat/save/llmc_weights.h"
+
+#define VOCAB 130 // padded to 256
+#define POSITIONS 12
+#define CHANNELS 8
+
+static Run *run_with(PrecisionKind precision) {
+    Error err;
+    Run *run = run_open(RECIPE_COAT, 2);
+    run->config.recipe.precision = precision;
+    assert_true(gpt2_shape(&run->config.shape, 2, 2, CHANNELS, 0, VOCAB, POSITIONS, "test", &err));
+    run->config.seq_len = 8;
+    run_allocate(run);
+    return run;
+}
+
+// ---------------------------------------------------------------- shapes
+
+static bool parse(const char *text, ModelShape *shape, Error *err) {
+    return hf_parse_config(text, strlen(text), "config.json", shape, err);
+}
+
+static void test_config(void **state) {
+    (void)state;
+    ModelShape s;
+    Error err;
+    const char *gpt2 =
+        "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_ctx\": 1024, \"n_embd\": "
+        "768, \"n_head\": 12, \"n_inner\": null, \"n_layer\": 12, \"n_positions\": 1024, \"vocab_size\": "
+        "50257, \"layer_norm_epsilon\": 1e-05, \"attn_pdrop\": 0.1}";
+    if (!parse(gpt2, &s, &err)) fail_msg("%s", err.text);
+    assert_int_equal(s.layers, 12);
+    assert_int_equal(s.heads, 12);
+    assert_int_equal(s.kv_heads, 12);
+    assert_int_equal(s.head_dim, 64);
+    assert_int_equal(s.channels, 768);
+    assert_int_equal(s.ffn, 3072);
+    assert_int_equal(s.vocab, 50257);
+    assert_int_equal(s.vocab_padded, 50304);
+    assert_int_equal(s.positions, 1024);
+    assert_true(s.norm_eps == 1e-5f && s.tied_head && s.biases);
+    // what is written is read back
+    JsonText t;
+    ModelShape again;
+    s.ffn = 1000;
+    s.norm_eps = 1e-6f;
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
+    if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&s, &again, sizeof s);
+    assert_non_null(strstr(t.text, "\"torch_dtype\": \"bfloat16\""));
+    assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
+    json_text_free(&t);
+    s.norm = NORM_RMS;
+    assert_false(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
+}
+
+static void test_bad_configs(void **state) {
+    (void)state;
+#define NUMBERS "\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 130, \"n_positions\": 12"
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"", "JSON"},
+        {"[1]", "object"},
+        {"{" NUMBERS "}", "model_type is 'missing'"},
+        {"{\"model_type\": \"llama\", " NUMBERS "}", "'llama'"},
+        {"{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", " NUMBERS "}", "'relu'"},
+        {"{\"model_type\": \"gpt2\", \"activation_function\": 3, " NUMBERS "}", "activation_function"},
+        {"{\"model_type\": \"gpt2\", \"tie_word_embeddings\": false, " NUMBERS "}", "tie_word_embeddings"},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": false, " NUMBERS "}", "scale_attn_weights"},
+        {"{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true, " NUMBERS "}", "inverse_layer"},
+        {"{\"model_type\": \"gpt2\", \"add_cross_attention\": 1, " NUMBERS "}", "add_cross_attention"},
+        {"{\"model_type\": \"gpt2\", \"quantization_config\": {}, " NUMBERS "}", "quantization_config"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 0, " NUMBERS "}", "layer_norm_epsilon"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": \"nan\", " NUMBERS "}", "layer_norm_epsilon"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e-60, " NUMBERS "}", "layer_norm_epsilon is 1e-60"},
+        {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e999, " NUMBERS "}", "JSON"},
+        {"{\"model_type\": \"gpt2\", \"n_inner\": -4, " NUMBERS "}", "n_inner"},
+        {"{\"model_type\": \"gpt2\", " NUMBERS ", \"n_layer\": 3}", "JSON"},
+        {"{\"model_type\": \"gpt2\"}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 99999}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 2.5}", "n_layer"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8, \"vocab_size\": 130, "
+         "\"n_positions\": 12}",
+         "8 channels cannot be divided among 3 heads"}};
+#undef NUMBERS
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ModelShape s;
+        Error err;
+        if (parse(bad[i].text, &s, &err)) fail_msg("accepted %s", bad[i].text);
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, bad[i].says);
+        assert_says(&err, "config.json");
+    }
+}
+
+// ---------------------------------------------------------------- a model folder of Hugging Face's
+
+// A value that is exact in every type, different for each tensor, row and column.
+static float value_of(int id, int layer, int64_t row, int64_t col) {
+    return (float)((id * 31 + layer * 17 + row * 7 + col * 3) % 255 - 127) / 64.0f;
+}
+
+static void encode(Dtype dtype, float value, void *to) {
+    uint16_t bf16 = bf16_encode(value), f16;
+    int exponent;
+    float mantissa = frexpf(fabsf(value), &exponent); // [0.5, 1)
+    f16 = value == 0 ? 0 : (uint16_t)((uint16_t)(exponent + 14) << 10 | ((int)ldexpf(mantissa, 11) & 0x3ff));
+    if (value < 0) f16 |= 0x8000;
+    if (dtype == DTYPE_F32)
+        memcpy(to, &value, 4);
+    else
+        memcpy(to, dtype == DTYPE_BF16 ? &bf16 : &f16, 2);
+}
+
+typedef struct {
+    Dtype dtype;
+    const char *strip; // prefix left away from the names
+    int part, parts;   // which tensors go into this file
+    int id_poisoned;   // this tensor holds `poison` in one place; -1 = none
+    float poison;
+    int id_dropped, id_reshaped; // left out; of another shape; -1 = none
+    ModelShape shape;            // of the run
+} Making;
+
+static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, {0}};
+
+// GPT-2's files hold each parameter in one tensor.
+static HfPart part_of(const ModelShape *shape, int id, int layer) {
+    HfPart parts[HF_MOST_PARTS];
+    assert_int_equal(hf_parts(shape, (TensorId)id, layer, parts), 1);
+    return parts[0];
+}
+
+static void write_values(SafeWriter *writer, const Making *making) {
+    Error err;
+    uint64_t hash;
+    for (int i = 0; i < writer->count; i++) {
+        const SafeTensor *t = &writer->tensors[i];
+        int id = t->tag / 64, layer = t->tag % 64;
+        bool matrix = t->rank == 2, transposed = part_of(&making->shape, id, layer).transposed;
+        int64_t rows = matrix ? t->shape[0] : 1, cols = t->shape[t->rank - 1];
+        for (int64_t r = 0; r < rows; r++) {
+            for (int64_t c = 0; c < cols; c++) {
+                char bytes[4];
+                float value = transposed ? value_of(id, layer, c, r) : value_of(id, layer, r, c);
+                if (id == making->id_poisoned && r == rows - 1 && c == 1) value = making->poison;
+                encode(t->dtype, value, bytes);
+                assert_true(safewriter_write(writer, bytes, dtype_bytes(t->dtype), &err));
+            }
+        }
+    }
+    if (!safewriter_end(writer, &hash, &err)) fail_msg("%s", err.text);
+}
+
+static void make_weights(const char *path, const Run *run, Making making) {
+    SafeWriter writer;
+    Error err;
+    int number = 0;
+    making.shape = run->config.shape;
+    memset(&writer, 0, sizeof writer);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        const TensorLayout *t = &run->arena.layout[id][VALUE];
+        for (int layer = 0; layer < t->layers; layer++) {
+            if (id == making.id_dropped || number++ % making.parts != making.part) continue;
+            HfPart part = part_of(&making.shape, id, layer);
+            int64_t rows = id == WTE ? VOCAB : t->rows, cols = t->cols;
+            int rank = tensor_rank((TensorId)id);
+            int64_t shape[2] = {part.transposed ? cols : rows, part.transposed ? rows : cols};
+            if (rank == 1) shape[0] = cols;
+            if (id == making.id_reshaped) shape[0]++;
+            size_t skip = strncmp(part.name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
+            safewriter_declare(&writer, part.name + skip, making.dtype, rank, shape, id * 64 + layer);
+        }
+    }
+    unlink(path);
+    if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
+    write_values(&writer, &making);
+    safewriter_close(&writer);
+}
+
+static void make_config(const char *path, const ModelShape *shape) {
+    JsonText t;
+    Error err;
+    assert_true(hf_config_text(&t, shape, DTYPE_F32, -1, &err));
+    write_file(path, t.text, t.size);
+    json_text_free(&t);
+}
+
+// A folder with config.json alone.
+static const char *make_folder(const char *name, const Run *run) {
+    char config[TEST_PATH];
+    assert_int_equal(mkdir(path_of(name), 0777), 0);
+    snprintf(config, sizeof config, "%s/config.json", path_of(name));
+    make_config(config, &run->config.shape);
+    return path_of(name);
+}
+
+static void assert_loads(const char *path, Run *run) {
+    Error err;
+    memset(run->arena.base, 0x5a, run->arena.total_bytes);
+    if (!checkpoint_load_weights(path, &run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
+            Tensor t = arena_tensor(&run->arena, (TensorId)id, VALUE, layer);
+            for (int64_t i = 0; i < tensor_elements(t); i++) {
+                int64_t row = i / t.cols;
+                float got = t.format == FMT_BF16 ? bf16_decode(((uint16_t *)t.data)[i]) : ((float *)t.data)[i];
+                float want = id == WTE && row >= VOCAB ? 0.0f : value_of(id, layer, row, i % t.cols);
+                if (got != want) fail_msg("%s row %d: %g, not %g", tensor_row((TensorId)id)->name, (int)row, got, want);
+            }
+        }
+    }
+}
+
+static void assert_refused(const char *path, Run *run, const char *says) {
+    Error err;
+    if (checkpoint_load_weights(path, &run->arena, &run->exec, &err)) fail_msg("accepted; expected '%s'", says);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, says);
+}
+
+static void test_import(void **state) {
+    (void)state;
+    static const Dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    static const PrecisionKind precisions[] = {PRECISION_RECIPE, PRECISION_FP32};
+    for (int p = 0; p < 2; p++) {
+        Run *run = run_with(precisions[p]);
+        for (int d = 0; d < 3; d++) {
+            char name[32], file[64];
+            snprintf(name, sizeof name, "import-%d-%d", p, d);
+            make_folder(name, run);
+            snprintf(file, sizeof file, "%s/model.safetensors", name);
+            Making making = plain;
+            making.dtype = dtypes[d];
+            making.strip = d == 1 ? "transformer." : "";
+            make_weights(path_of(file), run, making);
+            assert_loads(path_of(name), run);
+            assert_loads(path_of(file), run); // the file itself, config.json beside it
+        }
+        run_close(run);
+    }
+}
+
+// Masters hold what BF16 cannot.
+static void test_masters(void **state) {
+    (void)state;
+    Run *run = run_with(PRECISION_RECIPE);
+    const char *folder = make_folder("masters", run);
+    Making making = plain;
+    making.id_poisoned = LNFB;
+    making.poison = 0.1f;
+    make_weights(path_of("masters/model.safetensors"), run, making);
+    Error err;
+    if (!checkpoint_load_weights(folder, &run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    uint16_t value = ((uint16_t *)arena_tensor(&run->arena, LNFB, VALUE, 0).data)[1];
+    uint16_t low = ((uint16_t *)arena_tensor(&run->arena, LNFB, MASTER, 0).data)[1];
+    assert_int_equal(value, master_bf16(0.1f));
+    assert_true(master_join(value, low) == 0.1f);
+    run_close(run);
+}
+
+static void test_shards(void **state) {
+    (void)state;
+    Run *run = run_with(PRECISION_RECIPE);
+    const char *folder = make_folder("shards", run);
+    for (int part = 0; part < 3; part++) {
+        char name[64];
+        Making making = plain;
+        making.part = part;
+        making.parts = 3;
+        snprintf(name, sizeof name, "shards/model-%05d-of-00003.safetensors", part + 1);
+        make_weights(path_of(name), run, making);
+    }
+    const char *index = path_of("shards/model.safetensors.index.json");
+    write_text(index,
+               "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\", "
+               "\"b\": \"model-00002-of-00003.safetensors\", \"c\": \"model-00003-of-00003.safetensors\", "
+               "\"d\": \"model-00001-of-00003.safetensors\"}}");
+    assert_loads(folder, run);
+    // as in Hugging Face's cache, whose files are links to elsewhere
+    char shard[TEST_PATH];
+    snprintf(shard, sizeof shard, "%s", path_of("shards/model-00002-of-00003.safetensors"));
+    assert_int_equal(rename(shard, path_of("blob")), 0);
+    assert_int_equal(symlink("../blob", shard), 0);
+    assert_loads(folder, run);
+    static const struct {
+        const char *text, *says;
+    } bad[] = {{"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "has no tensor"},
+               {"{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "missing.safetensors"},
+               {"{\"weight_map\": {\"a\": \"../import-0-0/model.safetensors\"}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": \"..\"}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": \"\"}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": 3}}", "not the name of a file"},
+               {"{\"weight_map\": {\"a\": \"b\\n/c\"}}", "'b?/c' is not the name of a file"},
+               {"{\"weight_map\": [\"a\"]}", "weight_map"},
+               {"{}", "weight_map"},
+               {"{\"weight_map\": {", "JSON"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text(index, bad[i].text);
+        assert_refused(folder, run, bad[i].says);
+    }
+    run_close(run);
+}
+
+static void test_bad_weights(void **state) {
+    (void)state;
+    Run *run = run_with(PRECISION_RECIPE);
+    const char *folder = make_folder("bad", run);
+    char file[TEST_PATH];
+    snprintf(file, sizeof file, "%s", path_of("bad/model.safetensors"));
+    assert_refused(folder, run, "no model.safetensors");
+    write_text(path_of("bad/pytorch_model.bin"), "pickle");
+    assert_refused(folder, run, "safe_serialization");
+    static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // the last rounds to infinity in BF16
+    for (int i = 0; i < 4; i++) {
+        Making making = plain;
+        making.id_poisoned = FCW;
+        making.poison = poisons[i];
+        make_weights(file, run, making);
+        assert_refused(folder, run, "infinite or not numbers");
+    }
+    Making making = plain;
+    making.id_dropped = LN2B;
+    make_weights(file, run, making);
+    assert_refused(folder, run, "no tensor 'transformer.h.0.ln_2.bias'");
+    making = plain;
+    making.id_reshaped = QKVW;
+    make_weights(file, run, making);
+    assert_refused(folder, run, "attn.c_attn.weight");
+    making.id_reshaped = QKVB;
+    make_weights(file, run, making);
+    assert_refused(folder, run, "attn.c_attn.bias");
+    make_weights(file, run, plain);
+    assert_loads(folder, run);
+    // config.json of another model than the run's
+    ModelShape other = run->config.shape;
+    other.layers = 1;
+    make_config(path_of("bad/config.json"), &other);
+    assert_refused(folder, run, "layers 1");
+    unlink(path_of("bad/config.json"));
+    assert_refused(folder, run, "no config.json");
+    assert_refused(path_of("bad/nothing"), run, "no such file");
+    assert_refused(path_of("bad/pytorch_model.bin"), run, "neither");
+    run_close(run);
+}
+
+// ---------------------------------------------------------------- llm.c's file
+
+static void make_llmc(const char *path, const Run *run, int version, int padded, size_t cut) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    int32_t header[256] = {20240326, version, POSITIONS, VOCAB, 2, 2, CHANNELS, padded};
+    assert_int_equal(fwrite(header, 1, sizeof header, file), sizeof header);
+    size_t bytes = version == 3 ? 4 : 2;
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        const TensorLayout *t = &run->arena.layout[id][VALUE];
+        for (int layer = 0; layer < t->layers; layer++) {
+            int64_t rows = id == WTE ? padded : t->rows;
+            for (int64_t i = 0; i < rows * t->cols; i++) {
+                char value[4];
+                encode(version == 3 ? DTYPE_F32 : DTYPE_BF16, value_of(id, layer, i / t->cols, i % t->cols), value);
+                assert_int_equal(fwrite(value, 1, bytes, file), bytes);
+            }
+        }
+    }
+    long size = ftell(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(truncate(path, size - (long)cut), 0);
+}
+
+static void test_llmc(void **state) {
+    (void)state;
+    Run *run = run_with(PRECISION_RECIPE);
+    ModelShape shape;
+    Error err;
+    const char *path = path_of("gpt2.bin");
+    make_llmc(path, run, 3, 256, 0);
+    if (!model_shape_from_files(path, &shape, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&shape, &run->config.shape, sizeof shape);
+    assert_loads(path, run); // rows of the padding hold values there, and zeros here
+    make_llmc(path, run, 5, 256, 0);
+    assert_loads(path, run);
+    make_llmc(path, run, 5, 131, 0); // another padding
+    assert_loads(path, run);
+    make_llmc(path, run, 5, 256, 1);
+    assert_refused(path, run, "cut short");
+    make_llmc(path, run, 4, 256, 0);
+    assert_refused(path, run, "version 4");
+    run_close(run);
+}
+
+static void test_bad_llmc_headers(void **state) {
+    (void)state;
+    static const struct {
+        int32_t at, value;
+        const char *says;
+    } bad[] = {{0, 20240520, "neither"}, {1, 1, "version 1"},      {2, 0, "positions"},      {3, -5, "vocabulary"},
+               {4, INT32_MAX, "layers"}, {5, 0, "heads"},          {5, 3, "divided"},        {6, INT32_MIN, "channels"},
+               {6, 2000, "cut short"},   {7, VOCAB - 1, "padded"}, {7, INT32_MAX, "padded"}, {4, 1024, "cut short"}};
+    Run *run = run_with(PRECISION_RECIPE);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ModelShape shape;
+        Error err;
+        const char *path = path_of("bad.bin");
+        make_llmc(path, run, 3, 256, 0);
+        FILE *file = fopen(path, "r+b");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, bad[i].at * 4, SEEK_SET), 0);
+        assert_int_equal(fwrite(&bad[i].value, 4, 1, file), 1);
+        assert_int_equal(fclose(file), 0);
+        if (model_shape_from_files(path, &shape, &err)) fail_msg("accepted; expected '%s'", bad[i].says);
+        assert_says(&err, bad[i].says);
+        assert_says(&err, "bad.bin");
+    }
+    write_text(path_of("short.bin"), "\xc6\xd7\x34\x01"); // the magic number and nothing else
+    assert_refused(path_of("short.bin"), run, "ends early");
+    run_close(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_config), cmocka_unit_test(test_bad_configs),
+                                       cmocka_unit_test(test_import), cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards), cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_llmc),   cmocka_unit_test(test_bad_llmc_headers)};
+    return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
+}

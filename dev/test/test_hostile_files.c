@@ -1,0 +1,191 @@
+// Tests of what files may not do to us: break the line of a message, lead out of their folder, make us allocate what
+// they ask for, or hold numbers that overflow. The fuzz targets (dev/fuzz) look for more of the kind.
+#include "dev/test/test_folder.h"
+
+#include <xxhash.h>
+
+#include "coat/log/log.h"
+#include "coat/save/hf.h"
+#include "coat/save/manifest.h"
+#include "coat/save/run_state.h"
+#include "dev/tools/loss_svg.h"
+
+static void test_messages_stay_lines(void **state) {
+    (void)state;
+    Error err;
+    ModelShape shape;
+    const char *config = "{\"model_type\": \"a\\nerror: \\u001b[31m\\u007f\"}";
+    assert_false(hf_parse_config(config, strlen(config), "config.json", &shape, &err));
+    assert_says(&err, "model_type is 'a?error: ?[31m?'");
+    const char *header = "{\"a\\r\\nb\":{\"dtype\":\"U8\\t\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+    SafeFile file;
+    assert_false(safetensors_parse(&file, "x.safetensors", header, strlen(header), 1, &err));
+    assert_says(&err, "tensor 'a??b' has the type U8?,");
+}
+
+static void test_lines_of_any_length(void **state) {
+    (void)state;
+    Error err;
+    char line[8];
+    // a line that just fits, one too long, an empty one, a 0 in a line, and an end without a line end
+    write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
+    FILE *file = file_open_lines(path_of("lines"), &err);
+    assert_non_null(file);
+    assert_int_equal(file_read_line(file, line, sizeof line), 8);
+    assert_memory_equal(line, "1234567\n", 8);
+    assert_int_equal(file_read_line(file, line, sizeof line), 1);
+    assert_int_equal(file_read_line(file, line, sizeof line), 4);
+    assert_memory_equal(line, "a\0b\n", 4);
+    assert_int_equal(file_read_line(file, line, sizeof line), 3);
+    assert_memory_equal(line, "end", 3);
+    assert_int_equal(file_read_line(file, line, sizeof line), 0);
+    fclose(file);
+    write_text(path_of("lines"), "123456789"); // too long, and never ended
+    file = file_open_lines(path_of("lines"), &err);
+    assert_non_null(file);
+    assert_int_equal(file_read_line(file, line, sizeof line), 0);
+    fclose(file);
+    assert_null(file_open_lines("/dev/zero", &err));
+    assert_says(&err, "/dev/zero is not a regular file");
+}
+
+// A header as long as its file says, which is too long.
+static void test_long_header(void **state) {
+    (void)state;
+    SafeFile file;
+    Error err;
+    uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
+    write_file(path_of("long.safetensors"), &bytes, sizeof bytes);
+    assert_int_equal(truncate(path_of("long.safetensors"), (off_t)(sizeof bytes + bytes)), 0);
+    assert_false(safetensors_open(&file, path_of("long.safetensors"), &err));
+    assert_says(&err, "long.safetensors has a header of 33554433 bytes");
+}
+
+// A log that is one endless line, or no file at all.
+static void test_logs(void **state) {
+    (void)state;
+    Error err;
+    static Config config;
+    size_t size, long_line = (size_t)1 << 20;
+    config_defaults(&config);
+    config.quiet = true;
+    snprintf(config.out, sizeof config.out, "%s", path_of("out"));
+    assert_int_equal(mkdir(config.out, 0700), 0);
+    char *text = (char *)xmalloc(long_line + 200);
+    int used = sprintf(text, "{\"step\":1,\"loss\":2}\n{\"step\":1,\"x\":\"");
+    memset(text + used, 'a', long_line);
+    strcpy(text + (size_t)used + long_line, "\"}\n{\"step\":2,\"step\":1}\n{\"step\":-1}\n{\"step\":2,\"loss\":1}\n");
+    write_text(path_of("out/log.jsonl"), text);
+    free(text);
+    assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
+    // what is written beside the log and the picture is not written through a link
+    write_text(path_of("precious"), "mine");
+    assert_int_equal(symlink(path_of("precious"), path_of("out/log.jsonl.tmp")), 0);
+    assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
+    assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
+    Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+    assert_non_null(log);
+    log_close(log);
+    text = read_file(path_of("out/log.jsonl"), &size);
+    assert_string_equal(text, "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":1}\n");
+    free(text);
+    text = read_file(path_of("precious"), &size);
+    assert_string_equal(text, "mine");
+    free(text);
+    unlink(path_of("out/log.jsonl"));
+    assert_int_equal(symlink("/dev/zero", path_of("out/log.jsonl")), 0);
+    assert_null(log_open(&config, 0, 9, 3, 0, 1000, &err));
+    assert_says(&err, "log.jsonl is not a regular file");
+    assert_false(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
+    assert_says(&err, "log.jsonl is not a regular file");
+}
+
+// Writes a manifest that lists one file of "{}".
+static void list_in_manifest(const char *name) {
+    JsonText t;
+    manifest_begin(&t);
+    manifest_add(&t, name, 2, XXH3_64bits("{}", 2), NULL);
+    manifest_finish(&t);
+    write_file(path_of("checkpoint/manifest.json"), t.text, t.size);
+    json_text_free(&t);
+}
+
+static void refuse_listed(const char *name, const char *says) {
+    Manifest manifest;
+    Error err;
+    list_in_manifest(name);
+    if (!manifest_open(&manifest, path_of("checkpoint"), &err)) fail_msg("%s", err.text);
+    assert_false(manifest_check_all(&manifest, false, &err));
+    assert_says(&err, says);
+    assert_false(manifest_check_all(&manifest, true, &err));
+    assert_says(&err, says);
+    assert_false(manifest_check_file(&manifest, name, &err));
+    assert_says(&err, "checkpoint");
+    manifest_close(&manifest);
+}
+
+static void test_manifest_stays_inside(void **state) {
+    (void)state;
+    Manifest manifest;
+    Error err;
+    assert_int_equal(mkdir(path_of("checkpoint"), 0700), 0);
+    write_text(path_of("outside.json"), "{}");
+    write_text(path_of("checkpoint/inside.json"), "{}");
+    assert_int_equal(symlink(path_of("outside.json"), path_of("checkpoint/link.json")), 0);
+    assert_int_equal(symlink("nowhere", path_of("checkpoint/broken.json")), 0);
+    list_in_manifest("inside.json");
+    assert_true(manifest_open(&manifest, path_of("checkpoint"), &err));
+    assert_true(manifest_check_all(&manifest, true, &err));
+    manifest_close(&manifest);
+    refuse_listed("../outside.json", "lists '../outside.json', which is not the name of a file in it");
+    refuse_listed(path_of("outside.json"), "which is not the name of a file in it");
+    refuse_listed("..", "which is not the name of a file in it");
+    refuse_listed("", "which is not the name of a file in it");
+    refuse_listed("link.json", "link.json is a link; a checkpoint must hold its files itself");
+    refuse_listed("broken.json", "broken.json is a link");
+    refuse_listed("missing.json", "missing.json");
+    assert_int_equal(rename(path_of("checkpoint/manifest.json"), path_of("elsewhere.json")), 0);
+    assert_int_equal(symlink("../elsewhere.json", path_of("checkpoint/manifest.json")), 0);
+    assert_false(manifest_open(&manifest, path_of("checkpoint"), &err));
+    assert_says(&err, "manifest.json is a link");
+}
+
+// Numbers of a state that a run would add to until they overflow.
+static void test_states_far_away(void **state) {
+    (void)state;
+    static const char *const keys[] = {"step", "sequences", "tokens", "t", "skipped", "skipped_run"};
+    static Config config;
+    Exec exec;
+    RunState run, got;
+    Error err;
+    config_defaults(&config);
+    memset(&exec, 0, sizeof exec);
+    exec.ranks = 1;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        for (int beyond = 0; beyond < 2; beyond++) {
+            JsonText t;
+            char zero[64], number[64];
+            memset(&run, 0, sizeof run);
+            run_state_text(&t, &run, &config, 1);
+            snprintf(zero, sizeof zero, "\"%s\": 0,", keys[i]);
+            snprintf(number, sizeof number, "\"%s\": %lld,", keys[i], ((long long)1 << 53) + beyond);
+            char *at = strstr(t.text, zero), *text = (char *)xmalloc(t.size + sizeof number);
+            assert_non_null(at);
+            sprintf(text, "%.*s%s%s", (int)(at - t.text), t.text, number, at + strlen(zero));
+            write_text(path_of("state.json"), text);
+            bool good = run_state_read(path_of("state.json"), &got, &config, &exec, &err);
+            assert_true(good == !beyond);
+            if (beyond) assert_says(&err, keys[i]);
+            free(text);
+            json_text_free(&t);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages_stay_lines),   cmocka_unit_test(test_lines_of_any_length),
+        cmocka_unit_test(test_long_header),           cmocka_unit_test(test_logs),
+        cmocka_unit_test(test_manifest_stays_inside), cmocka_unit_test(test_states_far_away)};
+    return cmocka_run_group_tests_name("hostile files", tests, test_folder_make, test_folder_remove);
+}

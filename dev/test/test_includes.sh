@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Dependencies have one direction: folders that include each other make no circle, and what is shared by all includes
+# nothing of a backend.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
+
+# "FOLDER OTHER FILE" of every #include that leads from one folder of the sources in `$1` to another; the programs at the
+# top stand for themselves
+crossings() {
+    (cd "$1" && grep -rHoE '^#include "[^"]+"' --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.cpp' . |
+        sed -E 's|^\./||; s|:#include "| |; s|"$||' | while read -r file name; do
+            from=$(dirname "$file")
+            [ "$from" != . ] || from=$file
+            for to in "$(dirname "$file")/$name" "$name" "coat/$name"; do [ ! -e "$to" ] || break; done
+            [ -e "$to" ] || continue
+            to=$(realpath --relative-to=. "$to")
+            [[ $to != */* ]] || to=$(dirname "$to")
+            [ "$from" = "$to" ] || echo "$from $to $file"
+        done) | sort -u
+}
+# circles of folders: tsort names what it cannot put in order
+circles() { awk '{ print $1, $2 }' <<<"$1" | sort -u | tsort 2>&1 >/dev/null | sed -n '/loop/d; s/^tsort: //p' | paste -sd ' '; }
+
+mkdir -p "$folder/tree"
+cp -r coat data dev ./*.cu "$folder/tree"
+found=$(crossings "$folder/tree")
+[ "$(grep -c . <<<"$found")" -gt 50 ] && ok "includes are found" || bad "includes are found" "$found"
+loop=$(circles "$found")
+[ -z "$loop" ] && ok "no circle of folders" || bad "no circle of folders" "$loop"
+wrong=$(awk '$1 == "coat" && $2 ~ /^coat\//' <<<"$found")
+[ -z "$wrong" ] && ok "what is shared includes nothing of a backend" || bad "what is shared includes nothing of a backend" "$wrong"
+wrong=$(awk '$1 ~ /^coat/ && $2 !~ /^coat/' <<<"$found")
+[ -z "$wrong" ] && ok "the program's modules include no test or tool" || bad "the program's modules include no test or tool" "$wrong"
+wrong=$(awk '($1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/) || ($1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/)' <<<"$found")
+[ -z "$wrong" ] && ok "backends know nothing of each other" || bad "backends know nothing of each other" "$wrong"
+# within coat/text: a module is its .c and .h; the token reader's have files at the bottom, and the sets on top
+modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/text/{data,data_files,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|' | awk '$1 != $2' | sort -u; }
+found=$(modules "$folder/tree")
+loop=$(circles "$found")
+[[ $found == *"data data_files"* && -z $loop ]] && ok "no circle in the token reader" || bad "no circle in the token reader" "$loop" "$found"
+
+# and a circle would be seen
+echo '#include "data.h"' >>"$folder/tree/coat/text/mixture.c"
+[ -n "$(circles "$(modules "$folder/tree")")" ] && ok "a circle of modules is seen" || bad "a circle of modules is seen"
+echo '#include "save/checkpoint.h"' >>"$folder/tree/coat/model/arena.c"
+[ -n "$(circles "$(crossings "$folder/tree")")" ] && ok "a circle is seen" || bad "a circle is seen"
+exit $failures

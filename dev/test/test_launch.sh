@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# The launch scripts: they are valid, print and run the commands that they should, and the program takes these.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+unset GPUS LAUNCHER RECIPE DATA TRAIN VAL OUT HELLASWAG TOKENIZER MICRO_BATCH RESTARTS PROGRAM
+export OUT=$folder/run RESTART_PAUSE=0
+
+# has NAME TEXT WORDS: the words stand in the text
+has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
+
+for script in scripts/*.sh scripts/*.sbatch; do
+    if said=$(bash -n "$script" 2>&1); then ok "$script is a valid script"; else bad "$script is a valid script" "$said"; fi
+done
+
+# A program, and launchers, that say how they were called.
+printf '#!/bin/sh\necho "$0 $*" >>"%s"\nexit $(cat "%s" 2>/dev/null || echo 0)\n' "$folder/calls" "$folder/status" >"$folder/program"
+printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
+printf '#!/bin/sh\necho "srun $*"\n' >"$folder/srun"
+printf '#!/bin/sh\nprintf "node7\\nnode8\\n"\n' >"$folder/scontrol"
+chmod +x "$folder/program" "$folder/mpirun" "$folder/srun" "$folder/scontrol"
+export PATH="$folder:$PATH"
+
+# planned FLAGS...: GB of the plan
+planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
+# stated NAME PATTERN FILE PLAN: the first "x GB" of the pattern in the script's head is that of the plan, within 5 %
+stated() {
+    local figure
+    figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
+    figure=${figure% GB}
+    if awk -v a="${figure:-0}" -v b="$4" 'BEGIN { exit !(a > 0.95 * b && a < 1.05 * b) }'; then ok "$1"; else bad "$1" "says $figure GB, the plan is $4 GB"; fi
+}
+
+for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
+    IFS=: read -r size model batch <<<"$size"
+    script=scripts/run_gpt2_$size.sh
+    line=$("$script" --dry-run) || bad "$size: dry run"
+    has "$size: the model" "$line" "--model $model --train"
+    has "$size: the recipe" "$line" "--recipe coat"
+    has "$size: continues what is there" "$line" "--resume --out $folder/run"
+    [[ $line == ./train_gpt2_fp8\ * ]] && ok "$size: one GPU needs no launcher" || bad "$size: one GPU needs no launcher" "$line"
+    line=$(GPUS=8 "$script" --dry-run --lr 1e-3)
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]] && ok "$size: several GPUs, and a flag passed on" || bad "$size: several GPUs, and a flag passed on" "$line"
+    said=$(PROGRAM=$program "$script" --plan=json 2>&1)
+    [[ $said == '{"parameters":'* ]] && ok "$size: the program takes the flags" || bad "$size: the program takes the flags" "$said"
+    stated "$size: memory of eight" '[0-9.]+ GB each with ZeRO 1 \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch --gpus 8 --zero 1)"
+    case $size in 350M | 774M)
+        stated "$size: memory of one" '[0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch)"
+        stated "$size: memory in BF16" 'BF16 [0-9.]+ GB \(planned\)' "$script" "$(planned --model $model --recipe bf16 --master split16 --micro-batch $batch)"
+        ;;
+    esac
+done
+
+script=scripts/run_gpt2_124M.sh
+line=$("$script" --gpus 4 --dry-run)
+has "--gpus N is GPUS=N" "$line" "-np 4"
+eval "words=($line)"
+has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
+line=$("$script" --dry-run --train mine.bin --train-weight 2)
+[[ $line != *fineweb10B_train* && $line == *" --train mine.bin --train-weight 2" ]] && ok "--train takes the place of the script's own" || bad "--train takes the place of the script's own" "$line"
+line=$(SLURM_SUBMIT_DIR=. bash scripts/slurm_requeue.sh --dry-run --train=mine.bin)
+[[ $line != *mine_train* && $line == *" --train=mine.bin "* ]] && ok "so it does under Slurm" || bad "so it does under Slurm" "$line"
+[ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ] && ok "RECIPE=bf16" || bad "RECIPE=bf16"
+mkdir -p "$folder/continued/step-00000005"
+line=$(OUT=$folder/continued "$script" --dry-run)
+[[ $line != *--recipe* ]] && ok "a run that is continued keeps its recipe" || bad "a run that is continued keeps its recipe" "$line"
+has "but for one that is named" "$(RECIPE=coat OUT=$folder/continued "$script" --dry-run)" "--recipe coat"
+: >"$folder/hellaswag_val.bin"
+has "DATA with HellaSwag in it" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
+has "TOKENIZER brings samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
+said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot share is refused" "$said" || has "a batch that three GPUs cannot share is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
+said=$(GPUS=many "$script" --dry-run 2>&1) && bad "a number of GPUs that is none is refused" || ok "a number of GPUs that is none is refused"
+
+said=$(GPUS=16 "$script" --dry-run 2>&1)
+has "more GPUs than the usual micro-batch allows take a smaller one" "$said" "--micro-batch 32"
+has "with a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
+said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "one that was asked for is refused" "$said" || has "one that was asked for is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
+said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is said" "$said" || has "a program that is not built is said" "$said" "$folder/none is not there: make builds it"
+said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who uses it" "$said" || has "launch.sh alone says who uses it" "$said" "run one of them"
+
+# --help says what a script is for, and runs nothing
+for script in scripts/*.sh scripts/*.sbatch; do
+    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_states.sh) continue ;; esac
+    said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
+done
+for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/test/check_kill.sh dev/test/check_resume.sh; do
+    said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
+done
+has "that of the run_gpt2 scripts lists the settings too" "$(scripts/run_gpt2_124M.sh --help)" "RESTARTS=0"
+script=scripts/run_gpt2_124M.sh
+
+calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
+: >"$folder/calls"
+PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ] && ok "it runs once" || bad "it runs once"
+echo 5 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
+[ "$? $(calls)" = "5 3" ] && ok "RESTARTS=2: three times where a process is lost" || bad "RESTARTS=2: three times where a process is lost"
+echo 137 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
+[ "$? $(calls)" = "137 2" ] && ok "and where one was killed, as mpirun says it" || bad "and where one was killed, as mpirun says it"
+echo 130 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
+[ "$? $(calls)" = "130 1" ] && ok "but not after Ctrl-C" || bad "but not after Ctrl-C"
+echo 4 >"$folder/status"
+PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
+[ "$? $(calls)" = "4 1" ] && ok "and once where training diverges" || bad "and once where training diverges"
+
+# A signal to the script reaches the program, and what was told to end is not started again.
+rm "$folder/status"
+printf '#!/bin/sh\ntrap "kill \$!; exit 5" TERM\necho started >>"%s"\nsleep 30 &\nwait\n' "$folder/calls" >"$folder/ended"
+chmod +x "$folder/ended"
+told_to_end() { # NAME CALLS STATUS, with the settings in the environment
+    : >"$folder/calls"
+    PROGRAM=$folder/ended "$script" 2>/dev/null &
+    local pid=$! status=0
+    for ((wait = 0; wait < 100; wait++)); do [ ! -s "$folder/calls" ] || break; sleep 0.1; done
+    kill -TERM $pid
+    wait $pid || status=$?
+    [ "$status $(calls)" = "$3 $2" ] && ok "$1" || bad "$1" "status $status"
+}
+told_to_end "SIGTERM reaches the program" 1 5
+RESTARTS=3 told_to_end "and with RESTARTS it is not started again" 1 5
+printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # it is not told, its process is
+GPUS=2 RESTARTS=3 told_to_end "nor the processes of mpirun" 1 5
+printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
+mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
+said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "without mpirun" "$said" || has "without mpirun" "$said" "mpirun is not there, which several GPUs need: scripts/setup.sh --all installs it"
+
+# --- Slurm
+has "on one node" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
+line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
+has "a micro-batch that all can take" "$line" "--micro-batch 16"
+has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
+has "and all GPUs share the states" "$line" "--zero 1"
+has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
+said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M"
+line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
+[[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]] && ok "the one that queues again prints its command too" || bad "the one that queues again prints its command too" "$line"
+
+# --- what NCCL can be told: a line for each setting that matters there, and all of them in the page
+for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME slurm_single.sbatch:NVLS_ENABLE,DEBUG \
+    slurm_multi.sbatch:SOCKET_IFNAME,IB_HCA,IB_DISABLE,NVLS_ENABLE,DEBUG slurm_requeue.sh:NVLS_ENABLE,DEBUG; do
+    script=scripts/${settings%%:*} missing=
+    for setting in $(tr , ' ' <<<"${settings#*:}"); do
+        grep -qE "^#   NCCL_$setting=[^ ]+ +[^ ].{20}" "$script" && grep -qE "^\| .NCCL_$setting=" docs/many_gpus.md || missing+=" $setting"
+    done
+    [ -z "$missing" ] && ok "$script explains NCCL's settings" || bad "$script explains NCCL's settings" "not, here or in docs/many_gpus.md:$missing"
+done
+
+# --- figures of docs/many_gpus.md against what they are from
+planned_row() { # RECIPE NAME LAYERS HEADS CHANNELS: what the page's row must be; italics: more than 80 GB
+    local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
+    for gpus in 1 2 4 8; do
+        batch=1
+        [ "$2" != 7B ] || [ $gpus -eq 1 ] || batch=2
+        cells+=$(awk -v model="$2" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --layers "$3" --heads "$4" \
+            --channels "$5" --seq-len 2048 --vocab 32000 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
+            BEGIN { if (planned + 0 > 80) planned = "*" planned "*" }
+            $1 == "table7" && $2 == model && $3 == gpus && $5 == recipe { paper = " (" ($8 == "OOM" ? "out of memory" : $8) ")" }
+            END { printf " %s%s |", planned, paper }' scripts/paper_figures.txt)
+    done
+    echo "$cells"
+}
+while read -r model; do
+    for recipe in bf16 coat; do
+        row=$(planned_row $recipe $model)
+        grep -qxF "$row" docs/many_gpus.md && ok "docs/many_gpus.md: the plan of ${model%% *}, $recipe" || bad "docs/many_gpus.md: the plan of ${model%% *}, $recipe" "$row" "$(grep -F "${row%% |*}" docs/many_gpus.md)"
+    done
+done <<<"7B 32 32 4096
+13B 40 40 5120
+30B 60 52 6656"
+modelled=$(awk -f scripts/step_time.awk)
+[ "$(grep -A 100 '^| model | tokens' docs/many_gpus.md | sed '/^$/,$d')" = "$modelled" ] && ok "docs/many_gpus.md: the times of a step" || bad "docs/many_gpus.md: the times of a step" "$modelled"
+exit $failures

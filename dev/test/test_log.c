@@ -1,0 +1,274 @@
+// Tests of the log: its JSON lines, and what the terminal shows.
+#include "dev/test/log_run.h"
+
+static void json_lines(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    captured();
+    assert_string_equal(contents(path), expected);
+}
+
+// Further figures are a line like any other: trimmed with their step, said by rank 0 alone, not shown to people.
+static void objects(void **state) {
+    (void)state;
+    const char *const line = "{\"step\":2,\"fp8\":{\"h\":{\"amax\":[1,2]}}}\n";
+    for (int rank = 0; rank < 2; rank++) {
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, rank, 4, 1, 0, 1000, &err);
+        log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0);
+        log_object(log, 2, "fp8", "{\"h\":{\"amax\":[1,2]}}");
+        log_close(log);
+        assert_null(strstr(captured(), "amax"));
+        if (rank == 0) assert_string_equal(strchr(contents(path), '\n') + 1, line);
+    }
+    for (int64_t first = 3; first >= 2; first--) {
+        capture(STDOUT_FILENO);
+        log_close(log_open(&config, 0, 4, first, 0, 1000, &err));
+        captured();
+        assert_true((strstr(contents(path), line) != NULL) == (first == 3));
+    }
+}
+
+static void lines_are_there_at_once(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0);
+    captured();
+    assert_int_equal(strlen(contents(path)), strchr(expected, '\n') + 1 - expected);
+    capture(STDOUT_FILENO);
+    log_close(log);
+    captured();
+}
+
+static void other_ranks_say_nothing(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(1, 1, 4, 0);
+    assert_string_equal(captured(), "");
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void no_out_no_file(void **state) {
+    (void)state;
+    char out[sizeof config.out];
+    memcpy(out, config.out, sizeof out);
+    config.out[0] = '\0';
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    assert_non_null(strstr(captured(), "step 4/4"));
+    memcpy(config.out, out, sizeof out);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+// The numbers of the steps that are shown, and of validations in brackets.
+static const char *shown(const char *text) {
+    static char numbers[256];
+    numbers[0] = '\0';
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        int64_t step;
+        size_t used = strlen(numbers);
+        if (sscanf(line, "step %" SCNd64 "/", &step) == 1)
+            snprintf(numbers + used, sizeof numbers - used, "%" PRId64 " ", step);
+        else if (sscanf(line, "val loss %*f after %" SCNd64 " steps", &step) == 1)
+            snprintf(numbers + used, sizeof numbers - used, "(%" PRId64 ") ", step);
+    }
+    return numbers;
+}
+
+// --log-every thins out the terminal: not the file, nor what else is said, nor the steps that this is about.
+static void some_steps_are_shown(void **state) {
+    (void)state;
+    for (int json = 0; json < 2; json++) {
+        int lines = 0;
+        config.log_every = 10;
+        config.json = json;
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 40, 1, 0, 1000, &err);
+        for (int64_t s = 1; s <= 34; s++) {
+            log_step(log, s, s == 7 ? NAN : 2, 0.5, 0.25, 10, s * 1000, 1000, s >= 7);
+            if (s == 12 || s == 20) log_val(log, s, 1.5);
+            if (s == 25) log_show_step(log);
+            if (s == 26) log_text(log, "saved");
+        }
+        log_close(log);
+        const char *text = captured();
+        if (!json) {
+            assert_string_equal(shown(text), "1 7 10 12 (12) 20 (20) 25 30 34 ");
+            assert_non_null(strstr(text, "saved\n"));
+        }
+        if (json) assert_string_equal(text, contents(path)); // all of it
+        for (const char *at = contents(path); (at = strstr(at, "\"loss\"")); at++) lines++;
+        assert_int_equal(lines, 34);
+    }
+    capture(STDOUT_FILENO);
+    config.json = false;
+    config.log_every = 1000;
+    Log *log = log_open(&config, 0, 40, 38, 0, 1000, &err);
+    for (int64_t s = 38; s <= 40; s++) log_step(log, s, 2, 0.5, 0.25, 10, s * 1000, 1000, 1);
+    log_close(log);
+    assert_string_equal(shown(captured()), "38 40 "); // a run's first and last, wherever it begins
+}
+
+static void not_finite_is_null(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, NAN, INFINITY, 0.25, 10, 1000, 1000, 1);
+    log_val(log, 1, -INFINITY);
+    log_step(log, 2, 2, 1, 0.25, 10, 2000, 1000, 1);
+    log_close(log);
+    const char *text = captured();
+    assert_non_null(strstr(text, "update skipped (1 so far)"));
+    assert_null(strstr(strstr(text, "step 2/4"), "update skipped ("));
+    text = contents(path);
+    assert_non_null(
+        strstr(text, "{\"step\":1,\"loss\":null,\"grad_norm\":null,\"lr\":0.25,\"tokens\":1000,\"skipped\":1,"));
+    assert_non_null(strstr(text, "{\"step\":1,\"val_loss\":null}\n"));
+    assert_null(strstr(strstr(text, "\"step\":2"), "skipped"));
+}
+
+static void floats_survive(void **state) {
+    (void)state;
+    const float loss = 3.14159274f, lr = 6.0e-4f;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, loss, 1e-30f, lr, 10, 9007199254740993, 1000, 0);
+    log_close(log);
+    captured();
+    float loss_read = 0, norm_read = 0, lr_read = 0;
+    assert_int_equal(
+        sscanf(contents(path), "{\"step\":1,\"loss\":%g,\"grad_norm\":%g,\"lr\":%g", &loss_read, &norm_read, &lr_read),
+        3);
+    assert_true(loss_read == loss && norm_read == 1e-30f && lr_read == lr);
+}
+
+// The first step of a resumed run shows whether it was skipped.
+static void skips_of_a_resumed_run(void **state) {
+    (void)state;
+    for (int64_t skipped = 4; skipped <= 5; skipped++) {
+        write_log("");
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+        log_resume(log, 4);
+        log_step(log, 3, 2, 1, 0.25, 10, 3000, 1000, skipped);
+        log_close(log);
+        captured();
+        assert_int_equal(strstr(contents(path), "\"skipped\":5") != NULL, skipped == 5);
+    }
+}
+
+static void terminal_line(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    const char *text = captured();
+    assert_non_null(strstr(text, "hello 5\n"));
+    assert_non_null(strstr(text, "step 1/4 | loss 3.000000 | norm  0.5000 | lr 2.50e-01 | 10.0 ms | 100,000 tok/s | "
+                                 "0:00:00 left\n"));
+    assert_non_null(strstr(text, "val loss 1.750000 after 2 steps\n"));
+    assert_non_null(strstr(text, "done: 4 of 4 steps, loss 0.750000, val loss 1.750000, 0:00:00 of training\n"));
+    assert_null(strstr(text, "peak"));
+    assert_null(strchr(text, '\033')); // no colours in a file
+}
+
+// The first loss is that of the run, not of the process that goes on with it; none is known where it was not finite.
+static void the_first_loss_is_the_run_s(void **state) {
+    (void)state;
+    write_log("{\"step\":1,\"loss\":null}\n{\"step\":2,\"val_loss\":9}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,"
+              "\"loss\":9}\n");
+    for (int step = 3; step <= 4; step++) {
+        capture(STDOUT_FILENO);
+        Log *log = log_open(&config, 0, 4, step, 0, 1000, &err);
+        for (int s = step; s <= 4; s++) log_step(log, s, step == 3 ? 0.5 : 0.75, 1, 1, 1, 1, 1, 0);
+        log_close(log);
+        assert_int_equal(
+            strstr(captured(), "\nwarning: the loss is above 0.500000, that of step 2: try a smaller --lr\n") != NULL,
+            step == 4);
+    }
+    capture(STDERR_FILENO);
+    config.json = true;
+    Log *log = log_open(&config, 0, 4, 4, 0, 1000, &err);
+    log_step(log, 4, 0.25, 1, 1, 1, 1, 1, 0);
+    log_saved(log, 1, "transformer.wte.weight");
+    log_close(log);
+    assert_string_equal(captured(), "warning: the weights are not finite (transformer.wte.weight): resume from an "
+                                    "earlier checkpoint with a smaller --lr\n");
+}
+
+static void share_of_peak(void **state) {
+    (void)state;
+    double flops = log_flops_per_token(&config, 1000);
+    assert_true(flops == 6.0 * 1000 + 6.0 * 2 * 64 * 128);
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, flops * 100000 * 4); // 100000 tokens/s are a quarter of it
+    assert_non_null(strstr(captured(), "| 25.0% of peak |"));
+    const double unknown[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        capture(STDOUT_FILENO);
+        run(0, 1, 4, unknown[i]);
+        assert_null(strstr(captured(), "peak"));
+    }
+}
+
+static void rate_and_time_left(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 10001, 1, 0, 1000, &err);
+    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // warm-up: forgotten by the second step
+    for (int64_t s = 2; s <= 5; s++) log_step(log, s, 1, 1, 1, 500, s * 1000, 1000, 0);
+    log_close(log);
+    const char *text = captured();
+    assert_non_null(strstr(text, "step     5/10001 |"));
+    assert_non_null(strstr(strstr(text, "    5/10001"), "| 2,000 tok/s | 1:23:18 left"));
+    assert_non_null(strstr(text, "stopped: 5 of 10001 steps"));
+    // once, by the second and third step
+    const char *said = strstr(text, "expected    1:23:19 more, until 20");
+    assert_non_null(said);
+    assert_true(said > strstr(text, "    3/10001") && said < strstr(text, "    4/10001"));
+    assert_null(strstr(said + 1, "expected"));
+}
+
+static void quiet_leaves_the_last_line(void **state) {
+    (void)state;
+    config.quiet = true;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    const char *text = captured();
+    assert_true(strncmp(text, "done: 4 of 4 steps", 18) == 0);
+    assert_true(strchr(text, '\n')[1] == '\0');
+    assert_string_equal(contents(path), expected);
+}
+
+static void json_mode(void **state) {
+    (void)state;
+    config.json = true;
+    capture(STDOUT_FILENO);
+    run(0, 1, 4, 0);
+    assert_string_equal(captured(), expected);
+    capture(STDERR_FILENO);
+    run(0, 1, 4, 0);
+    assert_string_equal(captured(), "hello 5\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(json_lines),
+        TEST(objects),
+        TEST(lines_are_there_at_once),
+        TEST(other_ranks_say_nothing),
+        TEST(no_out_no_file),
+        TEST(some_steps_are_shown),
+        TEST(not_finite_is_null),
+        TEST(floats_survive),
+        TEST(skips_of_a_resumed_run),
+        TEST(terminal_line),
+        TEST(the_first_loss_is_the_run_s),
+        TEST(share_of_peak),
+        TEST(rate_and_time_left),
+        TEST(quiet_leaves_the_last_line),
+        TEST(json_mode),
+    };
+    return cmocka_run_group_tests_name("log", tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,137 @@
+// Tests of the table of product algorithms (coat/io/matmul_choices.h): rows come back as they were written, whatever the
+// order; what is not for this device or no row is passed over; a product finds its own row, else one that serves it.
+#include "dev/test/test_folder.h"
+
+#include "coat/cuda/product/matmul_table_rows.h"
+#include "coat/io/matmul_choices.h"
+
+#define GPU "NVIDIA H200"
+#define VERSION 130100
+#define ROW                                                                                                            \
+    "130100 768 1024 64 e4m3 e5m2 bf16 none 1 0 1 (768 64 800 256 16 256 0) 1 2 3 4 5 6 7 ffffffffffffffff NVIDIA "    \
+    "H200\n"
+#define SHORT "130100 768 1024 64 e4m3 e5m2 bf16 none 1 0 1 a b c d e f 0 1 NVIDIA H200\n"
+
+static MatmulChoice choice_of(int64_t m, int align, bool accumulate) {
+    MatmulChoice c;
+    memset(&c, 0, sizeof c);
+    c.key.shape = (MatmulShape){m, 32, 48, FMT_BF16, FMT_BF16, FMT_FP32, FMT_BF16, true, false, false};
+    c.key.lda = c.key.ldb = c.key.ldd = m;
+    c.key.align_a = c.key.align_b = c.key.align_d = align;
+    c.key.accumulate = accumulate;
+    for (int i = 0; i < 8; i++) c.algorithm[i] = (uint64_t)(m * 100 + align * 10 + accumulate) << (8 * i % 40);
+    return c;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    MatmulChoice rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
+                           choice_of(96, 256, true), choice_of(16, 256, true)};
+    MatmulChoice turned[] = {rows[4], rows[3], rows[1], rows[0]};
+    assert_null(matmul_choices_text(rows, 0, GPU, VERSION));
+    char *text = matmul_choices_text(rows, 5, GPU, VERSION), *other = matmul_choices_text(turned, 4, GPU, VERSION);
+    assert_string_equal(text, other); // in the same order, each once
+    MatmulChoices read = matmul_choices_read(text, GPU, VERSION);
+    assert_int_equal(read.count, 4);
+    for (int i = 0; i < 4; i++) {
+        int same = 0;
+        for (int k = 0; k < 4; k++) {
+            if (!matmul_choice_fits(&read.rows[i], &turned[k].key, true)) continue;
+            assert_memory_equal(read.rows[i].algorithm, turned[k].algorithm, sizeof turned[k].algorithm);
+            same++;
+        }
+        assert_int_equal(same, 1);
+    }
+    char *again = matmul_choices_text(read.rows, read.count, GPU, VERSION);
+    assert_string_equal(text, again);
+    assert_int_equal(matmul_choices_read(text, "NVIDIA H100", VERSION).count, 0);
+    assert_int_equal(matmul_choices_read(text, GPU, VERSION + 1).count, 0);
+    free(again);
+    free(read.rows);
+    free(other);
+    free(text);
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    MatmulChoices read = matmul_choices_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
+    assert_int_equal(read.count, 2);
+    const MatmulKey *key = &read.rows[0].key;
+    assert_false(read.rows[0].any_memory);
+    assert_true(key->shape.m == 768 && key->shape.n == 1024 && key->shape.k == 64);
+    assert_true(key->shape.a == FMT_E4M3 && key->shape.b == FMT_E5M2 && key->shape.d == FMT_BF16);
+    assert_true(key->shape.bias == FMT_NONE && key->shape.transpose_a && !key->shape.transpose_b && key->shape.fast);
+    assert_true(key->lda == 768 && key->ldb == 64 && key->ldd == 800 && key->align_b == 16 && !key->accumulate);
+    assert_true(read.rows[0].algorithm[0] == 1 && read.rows[0].algorithm[7] == UINT64_MAX);
+    assert_true(read.rows[1].any_memory && read.rows[1].algorithm[0] == 10);
+    // a product's own row, and one that serves its shape
+    MatmulKey other = *key;
+    other.accumulate = true;
+    assert_true(matmul_choice_fits(&read.rows[0], key, true) && !matmul_choice_fits(&read.rows[0], &other, true));
+    assert_true(matmul_choice_fits(&read.rows[0], &other, false));
+    other.align_b = 8; // less than the algorithm was found for
+    assert_false(matmul_choice_fits(&read.rows[0], &other, false));
+    assert_true(matmul_choice_fits(&read.rows[1], &other, false) && !matmul_choice_fits(&read.rows[1], key, true));
+    other.shape.fast = false;
+    assert_false(matmul_choice_fits(&read.rows[1], &other, false));
+    free(read.rows);
+}
+
+// No row is believed that is not whole.
+static void test_bad_rows(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "\n",
+        "130100",
+        "130100 ",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0",
+        "130100 0 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 -1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 9999999999999 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf17 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 2 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 10000000000000000 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H2000",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H20",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 (1 1 1 256 256 256 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 (1 1 1 256 256 0) 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 (1 1 1 256 24 256 0) 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16 bf16 none 0 0 0 (1 1 1 256 512 256 0) 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "130100 1 1 1 bf16 bf16\nbf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200",
+        "18446744073709551616130100 1 1 1 bf16 bf16 bf16 none 0 0 0 1 2 3 4 5 6 7 8 NVIDIA H200"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        MatmulChoices read = matmul_choices_read(bad[i], GPU, VERSION);
+        if (read.count) fail_msg("'%s' was read", bad[i]);
+    }
+}
+
+static void test_committed(void **state) {
+    (void)state;
+    int lines = 0;
+    for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
+    MatmulChoices read = matmul_choices_read(matmul_table_rows, GPU, VERSION);
+    assert_int_equal(read.count, lines);
+    assert_true(lines > 0);
+    free(read.rows);
+}
+
+static void test_file(void **state) {
+    (void)state;
+    Error err;
+    MatmulChoices read;
+    assert_false(matmul_choices_read_file(path_of("none"), GPU, VERSION, &read, &err));
+    assert_says(&err, "/none");
+    write_text(path_of("table"), ROW "\n" SHORT);
+    assert_true(matmul_choices_read_file(path_of("table"), GPU, VERSION, &read, &err));
+    assert_int_equal(read.count, 2);
+    free(read.rows);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_bad_rows), cmocka_unit_test(test_committed),
+                                       cmocka_unit_test(test_file)};
+    return cmocka_run_group_tests_name("matmul choices", tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits it would have had, states
+# are as small as they should be, and the error table reads a checkpoint. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+
+report() { # STATUS NAME
+    if [ "$1" -eq 0 ]; then echo "ok - $2"; else
+        echo "not ok - $2"
+        failures=1
+    fi
+}
+
+"$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
+run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --recipe bf16
+    --train "$folder/src_train.bin" --lr 2e-3 --warmup 2 --schedule constant)
+
+train() { "$program" "${run[@]}" "$@" >"$folder/said" 2>&1 </dev/null || { sed 's/^/    /' "$folder/said"; false; }; }
+
+# resumes NAME FLAGS...: 12 steps at once, and 5 and then 7 on another number of threads
+resumes() {
+    local name=$1 status=0 file
+    shift
+    train --steps 12 --threads 1 --out "$folder/$name.whole" "$@" &&
+        train --steps 5 --threads 1 --out "$folder/$name.cut" "$@" &&
+        train --steps 12 --threads 3 --out "$folder/$name.cut" --resume "$@" || status=1
+    for file in optimizer.safetensors model.safetensors; do
+        cmp "$folder/$name".{whole,cut}/step-00000012/$file || status=1
+    done
+    report $status "a resumed run has the same bits: $*"
+}
+
+resumes coat --moments coat
+resumes stochastic --moments coat --second-moment e5m2 --second-moment-rounding stochastic --master none
+resumes fp8 --moments fp8 --master split16
+resumes bf16 --moments bf16
+train --steps 12 --out "$folder/fp32"
+report $? "FP32 moments train"
+
+size() { stat -c %s "$folder/$1/step-00000012/optimizer.safetensors"; }
+# two moments of the matrices: 8 bytes per element in FP32, 2 + 10/128 in COAT; the masters of both are FP32
+matrices=$((384 * 64 + 12 * 64 * 64))
+saved=$(($(size fp32) - $(size coat.whole))) expected=$((matrices * (8 - 2) - matrices / 128 * 10))
+difference=$((saved - expected))
+[ "${difference#-}" -lt 4000 ] # the header names more tensors
+report $? "the states take 1 + 5/128 bytes per element and moment"
+
+# continues FROM NAME COUNTS FLAGS...: a copy of FROM goes on with other states, which are converted, says what it
+# converts, and ends near to where FROM itself goes
+last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
+continues() {
+    local from=$1 counts=$2 name="$1.$3$4"
+    shift 2
+    cp -r "$folder/$from" "$folder/$name"
+    train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
+        awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
+            'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
+    report $? "a run of $from goes on with $*"
+}
+cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
+cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&
+    train --steps 20 --out "$folder/coat.whole.same" --resume --moments coat || exit 1
+# five matrices (the table of tokens and four of the block) of the model's 16 parameters have small moments
+continues fp32 "10 moments, 0 master weights" --moments coat
+continues fp32 "10 moments, 16 master weights" --moments bf16 --master split16
+continues fp32 "0 moments, 16 master weights" --master none
+continues fp32 "8 moments, 0 master weights" --moments fp8 --moments-fp32 wte
+continues coat.whole "10 moments, 0 master weights" --moments fp32
+cp -r "$folder/coat.whole" "$folder/coat.exempt"
+train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
+    grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
+report $? "--moments-fp32 is taken back by none"
+continues coat.whole "5 moments, 16 master weights" --moments coat --second-moment e5m2 --master split16
+cp -r "$folder/coat.whole" "$folder/coat.plain"
+train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
+    grep -q "moments was coat and is now fp8" "$folder/said"
+report $? "codes with expansion and without are read alike"
+
+# masters in two halves are masters in FP32, after a thousand updates too
+for master in fp32 split16; do
+    train --steps 1000 --recipe coat --master $master --out "$folder/master.$master" || exit 1
+done
+cmp "$folder"/master.{fp32,split16}/step-00001000/model.safetensors
+report $? "--master split16 has the parameters of --master fp32 after 1,000 steps, bit for bit"
+# both as FP32, with the moments, after one more
+for master in fp32 split16; do
+    train --steps 1001 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
+done
+cmp "$folder"/master.{fp32,split16}/step-00001001/optimizer.safetensors
+report $? "and its masters and moments"
+
+# COAT's moments train as FP32's do. (At four times this rate a model so small ends, from seed to seed, with losses that
+# differ by 9 %, and pairs of these by 2 %.)
+for moments in fp32 coat; do
+    train --layers 2 --seq-len 64 --micro-batch 8 --steps 300 --lr 1e-3 --warmup 30 --schedule cosine --lr-final 0.1 \
+        --val "$folder/src_val.bin" --val-batches 40 --moments $moments --out "$folder/trained.$moments" || exit 1
+done
+val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/trained.$1/log.jsonl" | tail -n 1; }
+awk -v a="$(val_loss fp32)" -v b="$(val_loss coat)" 'BEGIN { exit !(a > 2 && a < 3 && b < 1.01 * a && b > 0.99 * a) }'
+report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss coat), $(val_loss fp32))"
+
+"$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.svg" >"$folder/table" 2>&1 &&
+    awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
+         END { exit !(plain > both && both > 0) }' "$folder/table" && grep -q '</svg>' "$folder/ranges.svg"
+report $? "the error table: expansion lowers the error of the update"
+status=0
+"$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
+report $? "the error table asks for FP32 moments"
+status=0
+cp -r "$folder/fp32/step-00000012" "$folder/not-finite"
+# infinity as the last four bytes, an FP32 of a v in the order of names
+printf '\000\000\200\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
+"$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "moments that are not finite" "$folder/said"
+report $? "the error table is of finite moments"
+status=0
+mv "$folder/not-finite/optimizer.safetensors" "$folder/not-finite/optimizer-00000-of-00002.safetensors"
+"$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "shares of several processes; resume it with one" "$folder/said"
+report $? "the error table asks for states in one file"
+exit $failures

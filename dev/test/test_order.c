@@ -1,0 +1,433 @@
+// Tests of the order in which the model's schedule reads and writes memory. The model of train_gpt2_fp8.cu runs as it
+// is, on an arena that is planned as it is, but its device and its communication only say what they read and write
+// (order_ops.h), and order_memory.h judges: whatever computation and communication do at the same time must be ordered
+// by the events that the program places, and whatever is read must be what was meant. Shapes and formats decide which
+// operations there are, so many configurations are tried: as many as it takes that any three settings have met, with
+// --all every one.
+//
+// What finds nothing must be able to find something: each event that coat/model/shards.c places is left out once, and faults
+// are put into communication, into what a slot is believed to hold and into the lifetimes of scratch. Each must be seen.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "coat/model/weights.h"
+#include "coat/run/health.h"
+#include "coat/save/snapshot.h"
+#include "dev/test/order_comm.h"
+#include "dev/test/order_ops.h"
+
+// --- the model ----------------------------------------------------------------------------------------------------
+
+// Two scratch tensors that are given the same memory, which no other has; none: TENSOR_COUNT.
+static TensorId shared_first = TENSOR_COUNT, shared_second = TENSOR_COUNT;
+
+static int order_rank; // of the process that is seen
+
+static void order_arena_plan(Arena *arena, const Config *flags, int ranks, DeviceKind device) {
+    arena_plan(arena, flags, ranks, device);
+    if (shared_first != TENSOR_COUNT) {
+        TensorLayout *a = &arena->layout[shared_first][VALUE], *b = &arena->layout[shared_second][VALUE];
+        size_t bytes = (a->data_bytes > b->data_bytes ? a : b)->data_bytes;
+        a->data_offset = b->data_offset = arena->workspace_offset;
+        arena->workspace_offset += (bytes + 255) / 256 * 256;
+        arena->total_bytes += (bytes + 255) / 256 * 256;
+    }
+    arena->rank = order_rank; // as arena_allocate() will, once it has been looked at
+    memory_open(arena);
+}
+
+static Ops ops_with_faults;
+
+static void no_quantize(Exec *exec, const Parameter *parameters, int count) {
+    if (order.updates == 0) order_weights_quantize(exec, parameters, count);
+}
+
+static const Ops *order_ops_table(void) {
+    ops_with_faults = order_ops;
+    if (fault == OLD_CODES) ops_with_faults.weights_quantize = no_quantize;
+    return &ops_with_faults;
+}
+
+// Here, so that each of its events can be left out.
+#define comm_after_compute(comm) place_event(comm, false, 0, __func__, __LINE__)
+#define comm_wait(comm, ticket) place_event(comm, true, ticket, __func__, __LINE__)
+#include "coat/model/shards.c"
+#undef comm_after_compute
+#undef comm_wait
+
+// On the device that only says what it would do, through windows.
+#define cpu_ops order_ops_table
+#define comm_open order_comm_open
+#define arena_plan order_arena_plan
+#define arena_tensor order_tensor
+#define arena_gradient order_gradient
+#define arena_weight order_weight
+#define TESTING
+#include "train_gpt2_fp8.cu"
+#undef arena_plan
+#undef arena_tensor
+
+#include "dev/test/config_fixture.h"
+
+// --- a run --------------------------------------------------------------------------------------------------------
+
+enum {
+    RECIPE,
+    RECOMPUTE,
+    HEAD,
+    ROUNDING, // as published, the default, and between the two
+    SCALING,
+    LAYERS,
+    TRANSPOSES,
+    PRODUCTS,
+    TRAINS,
+    ZERO,
+    RANK,
+    MICRO_BATCHES,
+    SETTINGS
+};
+#define MOST_CHOICES 5
+
+static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
+    [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
+    [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2"},
+    [HEAD] = {"--head bf16", "--head fp8"},
+    [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
+    [SCALING] = {"--scaling token", "--scaling tensor"},
+    [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
+    [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
+    [PRODUCTS] = {"", "--health-products 1"},
+    [TRAINS] = {"", ""}, // or runs forward alone, as --eval-only does; that flag itself would want weights
+    [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
+    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
+    [MICRO_BATCHES] = {"", "", ""},                                // --batch-tokens: so many, and one more
+};
+
+typedef struct {
+    int of[SETTINGS];
+} Choice;
+
+static int choices(int setting) {
+    int count = 0;
+    while (count < MOST_CHOICES && flags_of[setting][count]) count++;
+    return count;
+}
+
+static int ranks_of(const Choice *choice) {
+    return choice->of[ZERO] == 0 ? 1 : 3;
+}
+
+static const char *command_line(const Choice *choice) {
+    static char line[1024];
+    size_t length = (size_t)snprintf(line, sizeof line,
+                                     "--device cpu --threads 1 --heads 1 --channels 16 --positions 32 --seq-len 32 "
+                                     "--micro-batch 2 --vocab 97 --logits-chunk 48 --train x");
+    for (int i = 0; i < SETTINGS; i++)
+        length += (size_t)snprintf(line + length, sizeof line - length, " %s", flags_of[i][choice->of[i]]);
+    snprintf(line + length, sizeof line - length, " --batch-tokens %d",
+             64 * ranks_of(choice) * (1 + choice->of[MICRO_BATCHES]));
+    return line;
+}
+
+static const int32_t none[1]; // tokens: nobody looks at them
+static char nowhere;          // nothing is written there
+
+static void evaluate(Model *m, int passes) {
+    const Config *c = &m->config;
+    state_upload(m);
+    for (int i = 0; i < passes; i++) {
+        batch_upload(m, c->micro_batch, c->seq_len, none, none);
+        model_forward(m);
+        model_loss(m, 1.0f, false, false);
+    }
+    shards_sum_loss(&m->shards, m->state);
+    state_download(m);
+    state_upload(m);
+}
+
+// As for examples of HellaSwag, whose losses are wanted one by one.
+static void evaluate_short(Model *m) {
+    const int B = m->config.micro_batch, T = m->config.seq_len / 2;
+    batch_upload(m, B, T, none, none);
+    model_forward(m);
+    model_loss(m, 0.0f, false, false);
+    m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
+    state_upload(m);
+}
+
+// As for a sample, of which the last token's logits are wanted.
+static void sample(Model *m) {
+    const int T = m->config.seq_len / 2, rows = m->config.recipe.head == LINEAR_FP8 ? 16 : 1;
+    Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
+    batch_upload(m, 1, T, none, NULL);
+    model_forward(m);
+    m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows), weight(m, WTE, 0), no_tensor());
+    m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,
+                     (size_t)few.cols * format_bytes(few.format));
+}
+
+static void train_step(Model *m, bool watched) {
+    const Config *c = &m->config;
+    const int64_t accumulation = config_accumulation(c, m->exec.ranks);
+    int slots[LAYER_SLOTS];
+    step_begin(m, 1e-3f);
+    m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
+    order.step_pass = order.pass + 1;
+    for (int64_t i = 0; i < accumulation; i++) {
+        batch_upload(m, c->micro_batch, c->seq_len, none, none);
+        micro_step(m, 1.0f, i > 0, i + 1 == accumulation);
+    }
+    memcpy(slots, m->shards.slot_layer, sizeof slots);
+    step_end(m);
+    if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
+}
+
+// What comes behind each step, in this order; between two steps every one of them alone, all, and nothing.
+enum { HEALTH = 1, SAVE = 2, EVALUATE = 4, EVALUATE_SHORT = 8, SAMPLE = 16 };
+static const int behind_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE_SHORT | SAMPLE,
+                                   EVALUATE, EVALUATE_SHORT,
+                                   SAMPLE,   SAVE,
+                                   HEALTH,   SAVE | SAMPLE};
+
+static void train(Model *m, int steps) {
+    char warning[HEALTH_WARNING];
+    HealthSaid said = {0};
+    Snapshot snapshot;
+    const RunState run = {0};
+    snapshot_open(&snapshot, &m->arena, &m->exec);
+    assert_true(snapshot_reserve(&snapshot));
+    snapshot.shards = m->exec.ranks > 1 ? &m->shards : NULL;
+    for (int i = 0; i < steps; i++) {
+        const bool health = (behind_steps[i] & HEALTH) && m->exec.rank == 0;
+        train_step(m, health);
+        if (health) {
+            shards_settle(&m->shards);
+            free(health_json(&m->arena, &m->exec, &said, warning));
+            if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &said, warning));
+        }
+        if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
+        if (behind_steps[i] & EVALUATE) evaluate(m, 2);
+        if (behind_steps[i] & EVALUATE_SHORT) evaluate_short(m);
+        if (behind_steps[i] & SAMPLE) sample(m);
+    }
+    snapshot_close(&snapshot);
+}
+
+#define ALL_STEPS ((int)(sizeof behind_steps / sizeof *behind_steps))
+
+// The number of accesses that are wrong; order.report says which.
+static size_t faults_of(const Choice *choice, int steps) {
+    static Model m;
+    const int ranks = ranks_of(choice);
+    const CommPlace place = {ranks > 1 ? choice->of[RANK] : 0, ranks, 0, 1, "the test", false};
+    order_rank = place.rank;
+    accept(command_line(choice));
+    config.eval_only = choice->of[TRAINS] == 1;
+    if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", command_line(choice), error.text);
+    if (!model_create(&m, &config, &place, &error)) fail_msg("%s", error.text);
+    parameters_init(&m.arena, &m.exec, 1);
+    shards_weights_loaded(&m.shards);
+    if (steps == ALL_STEPS || choice->of[TRAINS]) evaluate(&m, 2);
+    if (choice->of[TRAINS]) {
+        evaluate_short(&m);
+        sample(&m);
+        evaluate(&m, 1);
+    } else {
+        train(&m, steps);
+    }
+    model_destroy(&m);
+    memory_close();
+    return order.races + order.clobbered + order.unwritten + order.old;
+}
+
+// --- tests --------------------------------------------------------------------------------------------------------
+
+static bool all_of_them;
+
+// Whether some settings of this choice, STRENGTH of them, have not met before.
+#define STRENGTH 3
+#define VALUES (SETTINGS * MOST_CHOICES)
+static bool is_new(const Choice *choice) {
+    static bool met[VALUES][VALUES][VALUES];
+    bool found = false;
+    for (int i = 0; i < SETTINGS; i++) {
+        for (int j = 0; j < i; j++) {
+            for (int k = 0; k < j; k++) {
+                bool *seen = &met[i * MOST_CHOICES + choice->of[i]][j * MOST_CHOICES + choice->of[j]]
+                                 [k * MOST_CHOICES + choice->of[k]];
+                found = found || !*seen;
+                *seen = true;
+            }
+        }
+    }
+    return found;
+}
+
+// Whether a setting is another's first value in effect: one process has one rank, the first alone compares products, and
+// where nothing is trained or multiplied in FP8 other settings change nothing.
+static bool repeats(const Choice *choice) {
+    const int *of = choice->of;
+    return (of[ZERO] == 0 && of[RANK] > 0) ||
+           (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[PRODUCTS] > 0)) ||
+           (of[RECIPE] == 0 && (of[SCALING] > 0 || of[PRODUCTS] > 0)) || (of[RANK] > 0 && of[PRODUCTS] > 0);
+}
+
+static void every_access_is_ordered(void **state) {
+    (void)state;
+    int product = 1, runs = 0, all = 0, bad = 0;
+    for (int i = 0; i < SETTINGS; i++) product *= choices(i);
+    for (int64_t n = 0; n < product; n++) {
+        Choice choice;
+        int64_t rest = n * 15485863 % product; // a prime: all of them, far from each other
+        for (int i = 0; i < SETTINGS; i++) {
+            choice.of[i] = (int)(rest % choices(i));
+            rest /= choices(i);
+        }
+        if (repeats(&choice)) continue;
+        all++;
+        if (!is_new(&choice) && !all_of_them) continue;
+        runs++;
+        if (faults_of(&choice, ALL_STEPS) == 0) continue;
+        if (bad++ < 20) print_message("# %s%s\n", command_line(&choice), choice.of[TRAINS] ? "  (forward only)" : "");
+        for (int i = 0; bad < 20 && i < order.reports; i++) print_message("#     %s\n", order.report[i]);
+    }
+    print_message("# %d of %d configurations, %d of them with faults\n", runs, all, bad);
+    assert_int_equal(bad, 0);
+}
+
+// --- faults that must be seen -------------------------------------------------------------------------------------
+
+// All recipes and stages, of several processes and layers.
+static const Choice several[] = {
+    {{[RECIPE] = 0, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 3, [ZERO] = 4, [RANK] = 1, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = 1, [LAYERS] = 2, [ZERO] = 3, [RANK] = 1, [MICRO_BATCHES] = 2}},
+    {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 2, [ZERO] = 2, [RANK] = 0, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 1, [RANK] = 2, [MICRO_BATCHES] = 1}},
+};
+#define SEVERAL ((int)(sizeof several / sizeof *several))
+
+// Runs until something is seen, which is said; false where nothing is.
+static bool is_seen(const char *what) {
+    for (int i = 0; i < SEVERAL; i++) {
+        if (faults_of(&several[i], ALL_STEPS) == 0) continue;
+        print_message("# %s: %s\n", what, order.report[0]);
+        return true;
+    }
+    print_message("# %s: nothing\n", what);
+    return false;
+}
+
+static void every_event_is_needed(void **state) {
+    (void)state;
+    int unseen = 0;
+    for (int i = 0; i < SEVERAL; i++) assert_int_equal(faults_of(&several[i], ALL_STEPS), 0);
+    for (left_out = 0; left_out < place_count; left_out++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s without its %s (coat/model/shards.c:%d)", places[left_out].function,
+                 places[left_out].waits ? "comm_wait" : "comm_after_compute", places[left_out].line);
+        if (!is_seen(what)) unseen++;
+    }
+    left_out = -1;
+    assert_true(place_count > 0);
+    assert_int_equal(unseen, 0);
+}
+
+static void faults_are_seen(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        [NO_AFTER_COMPUTE] = "communication that ignores comm_after_compute",
+        [NO_WAIT] = "communication that ignores comm_wait",
+        [EARLY_TICKETS] = "tickets before the last collective",
+        [OLD_CODES] = "weights_quantize that does nothing behind an update",
+        [OLD_SLOTS] = "slots that are believed to hold the new weights",
+        [LOST_SUMS] = "gradients that are not summed",
+    };
+    int unseen = 0;
+    for (int f = NO_AFTER_COMPUTE; f <= LOST_SUMS; f++) {
+        fault = (Fault)f;
+        if (!is_seen(names[f])) unseen++;
+    }
+    fault = FAULT_NONE;
+    assert_int_equal(unseen, 0);
+}
+
+static bool is_scratch(const TensorLayout *t) {
+    return t->exists && t->alias < 0 && !t->saved && t->category >= CATEGORY_SCRATCH;
+}
+
+// Every two scratch tensors are put into the same memory, which is theirs alone. Where the plan lets them share it,
+// nothing may be wrong: no lifetime is too short. Elsewhere it is as if a lifetime had been cut: of each tensor that
+// must be seen, if not with every other (some lifetimes have gaps, and stages have several operations).
+static void lifetimes_are_long_enough(void **state) {
+    (void)state;
+    static const Choice alone[] = {
+        {{[RECIPE] = 0, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 1, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [ROUNDING] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
+    };
+    static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
+    static char last_clash[sizeof order.report[0]];
+    int shared = 0, apart = 0, seen = 0, wrong = 0;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        bool clashes[TENSOR_COUNT] = {false};
+        accept_run(command_line(&alone[i]), 1);
+        tensors_resolve(&config, 1, layout);
+        for (int a = PARAMETER_COUNT; a < TENSOR_COUNT; a++) {
+            for (int b = PARAMETER_COUNT; b < a; b++) {
+                const TensorLayout *x = &layout[a][VALUE], *y = &layout[b][VALUE];
+                if (!is_scratch(x) || !is_scratch(y)) continue;
+                const bool overlap = x->first <= y->last && y->first <= x->last;
+                shared_first = (TensorId)a, shared_second = (TensorId)b;
+                const bool clash = faults_of(&alone[i], 1) > 0;
+                overlap ? apart++ : shared++;
+                if (clash) clashes[a] = clashes[b] = true;
+                if (clash && overlap) {
+                    seen++;
+                    snprintf(last_clash, sizeof last_clash, "%s", order.report[0]);
+                }
+                if (!clash || overlap) continue;
+                wrong++;
+                print_message("# %s and %s share memory: %s\n", tensor_row((TensorId)b)->name,
+                              tensor_row((TensorId)a)->name, order.report[0]);
+            }
+        }
+        for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+            if (!is_scratch(&layout[id][VALUE]) || clashes[id]) continue;
+            wrong++;
+            print_message("# %s may share memory with every other\n", tensor_row((TensorId)id)->name);
+        }
+    }
+    shared_first = shared_second = TENSOR_COUNT;
+    print_message("# %d pairs may share memory; of %d others %d clash, as the last: %s\n", shared, apart, seen,
+                  last_clash);
+    assert_int_equal(wrong, 0);
+}
+
+int main(int argc, char **argv) {
+    all_of_them = argc > 1 && strcmp(argv[1], "--all") == 0;
+#ifdef _OPENMP
+    omp_set_num_threads(1); // there is nothing to compute
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_access_is_ordered),
+        cmocka_unit_test(every_event_is_needed),
+        cmocka_unit_test(faults_are_seen),
+        cmocka_unit_test(lifetimes_are_long_enough),
+    };
+    return cmocka_run_group_tests_name("order", tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+#!/usr/bin/env bash
+# The folder of a run that trains is removed, renamed or replaced, or its log is: what the run still holds comes back, and
+# no two runs write in one folder. What is resumed then is the run without interruption, byte for byte. And a disk that is
+# too small is found before the first step.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/run_fixture.sh
+disk=$folder/disk
+trap 'umount "$disk" 2>/dev/null; chmod -R u+rwx "$folder"; rm -rf "$folder"' EXIT
+straight
+first=$(printf 'step-%08d' $every)
+
+# during OUT COMMAND...: a run in OUT, with $flags, which is held while the command does its work, once the checkpoint
+# $held, by default its first, is there; sets $status
+flags=() held=$first
+during() {
+    local out=$1 pid
+    shift
+    "$program" "${run[@]}" "${flags[@]}" --out "$out" >"$folder/out" 2>"$folder/said" &
+    pid=$!
+    until [ -d "$out/$held" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    kill -STOP $pid
+    "$@"
+    kill -CONT $pid
+    wait $pid
+    status=$?
+}
+notes() { grep -c '"note":' "$1/log.jsonl"; }
+# said_once PATTERN: that alone, but for a save that the command came across
+said_once() { [ "$(grep -vc '^warning: the checkpoint of step' "$folder/said")" -eq 1 ] && grep -qE "^$1" "$folder/said"; }
+# whole OUT NOTES: the run in OUT has ended well, with so many notes in its log, and else as the one without interruption
+whole() {
+    [ $status -eq 0 ] && [ "$(notes "$1")" -eq "$2" ] && sed -i '/"note":/d' "$1/log.jsonl" && same "$1" &&
+        [ "$(find "$1" -name 'events.out.tfevents.*' | wc -l)" -eq 1 ]
+}
+said_and_left() { echo "status $status"; cat "$folder/said" "$folder/out"; ls -A "$1"*; }
+
+second() { # FLAGS...: another run in $out, to its end
+    "$program" "${run[@]}" --steps 20 --out "$out" "$@" >/dev/null 2>"$folder/second-said"
+    second=$?
+}
+removed() { rm -r "$out"; }
+out=$folder/removed
+during "$out" removed
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
+check "a folder that is removed comes back, with all of its log" $? "$(said_and_left "$out")"
+
+renamed() { mv "$out" "$out-before"; }
+out=$folder/renamed
+during "$out" renamed
+said_once "warning: --out $out: the folder was renamed to .*/renamed-before during the run; it is made again" && whole "$out" 1
+check "so does one that is renamed" $? "$(said_and_left "$out")"
+[ -d "$out-before/$first" ] && resume "$out-before" 2>"$folder/said" && same "$out-before"
+check "and the old one is resumed from what it has" $? "$(said_and_left "$out")"
+
+replaced() { mv "$out" "$out-before" && mkdir "$out" && echo mine >"$out/notes.txt"; }
+out=$folder/replaced
+during "$out" replaced
+said_once "warning: --out $out: the folder was renamed" && grep -qx mine "$out/notes.txt" && whole "$out" 1
+check "and one that an empty folder takes the place of" $? "$(said_and_left "$out")"
+
+# killed afterwards it has lost nothing that it had saved: another run resumes it
+resumed() { renamed; kill -CONT $pid; until compgen -G "$out/step-*" >/dev/null || ! kill -0 $pid; do :; done; kill -KILL $pid; }
+out=$folder/killed
+"$program" "${run[@]}" --out "$out" >/dev/null 2>&1 &
+pid=$!
+until [ -d "$out/$first" ]; do :; done
+kill -STOP $pid
+resumed
+wait $pid 2>/dev/null
+compgen -G "$out/step-*" >/dev/null && resume "$out" 2>"$folder/said" && sed -i '/"note":/d' "$out/log.jsonl" && same "$out"
+check "killed after that, it is resumed to the same bytes" $? "$(said_and_left "$out")"
+
+no_lock() { rm "$out/.lock"; }
+out=$folder/lockless
+during "$out" no_lock
+said_once "warning: --out $out: its .lock was removed during the run; it is made again$" && whole "$out" 1
+check "a lock that is removed is taken again" $? "$(said_and_left "$out")"
+
+# and keeps another run out even while it is gone
+kept_out() { rm "$out/.lock"; for flag in --resume --overwrite ""; do second $flag; seconds+=$second; cat "$folder/second-said"; done >"$folder/seconds-said"; }
+out=$folder/kept-out seconds=
+during "$out" kept_out
+[ "$seconds" = 222 ] && [ "$(grep -cx "error: --out $out: another run is writing there: its .lock was removed; stop it or choose another folder" "$folder/seconds-said")" -eq 3 ] &&
+    said_once "warning: --out $out: its .lock was removed during the run; it is made again$" && whole "$out" 1
+check "and until then a second run is refused, whatever it asks for" $? "$(said_and_left "$out"; cat "$folder/seconds-said")"
+
+# where that is not seen, as on another machine, what another run has left stays as it is
+visited() { rm "$out/.lock" "$out"/* -r && cp -r "$out-theirs/." "$out"; }
+out=$folder/visited
+"$program" "${run[@]}" --seed 7 --out "$out-theirs" >/dev/null 2>&1
+during "$out" visited
+[ $status -eq 2 ] && grep -q "error: .*its .lock was removed during the run, and another run has written its log there.*go on with --out $out-rescued-1 --resume" "$folder/said" &&
+    diff -r "$out" "$out-theirs" >"$folder/diff" && compgen -G "$out-rescued-1/step-*" >/dev/null
+check "a run that has been there meanwhile keeps its files, and this one saves beside them" $? "$(said_and_left "$out"; cat "$folder/diff")"
+
+no_log() { rm "$out/log.jsonl"; }
+out=$folder/logless
+during "$out" no_log
+said_once "warning: $out/log.jsonl was removed during the run; it is made again with all of its lines" && whole "$out" 1
+check "a log that is removed comes back" $? "$(said_and_left "$out")"
+no_events() { rm "$out"/events.*; }
+out=$folder/curveless
+during "$out" no_events
+said_once "warning: $out/events.out.tfevents.* was removed during the run; it is made again with all of its events" && whole "$out" 1
+check "so do TensorBoard's figures" $? "$(said_and_left "$out")"
+edited() { sed -i s/loss/lost/ "$out/log.jsonl" && cp "$out/log.jsonl" "$folder/edited"; }
+out=$folder/relogged
+during "$out" edited
+said_once "warning: $out/log.jsonl was replaced during the run; .* kept as log-replaced-1.jsonl$" &&
+    cmp "$folder/edited" "$out/log-replaced-1.jsonl" && whole "$out" 1
+check "and one that is replaced, whose other file is kept" $? "$(said_and_left "$out")"
+
+linked() { rm -r "$out-target"; }
+out=$folder/linked
+mkdir "$out-target" && ln -s linked-target "$out"
+during "$out" linked
+said_once "warning: --out $out: the folder was removed during the run; it is made again" && [ -L "$out" ] && whole "$out-target" 1
+check "so does one that a link leads to" $? "$(said_and_left "$out")"
+
+# the last save is there when the validation after it begins
+at_last() { # OUT COMMAND...: the command is done during the last validation
+    local flags=(--val-every 0 --val "$data" --val-batches 1500) held=$last # a second or two
+    during "$@"
+}
+out=$folder/removed-last
+at_last "$out" removed
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" &&
+    [ $status -eq 0 ] && [ "$(notes "$out")" -eq 1 ] && diff -r "$folder/straight/$last" "$out/$last"
+check "one that is removed after the last save is saved to once more" $? "$(said_and_left "$out")"
+
+parent() { rm -r "${out%/*}"; }
+out=$folder/above/run
+during "$out" parent
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
+check "so does one that is removed with its parent" $? "$(said_and_left "$out")"
+turned() { mkdir "$out-other" && ln -sfn turned-other "$out"; }
+out=$folder/turned
+mkdir "$out-target" && ln -s turned-target "$out"
+during "$out" turned
+said_once "warning: --out $out: the name no longer leads to the run's folder .*/turned-target; it is begun again there, with the whole log" && whole "$out-other" 1
+check "a link that is turned takes the run along, which says so" $? "$(said_and_left "$out")"
+copied() { renamed && cp -a "$out-before" "$out"; }
+out=$folder/copied
+during "$out" copied
+[ $status -eq 2 ] && grep -q "^error: .*the folder was renamed to .*/copied-before during the run, and the one of that name is a copy of it ($first); this one is saved: go on with --out $out-rescued-1 --resume$" "$folder/said"
+check "a copy of the folder is called one" $? "$(said_and_left "$out")"
+
+# where the parent is renamed nothing is put: a disk may be mounted there again
+parent() { mv "${out%/*}" "${1:-$folder/unmounted}"; }
+out=$folder/parent/run
+at_last "$out" parent
+[ $status -eq 0 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$folder/unmounted/run/$last"
+check "where its parent is renamed, what is saved is there" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+
+out=$folder/moved/run
+during "$out" parent "$folder/moved-on"
+[ $status -eq 2 ] && [ "$(grep -c "^warning: --out $out cannot be used: .*: No such file or directory; what it has written is in $folder/moved-on/run; the run goes on, and saves there once it can, or its last step beside it$" "$folder/said")" -eq 1 ] &&
+    grep -q "^error: .*; this one is saved: go on with --out $folder/run-rescued-1 --resume; what it wrote before is in $folder/moved-on/run$" "$folder/said" &&
+    diff -r "$folder/straight/$last" "$folder/run-rescued-1/$last" && [ -d "$folder/moved-on/run/$first" ]
+check "where it is renamed early, both places are said" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+blocked() { renamed && echo mine >"$out"; }
+out=$folder/blocked
+during "$out" blocked
+[ $status -eq 2 ] && grep -q "^warning: --out $out cannot be used: cannot create the folder $out: File exists; what it has written is in $out-before; the run goes on" "$folder/said" &&
+    grep -q "^error: .*go on with --out $out-rescued-1 --resume; what it wrote before is in $out-before$" "$folder/said" && grep -qx mine "$out"
+check "so they are where a file has the name" $? "$(said_and_left "$out")"
+
+# --- a second run, which finds the folder before the first makes it again, or after that
+# rescued: the first has ended with 2 and one line, has left the second's folder alone, and is resumed beside it
+rescued() {
+    [ $status -eq 2 ] && said_once "error: --out $out: $1; this one is saved: go on with --out $out-rescued-1 --resume$" &&
+        [ "$(notes "$out-rescued-1")" -eq 1 ] && resume "$out-rescued-1" 2>"$folder/resumed" && sed -i '/"note":/d' "$out-rescued-1/log.jsonl" && same "$out-rescued-1"
+}
+quick() { renamed && second && cp -r "$out" "$folder/quick-second"; }
+out=$folder/quick
+during "$out" quick
+[ $second -eq 0 ] && diff -r "$out" "$folder/quick-second" && rescued "the folder was renamed to .*/quick-before during the run, and the one of that name holds another run \(step-00000020\)"
+check "a run that was quicker keeps the folder, and the first one saves beside it" $? "$(said_and_left "$out")"
+
+holds() { renamed && mkdir "$out" && exec 8>"$out/.lock" && flock -n 8 && echo "$HOSTNAME 4321 2026-01-02 03:04:05" >&8; }
+out=$folder/held
+if command -v flock >/dev/null; then
+    during "$out" holds
+    [ "$(ls -A "$out")" = .lock ] && rescued "the folder was renamed to .*/held-before during the run, and another run is writing there: process 4321 on $HOSTNAME, since 2026-01-02 03:04:05"
+    check "so does one that still writes there" $? "$(said_and_left "$out")"
+    exec 8>&-
+else
+    echo "skip - a run that still writes there: no flock"
+fi
+
+out=$folder/late
+"$program" "${run[@]}" --steps 100000000 --lr-final 1 --keep 3 --out "$out" >/dev/null 2>"$folder/said" &
+pid=$!
+until [ -d "$out/$first" ]; do :; done
+renamed
+until compgen -G "$out/step-*" >/dev/null || ! kill -0 $pid; do :; done
+second --resume
+[ $second -eq 2 ] && grep -q "^error: --out $out: another run is writing there: process $pid on " "$folder/second-said"
+check "a run that comes after it is refused" $? "$second" "$(cat "$folder/second-said")"
+kill -TERM $pid
+wait $pid
+status=$?
+[ $status -eq 0 ] && grep -q '^ended by SIGTERM' "$folder/said" && [ -z "$(find "$out" -name '.*' ! -path "$out")" ]
+check "and the first goes on until it is told to end" $? "$(said_and_left "$out")"
+
+# --- room on the disk: a small file system of our own
+mkdir "$disk"
+run+=(--skip-grad-z 0) # while updates are skipped nothing is pruned
+rm -r "$folder/straight"
+"$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "the same run without a guard"
+kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)
+room() { mount -o remount,size=$(($1 * kilobytes / 10))k "$disk"; } # TENTHS of a checkpoint
+if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; then
+    out=$disk/run
+    too_small() { [ $1 -eq 2 ] && said_once "error: --out $out: a checkpoint takes 0\.[0-9]* MB, and 0\.[0-9]* MB are free there; make room or choose another folder$"; }
+    "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said"
+    too_small $? && [ -z "$(ls -A "$out")" ]
+    check "a disk without room for one checkpoint is refused" $? "$(cat "$folder/said")" "$(ls -A "$out")"
+    room 30
+    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
+    check "room for those that are there at a time is enough" $? "$(cat "$folder/said")"
+    room 14
+    "$program" "${run[@]}" --keep 1 --steps 170 --out "$out" --resume >/dev/null 2>"$folder/said"
+    too_small $? && same "$out"
+    check "the next needs room beside the one before" $? "$(cat "$folder/said")"
+    "$program" "${run[@]}" --save-every 0 --out "$out" --overwrite >/dev/null 2>"$folder/said" && same "$out"
+    check "but one that is overwritten leaves its room" $? "$(cat "$folder/said")"
+    "$program" "${run[@]}" --channels 128 --layers 4 --out "$out" --overwrite >/dev/null 2>"$folder/said"
+    status=$?
+    [ $status -eq 2 ] && grep -q '^error: .*: a checkpoint takes' "$folder/said" && same "$out"
+    check "and stays where that is not enough" $? "status $status" "$(cat "$folder/said")"
+    rm -r "$out"/log.jsonl && mv "$out/$last" "$out/.$last.tmp"
+    "$program" "${run[@]}" --save-every 0 --out "$out" --resume >/dev/null 2>"$folder/said" && same "$out"
+    check "half a checkpoint leaves its room, too" $? "$(cat "$folder/said")" "$(ls -A "$out")"
+    rm -r "$out"
+    room 35
+    "$program" "${run[@]}" --no-quiet --out "$out" >/dev/null 2>"$folder/said"
+    [ $? -eq 2 ] && [ "$(grep -c "^note: --out $out: .* for 3 of the 10 more that --save-every and --keep hold at a time: the others cannot be saved; make room, or set --keep 2$" "$folder/said")" -eq 1 ]
+    check "where later ones will not fit a note says so" $? "$(head -n 3 "$folder/said")"
+    rm -r "$out"
+    "$program" "${run[@]}" --keep 2 --no-quiet --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
+    check "and what it proposes fits" $? "$(cat "$folder/said")"
+else
+    echo "skip - a disk that is too small: mounting is not permitted"
+fi
+exit $failures

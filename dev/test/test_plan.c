@@ -1,0 +1,354 @@
+// Tests of the advice that is given where memory does not suffice: every flag that it names is tried, and saves what it
+// says. What a run says when its device has too little is tested through a device that refuses.
+#include "coat/model/plan.h"
+#include "config_fixture.h"
+#include "fake_device.h"
+
+static char advice[ADVICE_TEXT];
+
+static size_t bytes_of(const Config *c, int ranks) {
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, c, ranks, DEVICE_CUDA);
+    const size_t bytes = arena->total_bytes;
+    free(arena);
+    return bytes;
+}
+
+// The plan of a command line with more flags, as a user would try it.
+static size_t bytes_with(const char *line, const char *flags, int ranks) {
+    char longer[1024];
+    snprintf(longer, sizeof longer, "--plan %s %s", line, flags);
+    accept_run(longer, ranks);
+    return bytes_of(&config, ranks);
+}
+
+static size_t micro_batch_bytes(const char *line, const char *flags, int micro_batch, int ranks) {
+    char more[512];
+    snprintf(more, sizeof more, "%s --micro-batch %d", flags, micro_batch);
+    return bytes_with(line, more, ranks);
+}
+
+static const char *advise(const char *line, int ranks, size_t limit) {
+    bytes_with(line, "", ranks);
+    plan_advice(&config, ranks, DEVICE_CUDA, limit, advice, sizeof advice);
+    return advice;
+}
+
+// The advice's list "; --grads bf16 saves 2.50 GB, --zero 1 1.25 GB": each flag saves what it says, none more than the one
+// before it. All of them go to `flags`; returns their number.
+static int try_savings(const char *line, int ranks, char flags[512]) {
+    const size_t whole = bytes_with(line, "", ranks);
+    size_t most = whole;
+    char list[ADVICE_TEXT];
+    int count = 0;
+    flags[0] = '\0';
+    const char *begin = strstr(advice, " saves ");
+    if (!begin) return 0;
+    while (*begin != ';') begin--;
+    snprintf(list, sizeof list, "%.*s", (int)strcspn(begin + 2, ";:"), begin + 2);
+    for (char *rest = list, *item; (item = strsep(&rest, ",")); count++) {
+        char text[MEMORY_TEXT], *saves = strstr(item, " saves ");
+        if (saves) memmove(saves, saves + 6, strlen(saves + 6) + 1);
+        char *unit = strrchr(item, ' '), *size = unit;
+        while (size[-1] != ' ') size--;
+        size[-1] = '\0'; // the flag before it
+        const size_t bytes = bytes_with(line, item, ranks), saved = whole - bytes;
+        assert_true(bytes < whole);
+        assert_true(saved <= most);
+        assert_string_equal(memory_text(text, saved), size);
+        most = saved;
+        snprintf(flags + strlen(flags), 512 - strlen(flags), " %s", item);
+    }
+    return count;
+}
+
+static void lacks(const char *part) {
+    if (strstr(advice, part)) fail_msg("%s is in: %s", part, advice);
+}
+
+static void has(const char *part) {
+    if (!strstr(advice, part)) fail_msg("%s is not in: %s", part, advice);
+}
+
+#define XL "--model gpt2-xl --recipe"
+
+static void what_is_named_saves_what_it_says(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int ranks, changes;
+    } cases[] = {
+        {XL " bf16", 1, 5},
+        {XL " bf16 --saved coat --recompute 0", 1, 4},
+        {XL " fp8-linear --micro-batch 32", 1, 5},
+        {XL " coat --grads fp32 --master fp32 --micro-batch 16", 1, 3},
+        {XL " coat --moments bf16", 1, 3},
+        {XL " bf16", 4, 6},
+        {XL " coat --zero 1", 8, 2}, // ZeRO 3 keeps no transposed codes itself
+        {"--model gpt2 --micro-batch 64 --precision fp32", 1,
+         1}, // fewer logits alone would save 2 %, beside it nothing
+        {"--model gpt2 --micro-batch 64 --eval-only --recipe bf16", 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char flags[512];
+        const char *text = advise(cases[i].line, cases[i].ranks, 0);
+        const int count = try_savings(cases[i].line, cases[i].ranks, flags);
+        if (count != cases[i].changes) fail_msg("%s: %d changes: %s", cases[i].line, count, text);
+        lacks("fit"); // nobody knows how much there is
+    }
+}
+
+static void what_is_set_is_not_named(void **state) {
+    (void)state;
+    advise(XL " coat --micro-batch 8", 1, 0);
+    lacks("--moments");
+    lacks("--saved");
+    lacks("--recompute");
+    lacks("--zero"); // one process shares nothing
+    advise(XL " bf16 --zero 3", 4, 0);
+    lacks("--zero");
+    has("--moments coat");
+    advise(XL " bf16 --eval-only", 1, 0);
+    lacks("--moments");
+    lacks("--saved");
+    lacks("--recompute");
+    advise("--model gpt2 --recipe coat --micro-batch 64 --no-cache-transposed --logits-chunk 512", 1, 0);
+    assert_string_equal(advice, "");
+}
+
+// Moments are a fifth here, and what is saved for backward more.
+static void the_largest_comes_first(void **state) {
+    (void)state;
+    advise("--model gpt2-xl --recipe bf16 --recompute 0 --micro-batch 64", 1, 0);
+    has("; --recompute 2 saves ");
+    has("--moments coat");
+    assert_true(strstr(advice, "--saved coat") < strstr(advice, "--moments coat"));
+    advise("--model gpt2-xl --recipe bf16 --micro-batch 1", 1, 0);
+    has("; --moments coat saves ");
+}
+
+static void micro_batch_that_fits(void **state) {
+    (void)state;
+    const char *line = XL " bf16 --micro-batch 64";
+    const size_t limit = (size_t)80e9;
+    int fits;
+    advise(line, 1, limit);
+    assert_int_equal(sscanf(advice, "; --micro-batch %d would fit; ", &fits), 1);
+    assert_true(micro_batch_bytes(line, "", fits, 1) <= limit);
+    assert_true(micro_batch_bytes(line, "", fits + 1, 1) > limit);
+    // FP8 takes tokens in sixteens
+    advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
+    has("; --micro-batch 112 would fit");
+}
+
+static void where_it_takes_all(void **state) {
+    (void)state;
+    char flags[512];
+    int fits;
+    const char *line = XL " bf16 --micro-batch 16";
+    size_t limit = (size_t)16e9;
+    advise(line, 1, limit);
+    has("; not even --micro-batch 1 would fit; --");
+    const char *all = strstr(advice, ": with all of these --micro-batch ");
+    assert_non_null(all);
+    assert_int_equal(sscanf(all, ": with all of these --micro-batch %d would fit", &fits), 1);
+    assert_int_equal(try_savings(line, 1, flags), 4);
+    assert_true(micro_batch_bytes(line, flags, 1, 1) <= limit);
+    assert_true(micro_batch_bytes(line, flags, fits, 1) <= limit);
+    assert_true(micro_batch_bytes(line, flags, fits + 1, 1) > limit);
+}
+
+// The advice's words between two others.
+static const char *between(const char *begin, const char *end, char words[512]) {
+    has(begin);
+    const char *from = strstr(advice, begin) + strlen(begin), *to = strstr(from, end);
+    if (!to) fail_msg("%s is not behind %s: %s", end, begin, advice);
+    snprintf(words, 512, "%.*s", (int)(to - from), from);
+    return words;
+}
+
+// Where all savings together are too little: what is left over, and the fewest GPUs and the largest model that fit.
+static void where_one_gpu_does_not_do(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *flags; // the flags that more GPUs need
+        int ranks;
+    } cases[] = {
+        {"--model d96 --recipe coat", "", 4},
+        {"--model d96 --recipe coat", "", 1},
+        {"--model d96 --recipe bf16", " --moments coat --master split16 --recompute 2", 1},
+    };
+    const size_t limit = (size_t)80e9;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *line = cases[i].line;
+        char flags[512], words[512], more[600], needed[MEMORY_TEXT], over[MEMORY_TEXT], *end;
+        advise(line, cases[i].ranks, limit);
+        try_savings(line, cases[i].ranks, flags);
+        const size_t bytes = micro_batch_bytes(line, flags, 1, cases[i].ranks);
+        snprintf(more, sizeof more, " --micro-batch 1 still needs %s, %s too much; ", memory_text(needed, bytes),
+                 memory_text(over, bytes - limit));
+        has(more);
+        const int gpus = (int)strtol(between(" too much; ", " or --model ", words), &end, 10);
+        snprintf(more, sizeof more, " GPUs with --zero 3%s", cases[i].flags);
+        assert_string_equal(end, more);
+        assert_true(micro_batch_bytes(line, end + strlen(" GPUs with"), 1, gpus) <= limit);
+        snprintf(more, sizeof more, "%s --zero 3", flags);
+        assert_true(micro_batch_bytes(line, more, 1, gpus - 1) > limit);
+        snprintf(more, sizeof more, "--model %s", between(" or --model ", " would fit", words));
+        assert_true(micro_batch_bytes(line, more, 1, cases[i].ranks) <= limit);
+    }
+    lacks("--no-cache-transposed");
+    advise("--model d96 --recipe coat", 4, limit);
+    lacks("--no-cache-transposed"); // ZeRO 3 is named, and does that
+    advise("--model d96 --recipe coat", 4, 1000000);
+    has(" too much");
+    lacks("GPUs"); // no number of them does, and no model
+    lacks("--model");
+    advise("--layers 96 --channels 6144 --recipe coat", 1, limit);
+    has(" would fit");
+    lacks("--model"); // this one has no name
+    bytes_with("--model d96 --recipe coat", "", 1);
+    plan_advice(&config, 1, DEVICE_CPU, limit, advice, sizeof advice);
+    lacks("GPUs"); // processes on a CPU share its memory
+    has(" too much; --model d");
+    advise("--model d96 --recipe coat --batch-tokens 81920", 5, (size_t)74e9);
+    has("; 8 GPUs with --zero 3 or "); // 7 would fit, but not divide the batch
+}
+
+// Master weights are given up only where that, and nothing less, lets a micro-batch fit.
+static void no_master_as_the_last_resort(void **state) {
+    (void)state;
+    char flags[512];
+    int fits;
+    for (int limit = 9; limit < 20; limit++) {
+        const size_t bytes = (size_t)(limit * 1e9);
+        advise(XL " coat", 1, bytes);
+        const bool named = strstr(advice, "--master none saves ") != NULL;
+        if (named != (limit >= 13 && limit <= 15)) fail_msg("%d GB: %s", limit, advice);
+        if (!named) continue;
+        const char *fit = strstr(advice, " --micro-batch ");
+        assert_int_equal(sscanf(fit, " --micro-batch %d would fit", &fits), 1);
+        try_savings(XL " coat", 1, flags);
+        assert_true(micro_batch_bytes(XL " coat", flags, fits, 1) <= bytes);
+    }
+    advise(XL " coat", 1, 0); // nobody knows how much there is
+    lacks("--master none");
+}
+
+// --precision fp32 is for comparisons: what leaving it saves, in BF16 where that is enough.
+static void another_precision(void **state) {
+    (void)state;
+    char flags[512];
+    const char *line = "--model gpt2-xl --micro-batch 1 --precision fp32";
+    static const struct {
+        double limit;
+        const char *flag;
+    } cases[] = {{29e9, "--precision recipe --recipe bf16 saves "}, {20e9, "--precision recipe --recipe coat saves "}};
+    for (int i = 0; i < 2; i++) {
+        advise(line, 1, (size_t)cases[i].limit);
+        has(cases[i].flag);
+        assert_true(try_savings(line, 1, flags) > 0);
+        assert_true(micro_batch_bytes(line, flags, 1, 1) <= (size_t)cases[i].limit);
+    }
+    advise("--model gpt2 --micro-batch 64 --precision fp32 --eval-only", 1, 0);
+    has("--precision recipe --recipe ");
+}
+
+// --- a device that refuses
+
+static int64_t device_bytes;
+
+static void *no_memory(Exec *exec, size_t bytes, Error *err) {
+    (void)exec, (void)bytes;
+    error_set(err, EXIT_DEVICE, "the device refuses");
+    return NULL;
+}
+
+static int64_t memory_left(Exec *exec) {
+    (void)exec;
+    return device_bytes;
+}
+
+static void fail_to_allocate(const char *line, int64_t has_bytes) {
+    static Arena arena;
+    Exec exec;
+    Ops ops;
+    fake_open(&exec, &ops);
+    ops.allocate = no_memory;
+    ops.memory_free = memory_left;
+    device_bytes = has_bytes;
+    accept_run(line, 1);
+    arena_plan(&arena, &config, 1, DEVICE_CPU);
+    assert_false(arena_allocate(&arena, &exec, &error));
+    assert_false(plan_advise(&arena, &exec, &error));
+}
+
+static void a_failed_allocation(void **state) {
+    (void)state;
+    const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
+    fail_to_allocate(line, (int64_t)20e9);
+    assert_message(line, EXIT_DEVICE,
+                   "memory: the run needs &(the device refuses); most of it is saved, &; --micro-batch &would "
+                   "fit&saves&; see --plan");
+    assert_null(strstr(error.text, "--moments"));
+    assert_null(strstr(error.text, "--zero"));
+    fail_to_allocate(line, 0); // which does not say how much it has
+    assert_null(strstr(error.text, "would fit"));
+    line = "--train x --model gpt2-xl --recipe bf16 --micro-batch 1";
+    fail_to_allocate(line, (int64_t)25e9);
+    assert_message(line, EXIT_DEVICE,
+                   "most of it is moments, 12.46 GB; --moments coat saves 9.21 GB, --master split16 ");
+    assert_null(strstr(error.text, "--zero"));
+}
+
+// No size is shown as none at all.
+static void sizes_as_text(void **state) {
+    (void)state;
+    static const struct {
+        size_t bytes;
+        const char *text;
+    } sizes[] = {{0, "0 B"},
+                 {1, "1 B"},
+                 {999, "999 B"},
+                 {1000, "1.00 KB"},
+                 {8192, "8.19 KB"},
+                 {10000, "0.01 MB"},
+                 {1000000, "1.00 MB"},
+                 {512300000, "512.30 MB"},
+                 {35810000000, "35.81 GB"},
+                 {SIZE_MAX, "18446744073.71 GB"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[MEMORY_TEXT];
+        assert_string_equal(memory_text(text, sizes[i].bytes), sizes[i].text);
+    }
+}
+
+// A noun has its plural behind every count but 1, as %.3g shows it.
+static void counts_as_text(void **state) {
+    (void)state;
+    static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        char shown[16];
+        snprintf(shown, sizeof shown, "%.3g", counts[i]);
+        const bool one = strcmp(shown, "1") == 0;
+        assert_string_equal(plural(counts[i]), one ? "" : "s");
+        assert_string_equal(singular(counts[i]), one ? "s" : "");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_as_text),
+        cmocka_unit_test(counts_as_text),
+        cmocka_unit_test(what_is_named_saves_what_it_says),
+        cmocka_unit_test(what_is_set_is_not_named),
+        cmocka_unit_test(the_largest_comes_first),
+        cmocka_unit_test(micro_batch_that_fits),
+        cmocka_unit_test(where_it_takes_all),
+        cmocka_unit_test(where_one_gpu_does_not_do),
+        cmocka_unit_test(no_master_as_the_last_resort),
+        cmocka_unit_test(another_precision),
+        cmocka_unit_test(a_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

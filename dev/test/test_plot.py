@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Tests of scripts/plot.py: what it reads of a log, and that it draws it.
+
+    python3 dev/test/test_plot.py        needs matplotlib, else it is skipped
+"""
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+sys.dont_write_bytecode = True
+from tap import check, status  # noqa: E402
+
+
+def write_log(folder, name, steps, fp8=False):
+    os.makedirs(os.path.join(folder, name))
+    with open(os.path.join(folder, name, "log.jsonl"), "w") as file:
+        for step in range(1, steps + 1):
+            line = {"step": step, "loss": 2 + 3 / step, "grad_norm": 1 / step, "lr": 1e-3, "tokens": 100 * step,
+                    "ms": 3600, "tokens_per_s": 27.8}
+            if step == 5:
+                line["loss"] = line["grad_norm"] = None
+            print(json.dumps(line), file=file)
+            if step % 4 == 0:
+                print(json.dumps({"step": step, "val_loss": 2.5}), file=file)
+                print(json.dumps({"step": step, "hellaswag": 0.3}), file=file)
+            if fp8 and step % 2 == 0:
+                health = {"amax": [1.5, 2.5], "saturated": [0, 1e-3], "zero": [0.5, 0.25], "clamped": [0, 0]}
+                gradient = {"saturated": [0, 0.01], "zero": [0.25, 0.5], "subnormal": [0.125, 0.5]}
+                print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}, "dh_qt": gradient}}),
+                      file=file)
+        file.write('{"step":%d,"lo' % (steps + 1))  # killed while it wrote
+    return os.path.join(folder, name)
+
+
+def is_picture(prefix):
+    with open(prefix + ".png", "rb") as file:
+        png = file.read(8) == b"\x89PNG\r\n\x1a\n"
+    return png and ElementTree.parse(prefix + ".svg").getroot().tag.endswith("svg")
+
+
+def main():
+    if importlib.util.find_spec("matplotlib") is None:
+        print("skip - scripts/plot.py: the Python package matplotlib is not installed")
+        return 0
+    import plot
+
+    folder = tempfile.mkdtemp(prefix="coat_test_plot_")
+    try:
+        first, second = write_log(folder, "first", 12), write_log(folder, "second", 40, fp8=True)
+        run = plot.find_run("name=" + first)
+        check("name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
+        check("hours add up", abs(run.hours[-1] - 12 * 0.001) < 1e-12, run.hours)
+        check("null is a gap", math.isnan(run.loss[4]) and math.isnan(run.norm[4]) and run.loss[5] == 2.5)
+        check("evaluations know their tokens", [v[0] for v in run.val] == [400, 800, 1200] and
+              run.hellaswag[0][2] == 0.3, (run.val, run.hellaswag))
+        check("a folder names its run", plot.find_run(first).name == "first")
+        flat = plot.smoothed([2.0] * 5 + [math.nan] + [2.0] * 30, 10)
+        check("smoothing keeps a constant and its gap", math.isnan(flat[5]) and
+              all(abs(v - 2) < 1e-12 for i, v in enumerate(flat) if i != 5), flat)
+        line = plot.smoothed([float(i) for i in range(100)], 10)
+        check("and does not lag behind a slope", all(abs(line[i] - i) < 1e-9 for i in range(90)), line)
+        with contextlib.redirect_stdout(io.StringIO()):
+            plot.main([first, "long=" + second, "--out", os.path.join(folder, "p", "two"), "--ref", "a line=2.2"])
+            plot.main([first, "--out", os.path.join(folder, "one")])
+        check("two runs", is_picture(os.path.join(folder, "p", "two")))
+        check("FP8 health of the run that has it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
+              not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))
+        check("one run", is_picture(os.path.join(folder, "one")))
+        check("the grid of a tensor", [[v if v == v else None for v in row] for row in
+                                       plot.grid_of(plot.find_run(second), "h", "amax")] == [[3.0] * 20, [None] * 20])
+        check("cells lie around their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and
+              plot.edges_of([7]) == [6.5, 7.5], plot.edges_of([10, 20, 40]))
+        norm = plot.decades([3e-8, 2e-5, 47.0], 12)
+        check("decades around small and large values", abs(math.log10(norm.vmin) + 8) < 1e-9 and
+              abs(math.log10(norm.vmax) - 2) < 1e-9, (norm.vmin, norm.vmax))
+        with plot.plt.rc_context(plot.STYLE):
+            axis = plot.draw_health(plot.find_run(second)).axes[0]
+        shown = axis.collections[0].get_array().reshape(2, -1)  # of h, whose second layer has no finite value
+        check("what is not finite has a colour of its own", (shown[0] == 3).all() and
+              (shown[1] > axis.collections[0].norm.vmax).all(), shown)
+        with plot.plt.rc_context(plot.STYLE):
+            axes = plot.draw_health(plot.find_run(second)).axes
+        panels = {axis.get_title(loc="left"): len(axis.collections) for axis in axes}
+        check("a figure that a tensor has is drawn, without its others too", panels["largest value"] == 2 and
+              panels["saturated, %"] == 2 and panels["subnormal, %"] == 1, panels)
+        large = plot.find_run(second)
+        layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
+        large.fp8 = [(step, {"t%d" % i: {"amax": layers, "saturated": [0.0] * 48, "zero": layers} for i in range(24)})
+                     for step in (10, 20, 40)]
+        with plot.plt.rc_context(plot.STYLE):
+            figure = plot.draw_health(large)
+        width, height = figure.get_size_inches() * 130
+        titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
+        check("a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
+        check("a strip per tensor", len(figure.axes[0].collections) == 24 and
+              [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["t%d" % i for i in range(24)])
+        check("of a size that fits a page", width <= 1600 and height <= 2400, (width, height))
+        for name, argument in (("a missing log", os.path.join(folder, "none")), ("a log without a loss", __file__)):
+            try:
+                plot.find_run(argument)
+                check(name + " is refused", False)
+            except SystemExit as stop:
+                check(name + " is refused", str(stop).startswith("plot.py: ") and "\n" not in str(stop), stop)
+    finally:
+        shutil.rmtree(folder)
+    return status()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

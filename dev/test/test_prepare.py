@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Tests of data/prepare.py: what it writes, reads back; what is interrupted or damaged is made again alike.
+
+    python3 dev/test/test_prepare.py
+
+Needs nothing but Python; the parts that need tiktoken, tokenizers or pyarrow are skipped without them.
+"""
+import array
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "data"))
+
+import prepare  # noqa: E402
+import prepare_inputs  # noqa: E402
+import prepare_tokenizers  # noqa: E402
+
+GPT2 = os.path.join(ROOT, "..", "shared", "data", "gpt2")
+SHAKESPEARE = os.path.join(ROOT, "..", "shared", "data", "tinyshakespeare.txt")
+
+
+def have(*modules):
+    return all(importlib.util.find_spec(module) for module in modules)
+
+
+def words(seed, count):
+    """Lines of words, with spaces, digits, accents and runs of white space among them."""
+    pick = random.Random(seed)
+    kinds = ["the", "model", "don't", "we'll", "caf\u00e9", "4096", "x = y;", " ", "\t", "\u4f60\u597d", "\u00a0"]
+    return "".join(pick.choice(kinds) + pick.choice([" ", " ", " ", "\n", "\n\n", "\r\n", "."]) for _ in range(count))
+
+
+class PrepareTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="coat_test_prepare_")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.unit_bytes = prepare_inputs.UNIT_BYTES
+        prepare_inputs.UNIT_BYTES = 5000  # so that small inputs have many units
+        self.addCleanup(setattr, prepare_inputs, "UNIT_BYTES", self.unit_bytes)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return self.path(name)
+
+    def run_program(self, *arguments, code=0):
+        """Runs it; returns its output and its errors."""
+        out, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            got = prepare.main([str(argument) for argument in arguments])
+        self.assertEqual(got, code, errors.getvalue())
+        return out.getvalue(), errors.getvalue()
+
+    def refused(self, words_expected, *arguments, code=2):
+        _, errors = self.run_program(*arguments, code=code)
+        for word in words_expected:
+            self.assertIn(word, errors)
+        self.assertEqual(errors.count("\n"), 1, errors)
+
+    def tokens(self, out, split):
+        """The tokens of all files of a split, in order, after checking their headers."""
+        tokens, number = [], 0
+        while os.path.exists("%s_%s_%06d.bin" % (out, split, number)):
+            with open("%s_%s_%06d.bin" % (out, split, number), "rb") as file:
+                data = file.read()
+            header = array.array("i", data[:1024])
+            self.assertEqual(list(header[:2]), [20240520, 1])
+            self.assertEqual(len(data), 1024 + 2 * header[2])
+            tokens += array.array("H", data[1024:])
+            number += 1
+        return tokens
+
+    def documents(self, tokens, end_of_text=256):
+        self.assertTrue(not tokens or tokens[0] == end_of_text)
+        found = []
+        for token in tokens:
+            if token == end_of_text:
+                found.append([])
+            else:
+                found[-1].append(token)
+        return [bytes(document) for document in found]
+
+    def snapshot(self):
+        found = {}
+        for name in os.listdir(self.folder):
+            if name.endswith(".bin"):
+                with open(self.path(name), "rb") as file:
+                    found[name] = file.read()
+        return found
+
+    # --- contents
+
+    def test_one_text(self):
+        text = words(1, 5000).encode()
+        source, out = self.write("one.txt", text), self.path("tokens/one")
+        self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.1, source)
+        train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
+        self.assertEqual((len(train), len(val)), (1, 1))
+        self.assertEqual(train[0] + val[0], text)  # the end is held out
+        self.assertAlmostEqual(len(val[0]) / len(text), 0.1, delta=0.01)
+
+    def test_folder(self):
+        texts = {"a/%d.txt" % i: words(i, 300).encode() for i in range(20)}
+        for name, text in texts.items():
+            self.write("in/" + name, text)
+        self.write("in/copy.txt", texts["a/7.txt"])
+        self.write("in/.hidden", b"hidden")
+        self.write("in/binary.txt", b"\0\1\2")
+        self.write("in/empty.txt", b"")
+        out = self.path("f")
+        self.run_program("--bytes", "--out", out, "--workers", 2, "--val-fraction", 0.2, self.path("in"))
+        train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
+        self.assertEqual(sorted(train + val), sorted(texts.values()))  # whole, and each once
+        self.assertTrue(1 <= len(val) <= 6)
+
+    def test_jsonl_and_separated_text(self):
+        texts = ["document %d: %s" % (i, words(i, 40)) for i in range(400)]
+        lines = "".join(json.dumps({"body": text, "n": i}) + "\n\n" for i, text in enumerate(texts))
+        source, out = self.write("d.jsonl", lines), self.path("j")
+        self.run_program("--bytes", "--field", "body", "--out", out, "--workers", 2, "--val-fraction", 0.1, source)
+        train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
+        encoded = [text.encode() for text in texts]
+        self.assertEqual(train, [text for text in encoded if text not in set(val)])  # in order
+        self.assertEqual(val, [text for text in encoded if text in set(val)])
+        self.assertTrue(15 <= len(val) <= 70)
+        stripped = [text.strip("\r\n").encode() for text in texts]
+        source, out = self.write("d.txt", "\n<|endoftext|>\n".join(texts)), self.path("s")
+        self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.1, source)
+        train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
+        self.assertEqual(sorted(train + val), sorted(stripped))
+
+    def test_shards_and_workers_do_not_matter(self):
+        source = self.write("one.txt", words(3, 20000))
+        outs = {}
+        for workers, shard in ((1, "1G"), (2, 10000), (1, 7777), (3, "5k")):
+            out = self.path("w%s_%s" % (workers, shard))
+            self.run_program("--bytes", "--out", out, "--workers", workers, "--shard-tokens", shard, source)
+            outs[out] = (self.tokens(out, "train"), self.tokens(out, "val"))
+        self.assertEqual(len(set(map(str, outs.values()))), 1)
+        self.assertTrue(os.path.exists(self.path("w1_7777_train_000005.bin")))
+
+    def test_pattern_and_mixture(self):
+        self.write("m/a.txt", "plain text\n" * 50)
+        self.write("m/b.jsonl", '{"text": "one"}\n{"text": "two"}')
+        out = self.path("m")
+        text, _ = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0, self.path("m/*"))
+        self.assertRegex(text, r"training tokens in 1 file, 0 validation tokens in 0 files\n")
+        self.assertEqual(self.documents(self.tokens(out, "train")), [b"plain text\n" * 50, b"one", b"two"])
+        self.assertFalse(os.path.exists(out + "_val_000000.bin"))
+
+    def test_much_validation_is_noted(self):
+        for name in ("h/a.txt", "h/b.txt"):
+            self.write(name, words(ord(name[2]), 300))
+        out = self.path("halves")
+        _, errors = self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.05, self.path("h"))
+        share = len(self.tokens(out, "val")) / (len(self.tokens(out, "train")) + len(self.tokens(out, "val")))
+        self.assertGreater(share, 0.2)
+        self.assertEqual(errors, "note: %.0f %% of the text is held out for validation, as files and documents are held out "
+                         "whole: name more of them, or one text file alone\n" % (100 * share))
+        source = self.write("one.txt", words(3, 3000))
+        _, errors = self.run_program("--bytes", "--out", self.path("o"), "--workers", 1, "--val-fraction", 0.5, source)
+        self.assertEqual(errors, "note: 50 % of the text is held out for validation, as --val-fraction asks\n")
+        _, errors = self.run_program("--bytes", "--out", self.path("p"), "--workers", 1, "--val-fraction", 0.15, source)
+        self.assertEqual(errors, "")
+
+    # --- resuming
+
+    def test_complete_run_is_left_alone(self):
+        source, out = self.write("one.txt", words(4, 9000)), self.path("r")
+        arguments = ("--bytes", "--out", out, "--workers", 1, "--shard-tokens", 9000, source)
+        self.run_program(*arguments)
+        times = {name: os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)}
+        text, _ = self.run_program(*arguments)
+        self.assertIn("were complete", text)
+        self.assertEqual(times, {name: os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)})
+
+    def test_resume_after_each_possible_stop(self):
+        """A run that dies at any unit, started again, gives the bytes of one that did not."""
+        lines = "".join(json.dumps({"text": words(i, 30)}) + "\n" for i in range(300))
+        source = self.write("d.jsonl", lines)
+        arguments = ["--bytes", "--workers", "1", "--shard-tokens", "6000", "--val-fraction", "0.3", source, "--out"]
+        self.run_program(*arguments, self.path("r"))
+        expected = self.snapshot()
+        self.assertGreater(len(expected), 8)
+        original, stops = prepare.work, 0
+        while True:
+            for name in os.listdir(self.folder):
+                if name.startswith("r_"):
+                    os.remove(self.path(name))
+            left = [stops]
+
+            def dying(job):
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                return original(job)
+
+            prepare.work = dying
+            try:
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    finished = prepare.main(arguments + [self.path("r")]) == 0
+            finally:
+                prepare.work = original
+            self.run_program(*arguments, self.path("r"))
+            self.assertEqual(self.snapshot(), expected)
+            if finished:
+                break
+            stops += 1
+        self.assertGreater(stops, 10)
+
+    def test_damaged_and_missing_files_are_made_again(self):
+        source, out = self.write("one.txt", words(5, 9000)), self.path("r")
+        arguments = ("--bytes", "--out", out, "--workers", 1, "--shard-tokens", 4000, source)
+        self.run_program(*arguments)
+        expected = self.snapshot()
+        self.assertGreater(len(expected), 5)
+        for name in ("r_train_000000.bin", "r_train_000003.bin", "r_val_000000.bin"):
+            with open(self.path(name), "r+b") as file:
+                file.seek(2000)
+                file.write(b"\xff")
+            _, errors = self.run_program(*arguments)
+            self.assertIn(name + " is damaged", errors)
+            self.assertEqual(self.snapshot(), expected)
+        os.remove(self.path("r_train_000002.bin"))
+        _, errors = self.run_program(*arguments)
+        self.assertIn("r_train_000002.bin is missing", errors)
+        self.assertEqual(self.snapshot(), expected)
+        with open(out + "_manifest.json") as file:
+            manifest = json.load(file)
+        for shards in manifest["shards"].values():
+            for shard in shards:
+                self.assertEqual(hashlib.sha256(expected[shard["file"]]).hexdigest(), shard["sha256"])
+
+    def test_other_settings_are_refused(self):
+        source, out = self.write("one.txt", words(6, 3000)), self.path("r")
+        self.run_program("--bytes", "--out", out, "--workers", 1, source)
+        self.refused(["val_fraction (0.01, now 0.5)", "--overwrite"],
+                     "--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.5, source)
+        self.write("one.txt", words(7, 3000))
+        self.refused(["the inputs", "--overwrite"], "--bytes", "--out", out, "--workers", 1, source)
+        self.run_program("--bytes", "--out", out, "--workers", 1, "--overwrite", source)
+        self.write("r_manifest.json", "{")
+        self.refused(["r_manifest.json cannot be read"], "--bytes", "--out", out, "--workers", 1, source)
+        os.remove(self.path("r_manifest.json"))
+        self.refused(["r_manifest.json does not"], "--bytes", "--out", out, "--workers", 1, source)
+
+    # --- errors
+
+    def test_errors(self):
+        out = self.path("e")
+        self.refused(["--out"], "--bytes", "x", code=1)
+        self.refused(["--val-fraction"], "--bytes", "--out", out, "--val-fraction", 2, "x", code=1)
+        self.refused(["no such file"], "--bytes", "--out", out, self.path("absent"))
+        self.refused(["not a text file"], "--bytes", "--out", out, self.write("b.txt", b"a\0b"))
+        self.refused(["compressed"], "--bytes", "--out", out, self.write("b.jsonl.gz", b"abc"))
+        os.makedirs(self.path("nothing"))
+        self.refused(["no text found"], "--bytes", "--out", out, self.path("nothing"))
+        bad = self.write("bad.jsonl", b'{"text": "a"}\n{"body": "b"}\n')
+        for workers in (1, 2):
+            self.refused(["line at byte 14", "--field"],
+                         "--bytes", "--out", out, "--workers", workers, "--overwrite", bad)
+        for line in (b"{", b"[1]", b'"x"', b'{"text": 1}', b"[" * 100000):
+            bad = self.write("bad.jsonl", b"\n" + line)
+            self.refused(["line at byte 1"], "--bytes", "--out", out, "--workers", 1, "--overwrite", bad)
+        source = self.write("a.txt", b"text\n")
+        self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
+        self.refused(["holds no encoder.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
+        self.write("t/encoder.json", "{}")
+        self.refused(["merges are missing"], "--tokenizer", self.path("t"), "--out", out, source)
+        self.write("t/vocab.bpe", "#version: 0.2\na b\n")
+        self.refused(["not a vocabulary"], "--tokenizer", self.path("t"), "--out", out, source)
+        blocked = self.write("file", b"x")
+        self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
+
+    # --- GPT-2
+
+    def gpt2(self, name, without):
+        """Tokenizes Shakespeare while the package `without` cannot be imported."""
+        hidden = {module: sys.modules.get(module) for module in (without,)}
+        sys.modules[without] = None
+        try:
+            self.run_program("--tokenizer", GPT2, "--out", self.path(name), "--workers", 1, "--val-fraction", 0,
+                             SHAKESPEARE)
+        finally:
+            for module, value in hidden.items():
+                sys.modules.pop(module) if value is None else sys.modules.update({module: value})
+        return self.tokens(self.path(name), "train")
+
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
+    def test_gpt2_by_tiktoken(self):
+        tokens = self.gpt2("t", "tokenizers")
+        self.check_shakespeare(tokens)
+        with open(SHAKESPEARE, encoding="utf-8") as file:
+            whole = prepare_tokenizers.open_tokenizer(GPT2).encode([file.read().encode()])[0]
+        self.assertEqual(tokens[1:], list(array.array("H", whole)))  # cutting the text changed nothing
+
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tokenizers"), "needs tokenizers and ../shared/data/gpt2")
+    def test_gpt2_by_tokenizers(self):
+        self.check_shakespeare(self.gpt2("t", "tiktoken"))
+
+    def check_shakespeare(self, tokens):
+        self.assertEqual(len(tokens), 1 + 338025)
+        self.assertEqual(tokens[:5], [50256, 5962, 22307, 25, 198])
+
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
+    def test_cutting_changes_no_token(self):
+        text = words(9, 30000)
+        tokenizer = prepare_tokenizers.open_tokenizer(GPT2)
+        source = self.write("one.txt", text)
+        places = prepare_inputs.cuts("text", source)
+        self.assertGreater(len(places), 10)
+        data = text.encode()
+        parts = b"".join(tokenizer.encode([data[a:b] for a, b in zip(places, places[1:])]))
+        self.assertEqual(parts, tokenizer.encode([data])[0])
+
+    # --- Parquet
+
+    @unittest.skipUnless(have("pyarrow"), "needs pyarrow")
+    def test_parquet(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        texts = [words(i, 20) for i in range(300)]
+        table = pyarrow.table({"content": texts + [None, ""]})
+        pyarrow.parquet.write_table(table, self.path("t.parquet"), row_group_size=64)
+        out = self.path("p")
+        self.run_program("--bytes", "--field", "content", "--out", out, "--workers", 2, self.path("t.parquet"))
+        both = self.documents(self.tokens(out, "train")) + self.documents(self.tokens(out, "val"))
+        self.assertEqual(sorted(both), sorted(text.encode() for text in texts))
+        self.refused(["no column text but content"], "--bytes", "--out", self.path("q"), self.path("t.parquet"))
+        self.refused(["not a readable Parquet"], "--bytes", "--out", self.path("z"), self.write("x.parquet", b"PAR1"))
+
+
+class Report(unittest.TestResult):
+    """One line per test, as the other suites print them."""
+
+    @staticmethod
+    def name(test):
+        return test.id().split(".")[-1]
+
+    def addSuccess(self, test):
+        print("ok - " + self.name(test), flush=True)
+
+    def addSkip(self, test, reason):
+        print("skip - %s: %s" % (self.name(test), reason), flush=True)
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        print("not ok - %s\n%s" % (self.name(test), self.failures[-1][1]), flush=True)
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        print("not ok - %s\n%s" % (self.name(test), self.errors[-1][1]), flush=True)
+
+
+if __name__ == "__main__":
+    report = Report()
+    unittest.defaultTestLoader.loadTestsFromTestCase(PrepareTest).run(report)
+    sys.exit(not report.wasSuccessful())

@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# Several processes train what one does, and end together. Short cases; dev/test/long_ranks.sh has the rest.
+source "$(dirname "$0")/ranks.sh"
+
+# The same sequences in every step, three micro-batches of them per process or six: the same losses.
+fp32=(--precision fp32 --steps 6 --batch-tokens 384 --val-every 3 --save-every 4)
+train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
+    near "ZeRO 2 on two processes has the losses of one" loss 1e-5 one two &&
+    near "and its gradients' norms" grad_norm 1e-5 one two && near "and its validation losses" val_loss 1e-5 one two
+
+# Shared weights, FP8 codes of them gathered layer by layer: the bits of unshared ones. Then one process goes on.
+coat=(--recipe coat --batch-tokens 128 --save-every 3)
+train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
+    same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
+# Rank 0 alone looks at the codes and products of its micro-batches, whoever has the sums.
+for zero in 0 2 3; do
+    train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
+        same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&
+        { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ] &&
+            ok "and is in the log" || bad "and is in the log" "$(cat "$folder/health$zero/log.jsonl")"; }
+done
+# States in other formats: three processes convert what two have saved, each its share or everything, to the same bits.
+cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
+other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
+train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&
+    same "three processes that share them convert states of two as those that do not" 00000004 other0 other3 &&
+    { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ] &&
+        ok "and one line says so" || bad "and one line says so" "$(cat "$folder/other3.said")"; }
+train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
+    near "one process goes on from it as two do" loss 1e-3 zero0 zero3
+
+# Two processes leave off after four sequences, which is no number of passes of three processes, of two sequences each.
+third=(--precision fp32 --schedule constant)
+train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$folder/odd-alone" && cp -r "$folder/odd" "$folder/odd-alone" &&
+    train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
+    near "three processes go on in the middle of their passes as one does" loss 1e-5 odd-alone odd
+
+# Two sets of data in the ratio of 7 to 3: 384 sequences in a step, and three times 256 in two, after which the shares are
+# exact. The second set has some epochs by then. What one process begins, three go on with.
+head -c 3000 "$folder/text/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
+sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
+read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
+train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
+    train 2 sets3 "${sets[@]}" --steps 1 && train 3 sets3 "${sets[@]}" --steps 2 --zero 1 --resume
+for name in sets1 sets2 sets3; do
+    if [[ $(read_of $name) == *'"sequences":538,"tokens":17216,'*'"sequences":230,"tokens":7360,'* ]]; then ok "of two sets $name reads 7 to 3"; else
+        bad "of two sets $name reads 7 to 3" "$(read_of $name)"
+    fi
+    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "and has the losses of one process" loss 1e-5 sets1 $name || bad "and what one process reads" "$(read_of $name)"
+done
+
+# HellaSwag, shared by the processes in the passes that one makes: exactly the same number is right, in FP8 too, whose
+# scales depend on what is computed together. The endings are lines of the text, of which one goes on.
+if command -v python3 >/dev/null; then
+    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
+        END { for (i = 0; i < 61; i++) {
+            printf "{\"ctx\": \"%s\", \"label\": %d, \"endings\": [", substr(line[i], 1, 16), i % 4
+            for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)
+            print "]}" } }' >"$folder/swag.jsonl"
+    python3 data/prepare.py --bytes --hellaswag --out "$folder/swag" "$folder/swag.jsonl" >/dev/null || bad "making HellaSwag's file"
+    evaluated() { # PROCESSES FLAGS...: the share of what has been trained last, by --eval-only
+        local command=("$program" --tokenizer bytes --seq-len 96 --device cpu --quiet --recipe coat --model "$folder/swag/step-00000003"
+            --hellaswag "$folder/swag.bin" --eval-only --json)
+        [ "$1" -eq 1 ] || command=("${mpirun[@]}" -np "$1" "${command[@]}")
+        timeout 300 "${command[@]}" "${@:2}" 2>&1 </dev/null | sed 's/.*"hellaswag":\([0-9.e-]*\).*/\1/'
+    }
+    train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
+    for batch in 2 3 8; do
+        alone=$(evaluated 1 --micro-batch $batch)
+        shared="$(evaluated 2 --micro-batch $batch) $(evaluated 2 --micro-batch $batch --zero 3) $(evaluated 3 --micro-batch $batch --zero 1)"
+        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
+            bad "HellaSwag by 2 and 3 processes is that of one, $batch rows at a time" "$alone, and $shared"
+    done
+    alone=$(evaluated 1 --micro-batch 2)
+    [ "$(values hellaswag swag)" = "$alone" ] && ok "and while two train" || bad "and while two train" "$(values hellaswag swag), and $alone"
+else
+    echo "skip - HellaSwag by several processes: no python3"
+fi
+# Data that one process cannot read end the run on all of them, with what is done: a token beyond the vocabulary in the
+# last of 40 sequences, four to a step, for training; for the validation after the second step, in the fourth.
+bad_file() { # NAME SEQUENCE
+    head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
+    printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
+    printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
+}
+bad_file train 39 && bad_file val 3
+bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps
+    local name=$1 step=$2 status=0 good=("${flags[@]}")
+    local flags=("${good[@]/#$folder\/src_$name.bin/$folder\/$name.bin}")
+    timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
+        --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
+    [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said" &&
+        ok "bad data for one process ($name) end all with 2" || bad "bad data for one process ($name) end all with 2" "status $status" "$(cat "$folder/said")"
+    train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
+        same "and with the checkpoint of the last whole step" "$(printf %08d "$step")" "$name" "$name-whole"
+}
+bad_data train 9
+bad_data val 2 --val-every 2
+# A folder that is renamed comes back for all; where another run has it by then, all save beside it, and end with 2.
+lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
+    local name=$1 launcher
+    shift
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 400 --save-every 40 >"$folder/said" 2>&1 </dev/null &
+    launcher=$!
+    until [ -d "$folder/$name/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    "$@"
+    status=0
+    wait $launcher || status=$?
+}
+train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 400
+renamed() { mv "$folder/renamed" "$folder/renamed-before"; }
+lost_folder renamed renamed
+if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was renamed to ' "$folder/said")" -eq 1 ] && [ "$(values loss renamed | wc -l)" -eq 400 ]; then
+    same "a folder that is renamed comes back for two processes" 00000400 unlost renamed
+else
+    bad "a folder that is renamed comes back for two processes" "status $status" "$(cat "$folder/said")"
+fi
+taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/step-00000001" && mv "$folder/other" "$folder/taken"; }
+lost_folder taken taken
+if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
+    grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved: go on with --out .*/taken-rescued-1 --resume' "$folder/said"; then
+    train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 400 --resume && same "and where another run has it, two save beside it" 00000400 unlost taken-rescued-1
+else
+    bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
+fi
+# One that is killed: mpirun ends the others, whose last line says what is saved. Before the first save nothing is.
+lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is killed once PATTERN is there; sets $advice
+    local name=$1 pattern=$2 launcher
+    shift 2
+    "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
+    launcher=$!
+    until compgen -G "$pattern" >/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done
+    sleep 0.3
+    pkill -KILL -n -P $launcher -f train_gpt2_fp8_cpu
+    status=0
+    wait $launcher || status=$?
+    advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -u)
+}
+lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
+step=0 whole=yes # one may have come to know of a save before the other
+while read -r line; do
+    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): go on with --out $folder/killed --resume\$|\1|p" <<<"$line")
+    [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
+done <<<"$advice"
+if [ $status -ne 0 ] && [ "$whole" ]; then
+    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) &&
+        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 200)))" unkilled killed
+else
+    bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
+fi
+lost_process early "$folder/early/log.jsonl" --out "$folder/early"
+if [ $status -ne 0 ] && [ "$advice" = "nothing is saved yet: start again with --out $folder/early --resume" ]; then ok "or that nothing is"; else
+    bad "or that nothing is" "status $status" "$(cat "$folder/said")"
+fi
+# What a process sees of GPUs and checkpoints decides on its recipe: it must be one for all.
+differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
+status=0
+timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes have not the same' "$folder/said")" -eq 1 ]; then ok "processes with different recipes end in one line"; else
+    bad "processes with different recipes end in one line" "exit $status" "$(head -n 5 "$folder/said")"
+fi
+# So it is with what a run that goes on takes from its checkpoint.
+train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
+differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$OTHER" ;; *) exec "$@" ;; esac'
+status=0
+OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
+    --train "$folder/src_train.bin" --steps 3 --out "$folder/seen" --resume >"$folder/said" 2>&1 </dev/null || status=$?
+if [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes go on with different settings' "$folder/said")" -eq 1 ]; then ok "processes that see different checkpoints end in one line"; else
+    bad "processes that see different checkpoints end in one line" "exit $status" "$(head -n 5 "$folder/said")"
+fi
+# One process goes on with the batch of two, and says nothing; three, which it is no multiple of, with the nearest.
+train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
+bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
+"$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
+    [ "$(values tokens batch | tail -n 1)" = 1024 ] && ok "one process goes on with the batch of two" || bad "one process goes on with the batch of two" "$(cat "$folder/said")"
+timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
+    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ] && ok "three with the nearest that they can take" || bad "three with the nearest that they can take" "$(cat "$folder/said")"
+train 2 narrow --steps 2 --batch-tokens 128 --channels 40
+if [ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]; then ok "two processes fall back together, with one note"; else
+    bad "two processes fall back together, with one note" "$(head -n 5 "$folder/narrow.said")"
+fi
+# A process without memory for its part, here 1.3 GB: all end, and it is named.
+no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
+
+# mpirun makes a terminal for rank 0: what it leads to is a file all the same.
+loud=()
+for flag in "${flags[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+export TERM=xterm
+unset NO_COLOR CLICOLOR_FORCE
+said=$("${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
+if [[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; then ok "in a file, lines of words, without colours"; else bad "in a file, lines of words, without colours" "$said"; fi
+said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
+if [[ $said == *"loss "$'\033[1m'* ]]; then ok "CLICOLOR_FORCE=1: with colours"; else bad "CLICOLOR_FORCE=1: with colours" "$said"; fi
+
+# SIGTERM to a launch script: the processes save, and mpirun does not kill them first.
+TRAIN=$folder/src_train.bin VAL=$folder/src_val.bin OUT=$folder/launched PROGRAM=$program GPUS=2 scripts/run_gpt2_124M.sh "${flags[@]}" --batch-tokens 128 \
+    --save-every 0 --steps 1000000 >"$folder/said" 2>&1 </dev/null &
+script=$!
+for ((wait = 0; wait < 600; wait++)); do
+    if ! kill -0 $script 2>/dev/null || [ "$(grep -c '"loss"' "$folder/launched/log.jsonl" 2>/dev/null)" -gt 3 ] 2>/dev/null; then break; fi
+    sleep 0.1
+done
+kill -TERM $script
+status=0
+wait $script || status=$?
+if [ $status -eq 0 ] && compgen -G "$folder/launched/step-*/model.safetensors" >/dev/null && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"; then
+    ok "a launch script that is told to end lets all processes save"
+else
+    bad "a launch script that is told to end lets all processes save" "status $status" "$(tail -n 5 "$folder/said")"
+fi
+
+# One process has nobody to share with, and is told once.
+note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: one process shares nothing"; }
+told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"
+if [ "$told" = "1 0 1 0" ]; then ok "--zero with one process: a note"; else bad "--zero with one process: a note" "$told"; fi
+exit $failures

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# The recipe of a run that does not name one: coat; bf16, with a note, where FP8 cannot take the model; that of the
+# checkpoint that the run goes on from. On the CPU's program.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+
+text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+model=(--tokenizer bytes --layers 3 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0)
+data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2 --schedule constant)
+eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin" --val-batches 2 --eval-only --json --quiet)
+
+# train OUT STEPS FLAGS...: the page goes to $folder/page, what is said beside it to $folder/said
+train() { "$program" "${model[@]}" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
+# what the page says of the recipe, its lines joined
+recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
+# shows: the status is 0, the page's recipe matches the one pattern, and all that was said the other ("": nothing was)
+shows() { # NAME STATUS RECIPE SAID
+    if [ "$2" -eq 0 ] && [[ $(recipe) =~ ^recipe\ $3 ]] && [[ $(cat "$folder/said") =~ ^$4$ ]]; then ok "$1"; else
+        bad "$1" "status $2; wanted /$3/ and /$4/" "$(recipe)" "$(cat "$folder/said")"
+    fi
+}
+same() { if diff -r "$folder/$2" "$folder/$3" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -n 3 "$folder/diff")"; fi; }
+resuming="resuming from $folder/[a-z0-9/-]+"
+
+# --- the default
+train coat 4
+shows "coat is the default" $? 'coat: linear fp8, head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
+train named 4 --recipe coat
+same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
+"$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
+
+# --- what FP8 cannot take
+train narrow 2 --channels 40
+shows "a width that FP8 cannot take" $? 'bf16: linear bf16, head bf16, saved bf16, recompute 0, gradients bf16, moments fp32, master fp32' \
+    'note: --recipe bf16: not coat, the default, because --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48'
+train narrow-named 2 --channels 40 --recipe bf16
+shows "named, there is nothing to note" $? 'bf16:' ''
+same "and the run is the same" narrow/step-00000002 narrow-named/step-00000002
+plan=$("$program" --plan "${model[@]}" --channels 40 2>"$folder/said")
+[[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ] && ok "the plan falls back too" || bad "the plan falls back too" "$plan" "$(cat "$folder/said")"
+plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
+[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said" && ok "nor a width beyond the GPU's kernels" || bad "nor a width beyond the GPU's kernels" "$plan" "$(cat "$folder/said")"
+plan=$("$program" --plan --device cpu --layers 1 --heads 129 --channels 8256 2>&1)
+[[ $plan == *"recipe      coat,"* && $plan != *note:* ]] && ok "which the CPU takes" || bad "which the CPU takes" "$plan"
+said=$("$program" --layers 1 --heads 129 --channels 8256 --recipe coat --train "$folder/none.bin" 2>&1)
+[ $? -eq 2 ] && [[ $said == *none.bin* ]] && ok "in a run, too, that finds no GPU" || bad "in a run, too, that finds no GPU" "$said"
+for part in "--head fp8" "--saved coat" "--linear fp8"; do
+    # shellcheck disable=SC2086 # flags are words
+    said=$("$program" --plan --layers 1 --heads 129 --channels 8256 --recipe bf16 $part 2>&1)
+    [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]] && ok "nor with $part alone" || bad "nor with $part alone" "$said"
+done
+said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
+[ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --scaling tensor" ]] &&
+    "$program" --plan --layers 1 --ffn 32784 --recipe coat --scaling tensor >/dev/null && ok "nor an MLP so wide with scales per token" || bad "an MLP so wide" "$said"
+train flags 2 --channels 40 --moments coat --grads fp32
+shows "single flags hold" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
+]*'
+train short 2 --seq-len 24 --micro-batch 3 --sample-tokens 5
+shows "a batch that FP8 cannot take" $? 'bf16:' 'note: --recipe bf16: .*--micro-batch, --seq-len: FP8 needs their product, here 72,[^
+]*'
+train refused 2 --channels 40 --recipe coat
+[ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ] && ok "asked for by name, it is an error" || bad "asked for by name, it is an error" "$(cat "$folder/said")"
+said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002/" 2>&1)
+[[ $said == '{"step":2,"val_loss":'* ]] && ok "such a model is evaluated as it was trained, with no note" || bad "such a model is evaluated" "$said"
+said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --prompt 'static ' --sample-tokens 5 --quiet 2>&1)
+[[ $said == 'static '* ]] && ok "and sampled from" || bad "and sampled from" "$said"
+mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"
+said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
+[[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said" && ok "weights without a record too" || bad "weights without a record too" "$said" "$(cat "$folder/said")"
+
+# --- a run goes on with what its checkpoint records
+for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
+    "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
+    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" \
+    "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
+    "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
+    name=${recipe%% *}
+    rm -rf "$folder/whole" "$folder/cut"
+    # shellcheck disable=SC2086
+    train whole 6 --recipe $recipe && train cut 3 --recipe $recipe
+    train cut 6 --resume
+    shows "resumed without --recipe: $recipe" $? "$name:" "$resuming"
+    same "and the bits are those of the run at once" whole/step-00000006 cut/step-00000006
+done
+cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "resumed without the shape" "$(cat "$folder/page")"
+same "resumed without the shape, too" whole/step-00000006 shapeless/step-00000006
+train evaluated 6 --recipe bf16 --val-every 6
+[ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ] && ok "an evaluation has the loss of training, in BF16 too" || bad "an evaluation has the loss of training, in BF16 too" "$(grep val_loss "$folder/evaluated/log.jsonl")"
+plan=$("$program" --plan --out "$folder/evaluated" --resume 2>&1)
+[[ $plan == "model       3 layers, 2 heads, 32 channels"*"recipe      bf16,"*"  moments "* ]] && ok "the plan of a run that is resumed" || bad "the plan of a run that is resumed" "$plan"
+plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2>&1)
+[[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == "$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>&1)" ]] && ok "the plan of an evaluation, and of a sample" || bad "the plan of an evaluation, and of a sample" "$plan"
+rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
+shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
+
+# --- the scales of what FP8 products read
+train per-token 3 --recipe coat --scaling token && train per-tensor 3 --recipe coat --scaling tensor
+cmp -s "$folder"/per-t{oken,ensor}/step-00000003/model.safetensors && bad "--scaling changes the training" || ok "--scaling changes the training"
+grep -q '"scaling": "token"' "$folder/per-token/step-00000003/state.json" && grep -q '"scaling": "tensor"' "$folder/per-tensor/step-00000003/state.json" && ok "--scaling is recorded" || bad "--scaling is recorded"
+cp -r "$folder/per-token" "$folder/rescaled"
+train rescaled 6 --resume --scaling tensor
+shows "resumed with another scaling" $? 'coat:' "resume: --activation-input was product and is now saved
+resume: --scaling was token and is now tensor
+$resuming"
+train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
+same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
+train saved-token 3 --linear bf16 --scaling token && train saved-tensor 3 --linear bf16 --scaling tensor
+same "nor with saved activations alone" saved-token/step-00000003 saved-tensor/step-00000003
+plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
+[ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
+
+cp -r "$folder/per-token" "$folder/recoded"
+train recoded 6 --resume --gradient-codes-data e5m2
+shows "resumed with other codes of gradients" $? 'coat: .*scaling token, gradient codes e5m2,' "resume: --gradient-codes-data was e4m3 and is now e5m2
+$resuming"
+cmp -s "$folder"/re{scaled,coded}/step-00000006/model.safetensors && bad "they change the training" || ok "they change the training"
+train recoded 9 --resume
+shows "and the next resumption keeps them" $? 'coat: .*gradient codes e5m2,' "$resuming"
+
+# --- another recipe is said
+train plain 3 --recipe bf16
+cp -r "$folder/plain" "$folder/changed"
+train changed 6 --resume --recipe coat
+shows "resumed with another recipe by name" $? 'coat:' "(resume: --[a-z -]+ was [a-z0-9]+ and is now [a-z0-9]+
+)+[^
+]*converted[^
+]*
+$resuming"
+grep -q '^resume: --linear was bf16 and is now fp8$' "$folder/said" && grep -q '^resume: --moments was fp32 and is now coat$' "$folder/said" && ok "names what has changed" || bad "names what has changed" "$(cat "$folder/said")"
+cp -r "$folder/plain" "$folder/single"
+train single 6 --resume --moments bf16
+shows "resumed with another flag, the rest stays" $? 'bf16: .*moments bf16.*master fp32' 'resume: --moments was fp32 and is now bf16
+[^
+]*converted[^
+]*
+[^
+]*'
+train coat 6 --resume --seq-len 24 --micro-batch 1 --batch-tokens 24
+shows "resumed with a batch that FP8 cannot take" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
+resume: --linear was fp8 and is now bf16
+.*'
+# the newest record that is whole counts, as the newest checkpoint that is whole does
+train several 2 --recipe bf16 --save-every 1 && sed -i 's/"bf16"/"fp16"/' "$folder/several/step-00000002/state.json"
+train several 2 --resume
+shows "a damaged record is passed over" $? 'bf16:' "skipping the checkpoint .*step-00000002: .*
+$resuming
+note: .* renamed to .*"
+train several 3 --resume=7
+[ $? -eq 2 ] && ok "a checkpoint that is not there is an error as before" || bad "a checkpoint that is not there" "$(cat "$folder/said")"
+train fresh 2 --resume
+shows "nothing to resume: the default" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
+
+# --- evaluation and samples follow the record; training from given weights does not
+loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' | tail -n 1; }
+for recipe in coat bf16; do
+    train "judged-$recipe" 5 --recipe $recipe
+    logged=$(loss <"$folder/judged-$recipe/log.jsonl")
+    by_model=$("$program" "${eval[@]}" --model "$folder/judged-$recipe/step-00000005" 2>&1 | loss)
+    by_out=$("$program" "${model[@]}" "${eval[@]}" --out "$folder/judged-$recipe" --resume 2>&1 | loss)
+    [ -n "$logged" ] && [ "$by_model" = "$logged" ] && [ "$by_out" = "$logged" ] && ok "--eval-only of a $recipe checkpoint has the loss of its training" || bad "--eval-only of a $recipe checkpoint" "$logged" "$by_model" "$by_out"
+done
+other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
+[ -n "$other" ] && [ "$other" != "$logged" ] && ok "and another one with another recipe" || bad "and another one with another recipe" "$other"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
+shows "training from given weights has the default" $? 'coat:' ''
+exit $failures

@@ -1,0 +1,209 @@
+#!/usr/bin/env bash
+# scripts/reproduce.sh: what it would run, its page on a machine without a GPU, and, with programs that only pretend to
+# run on one, that every figure lands in its row.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+export BIN=${BIN:-.} BUILD=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset TRAIN TOKENS QUICK
+export TEXT=coat STEPS=20
+failures=0
+
+check() { # NAME STATUS [WHAT WAS SAID]: the test's line
+    if [ "$2" -eq 0 ]; then echo "ok - $1"; else
+        echo "not ok - $1"
+        head -n 20 <<<"${3:-}" | sed 's/^/    /'
+        failures=1
+    fi
+}
+# has NAME TEXT PATTERN: a line of the text matches
+has() {
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3'; near it: $(grep -F -- "$(cut -c 1-20 <<<"${3//[\\^]/}")" <<<"$2")"
+}
+# refuses NAME PATTERN COMMAND...: it ends with an error of one line that matches
+refuses() {
+    local said status=0
+    said=$("${@:3}" 2>&1) && status=1
+    [ "$(wc -l <<<"$said")" -eq 1 ] || status=1
+    grep -qE -- "$2" <<<"$said" || status=1
+    check "$1" $status "$said"
+}
+
+# no GPU, whatever the machine has
+mkdir -p "$folder/none" "$folder/gpu" "$folder/programs"
+printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
+chmod +x "$folder/none/nvidia-smi"
+path=$PATH
+export PATH="$folder/none:$path"
+
+# --- without a GPU
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
+check "a dry run ends well" $? "$said"
+has "it shows the training" "$said" 'train_gpt2_fp8_cpu .*--steps 20 .*--recipe bf16 --master split16'
+has "it shows the plans" "$said" '--plan=json --layers 32 .*--gpus 8 --zero 3 --recipe coat'
+has "it shows the error table and its picture" "$said" "quant_error $folder/dry/bf16/step-LAST $folder/dry/ranges.svg"
+[ ! -e "$folder/dry" ]
+check "and writes nothing" $?
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
+has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
+
+said=$(scripts/reproduce.sh --out "$folder/cpu" 2>&1)
+check "all of it on the CPU" $? "$said"
+page=$(cat "$folder/cpu/reproduce.md")
+planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --layers 32 --heads 32 --channels 4096 --seq-len 2048 --vocab 32000 --micro-batch 2 --gpus 4 \
+    --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
+has "a row has the paper's peak and the plan's" "$page" "^\| 7B \| 4 \| 2 \| coat \|.*\| 35\.6 → $planned \([01]\.[0-9]*\) \|.*\| 11257 \|$"
+has "where the paper ran out of memory" "$page" '^\| 7B \| 1 \| 1 \| bf16 \| out of memory → .*does not fit .*\| out of memory → out of memory \|'
+has "rows are marked" "$page" '^\| 124M \| equal batch \| coat \| 64 \| – \|.*\| planned, not measured \|$'
+has "and have the moments and saved activations of the plan" "$page" "^\\| 124M \\| equal batch \\| coat \\| 64 \\|.*\\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
+    sed 's/.*"moments": \([0-9]*\).*"saved": \([0-9]*\).*/\1 \2/' | awk '{ printf "%.1f \\| %.1f", $1 / 1e9, $2 / 1e9 }') \\| [0-9.]+ \\| – \\|"
+has "a larger batch fits into more memory" "$page" '^\| 1558M \| largest in 141GB \| coat \| [0-9]{2,} \|'
+has "the head says that there is no GPU" "$page" '^\| GPU \| none'
+error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error.log")
+has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
+[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 3 ] && grep -q ">$planned<" "$folder/cpu/memory.svg"
+check "bars of both" $?
+awk -F'"' '/stroke-dasharray/ { split($2, at, /[M ]/); line = at[2] }
+    /^<text x=/ && /text-anchor="start"/ && $2 > 190 { figures++; if ($2 < line && $2 + 36 > line) exit crossed = 1 }
+    END { exit crossed || !line || figures < 10 }' "$folder/cpu/memory.svg"
+check "and the line of the limit crosses no figure" $?
+[ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
+check "all formats have a row" $? "$page"
+
+[ "$(scripts/reproduce.sh -h)" = "$(scripts/reproduce.sh --help)" ]
+check "-h is --help" $?
+for setting in STEPS TOKENS SPEED_STEPS; do
+    refuses "$setting with a zero in front, which would be octal" "error: $setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
+done
+has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| 2\.568 \| \+0\.67 % \|$'
+has "and those of another script" "$page" '^\| here \| `scripts/fidelity\.sh` \|'
+refuses "a piece of before" 'loss: scripts/fidelity.sh compares losses' scripts/reproduce.sh loss
+refuses "an unknown piece" 'table9: not one of table2' scripts/reproduce.sh table9
+mkdir "$folder/nothing"
+ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
+refuses "a build that lacks a program" 'error: .*nothing/quant_error is not built: make .*nothing/quant_error' \
+    env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" quant-error
+[ ! -e "$folder/lacks" ]
+check "is refused before anything runs" $?
+
+# --- with programs that pretend to run on a GPU
+cat >"$folder/gpu/nvidia-smi" <<'END'
+#!/bin/sh
+case "$*" in
+*compute_cap*) echo 9.0 ;;
+*=memory.total*) echo "${MEMORY:-[N/A]}" ;;
+*memory.total*) echo "Pretended GPU, 1000 MiB, 1.2.3" ;;
+*=index*) echo 0 ;;
+*) echo "Pretended GPU" ;;
+esac
+END
+cat >"$folder/programs/bench_layer_gpu" <<'END'
+#!/bin/sh
+echo "One layer"
+echo "| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | | times less than bf16 | TFLOP/s, of ceiling | the paper |"
+echo "| 2048, 2048 | bf16 | 10.00 (4.00 + 6.00) | 1.00 | 600 | 16.00 U | 1.00 | 600, 80 % | BF16: 11.83 ms (1.00), 1457 MB (1.00) |"
+echo "| 2048, 2048 | bf16 --recompute 2 | 11.00 (4.00 + 7.00) | 0.91 | 400 | 10.00 U | 1.50 | 550, 73 % | |"
+echo "| 2048, 2048 | coat | 4.00 (1.50 + 2.50) | 2.50 | 300 | 7.40 U | 2.00 | 900, 65 % | COAT: 8.04 ms (1.47), 883 MB (1.65) |"
+END
+cat >"$folder/programs/bench_group_scaling_gpu" <<'END'
+#!/bin/sh
+echo "ceiling: device copy of 1.1 GB, 4000 GB/s read and written"
+echo "| 11008 x 16384 | 0.137 | 2633 GB/s, 66 % | 0.0040 (16.4 GB/s, 80 %) | 0.0050 (1126.4 GB/s, 90 %) | 34.2 | 1.37 and 0.10 (13.7) |"
+END
+cat >"$folder/programs/train_gpt2_fp8" <<'END'
+#!/bin/sh
+echo "${CUDA_VISIBLE_DEVICES:-all}" >>"$(dirname "$0")/gpus"
+sleep "${PAUSE:-0.2}"
+case "$*" in *"${FAILS:-none}"*) echo "error: device memory: $FAILS does not fit" >&2; exit 3 ;; esac
+case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 driver=10000 ;; *) ms=125 driver=8000 ;; esac
+for step in $(seq 20); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
+printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
+END
+chmod +x "$folder"/gpu/* "$folder"/programs/*
+ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/programs/"
+export PATH="$folder/gpu:$path"
+said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 2>&1)
+check "with a GPU" $? "$said"
+page=$(cat "$folder/pretended/reproduce.md")
+has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
+has "table 6" "$page" '^\| 2048, 2048 \| coat \| 8\.04 → 4\.00 \(0\.50\) \| 883 → 300 \(0\.34\) \| 1\.47 → 2\.50 \(1\.70\) \| 1\.65 → 2\.00 \(1\.21\) \| measured \|$'
+has "a row that the paper lacks" "$page" '^\| 2048, 2048 \| bf16 --recompute 2 \| – → 11\.00 \|'
+has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
+has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
+has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
+
+said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
+check "on four GPUs at once" $? "$said"
+diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -v '^| \(date\|command\)' "$folder/four/reproduce.md") >"$folder/difference"
+[ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> What was measured ran on 4 GPUs at the same time' "$folder/difference"
+check "the page is the same" $? "$(cat "$folder/difference")"
+[ "$(sort -u "$folder/programs/gpus" | wc -l)" -gt 2 ] && ! find "$folder/four" -name '.?*' | grep -q .
+check "several have worked, each on its own, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
+
+# a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
+largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
+pretend_speeds() { # OUT SETTING...: what it says
+    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 TRAIN='a b*' "${@:2}" scripts/reproduce.sh --out "$1" table7 2>&1
+}
+for gpus in 4 4,5; do
+    out=$folder/speeds-$gpus
+    said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
+    [ $? -eq 1 ] && [ "$(grep -c "^failed: error: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
+    check "speeds that fail on GPU $gpus: told, and it ends with 1" $? "$said"
+    page=$(cat "$out/reproduce.md")
+    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2-xl .*scripts/measure\.sh a b\* fp8-linear`: error: device memory: --recipe fp8-linear does not fit$'
+    has "its row has the plan" "$page" '^\| 1558M \| equal batch \| fp8-linear \| 16 \| – \| 1\.24 → – \| 12\.5 \| 32\.9 \| 62\.0 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
+    has "the others theirs" "$page" '^\| 1558M \| equal batch \| coat \| 16 \|.*\| measured \|$'
+done
+said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $largest --batch")
+[ $? -eq 1 ]
+check "a largest batch without room is a failure" $? "$said"
+page=$(cat "$folder/largest/reproduce.md")
+has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: error: device memory: --micro-batch $largest --batch does not fit\$"
+has "in its row too" "$page" "^\\| 124M \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
+has "other models are measured" "$page" '^\| 1558M \| largest in 80GB \| coat \|.*\| measured \|$'
+has "one for more memory than the GPU has is planned" "$page" '^\| 124M \| largest in 141GB \| coat \|.*\| planned, not measured \|$'
+
+# a script that is ended takes its workers with it
+printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"
+chmod +x "$folder/programs/slow"
+mkdir "$folder/slow"
+for program in train_gpt2_fp8 bench_layer_gpu bench_group_scaling_gpu; do ln -s ../programs/slow "$folder/slow/$program"; done
+ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/slow/"
+CUDA_VISIBLE_DEVICES=4,5 BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
+script=$!
+started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = 2 ]; }
+alive() {
+    local id
+    while read -r id; do
+        if grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$id/status"; then return 0; fi
+    done <"$folder/running"
+    return 1
+}
+for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
+kill $script
+wait $script
+status=$?
+for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
+started && ! alive && [ $status -eq 143 ]
+check "a script that is ended takes its workers with it" $? "$status $(cat "$folder/running")"
+
+printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
+said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)
+[ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
+check "a piece that fails is told, and the others are done" $? "$said"
+
+# --- the picture says what the plan does: 14.75 C bytes per token and layer, and FP32 sums beside them
+saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --channels 2048 --seq-len 1024 --micro-batch 1 --recipe coat | sed 's/.*"saved": \([0-9]*\).*/\1/'; }
+awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 * 2048 + 16 + 4 * 16) }'
+check "a layer keeps 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
+if command -v python3 >/dev/null; then
+    python3 scripts/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
+    check "docs/coat.svg is what its script draws" $?
+else
+    echo "skip - docs/coat.svg is what its script draws: no python3"
+fi
+exit $failures

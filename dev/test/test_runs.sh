@@ -1,0 +1,257 @@
+#!/usr/bin/env bash
+# Runs that are told what to do: signals, a time limit, a second run in the same folder, other data, outliers. What is
+# stopped is resumed to its end and must then be the run without interruption, byte for byte.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/run_fixture.sh
+[ "$(cat "$folder"/text/*.txt | cksum)" = "2103846281 326603" ]
+check "the text is the same as ever, with every awk" $?
+straight
+
+lines() { grep -c . "$1"; }
+until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 0.01; done; }
+
+# stop OUT SIGNAL GLOB: goes on in OUT and gets the signal once GLOB is there; sets $status
+stop() {
+    "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
+    local pid=$!
+    until_file "$3" $pid
+    kill "-$2" $pid
+    wait $pid
+    status=$?
+}
+
+# --- SIGTERM and SIGHUP save where the run stands, between two regular checkpoints or in the middle of anything
+out=$folder/stopped
+for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-00000112.tmp TERM'; do
+    stop "$out" "${at#* }" "$out${at% *}*"
+    # what was waited for may have been missed: then the run is done
+    [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
+        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; go on with --resume in $out\|no step was done.*\)$" "$folder/said"; }
+    check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
+done
+resume "$out" 2>"$folder/said" && same "$out"
+check "and the resumed run has the same bytes" $? "$(cat "$folder/said")"
+resume "$out" 2>/dev/null && same "$out"
+check "a run that is done, resumed, changes nothing" $?
+
+# timeout starts the program in the foreground, where a script's SIGINT is not ignored; it sends the signal twice
+timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "$folder/interrupted" >/dev/null 2>"$folder/said"
+[ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
+check "SIGINT, sent twice at the same time, is one request" $? "$(cat "$folder/said")"
+newest=("$folder"/interrupted/step-*)
+[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
+check "and the resumed run has the same bytes" $?
+
+# --- the second signal: a single pass over a batch that takes seconds
+"$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
+    --out "$folder/second" >"$folder/out" 2>"$folder/said" &
+pid=$!
+until grep -q '^batch ' "$folder/out" || ! kill -0 $pid; do sleep 0.01; done
+sleep 0.3
+kill -TERM $pid
+sleep 0.5
+kill -TERM $pid 2>/dev/null
+wait $pid
+status=$?
+[ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
+check "a second signal ends it at once, with 143" $? "status $status" "$(cat "$folder/said")"
+
+# --- a pipe that nobody reads, full but for a page: what the run says of its first steps is held up
+mkfifo "$folder/pipe" && exec 7<>"$folder/pipe"
+dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+dd of=/dev/null bs=4096 count=1 <&7 2>/dev/null
+timeout 20 "$program" "${run[@]}" --json --steps 100000000 --lr-final 1 --out "$folder/held" >&7 2>"$folder/said" 7>&- &
+pid=$!
+until_file "$folder/held/log.jsonl" $pid
+sleep 0.5
+kill -TERM $pid
+wait $pid
+status=$?
+exec 7>&-
+[ $status -eq 0 ] && grep -q '^ended by SIGTERM after step [1-9].*: saved' "$folder/said" && compgen -G "$folder/held/step-*" >/dev/null
+check "output that nobody takes does not keep SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
+
+# the same of standard error, where the thread that saves is held up: its vocabulary is gone, and it says so
+mkdir "$folder/words"
+for i in $(seq 0 256); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
+echo '#version: 0.2' >"$folder/words/merges.txt"
+mkfifo "$folder/full" && exec 7<>"$folder/full"
+timeout 40 "$program" "${run[@]}" --tokenizer "$folder/words/vocab.json" --vocab 257 --steps 100000000 --lr-final 1 --save-every 50 --keep 2 \
+    --out "$folder/wordless" 2>&7 >/dev/null 7>&- &
+pid=$!
+until_file "$folder/wordless/step-*" $pid
+dd if=/dev/zero of="$folder/full" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
+dd if=/dev/zero of="$folder/full" bs=1 count=4096 oflag=nonblock conv=notrunc 2>/dev/null
+rm -r "$folder/words"
+sleep 2 # some saves
+kill -TERM $pid
+wait $pid
+status=$?
+exec 7>&-
+done=$(tail -n 1 "$folder/wordless/log.jsonl" | sed 's/.*"step":\([0-9]*\).*/\1/')
+[ $status -eq 0 ] && [ -d "$folder/wordless/$(printf 'step-%08d' "$done")" ]
+check "nor does what the thread that saves has to say" $? "status $status, step $done" "$(ls -A "$folder/wordless")"
+
+# --- SIGUSR1 saves and goes on
+"$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
+pid=$!
+until_file "$folder/asked/log.jsonl" $pid
+kill -USR1 $pid
+wait $pid
+status=$?
+[ $status -eq 0 ] && [ "$(find "$folder/asked" -name 'step-*' | wc -l)" -eq 2 ] && same "$folder/asked"
+check "SIGUSR1 saves one checkpoint more" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/asked")"
+
+# --- the scheduler's limit
+begin=$(date +%s%N)
+"$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 0 --time-limit 2s --out "$folder/limit" >"$folder/out" 2>"$folder/said"
+status=$? ms=$((($(date +%s%N) - begin) / 1000000))
+[ $status -eq 0 ] && [ $ms -lt 2500 ] && grep -q '^ended by --time-limit after step [1-9]' "$folder/said"
+check "--time-limit 2s ends with 0 in time, give or take what a busy machine adds" $? "status $status after $ms ms" "$(cat "$folder/said")"
+newest=$(basename "$(find "$folder/limit" -name 'step-*')")
+"$program" "${run[@]}" --steps $((10#${newest#step-})) --save-every 0 --out "$folder/to-there" >/dev/null &&
+    diff -r "$folder/limit/$newest" "$folder/to-there/$newest"
+check "with the checkpoint of a run of just so many steps" $?
+"$program" "${run[@]}" --time-limit 1ms --out "$folder/none" >/dev/null 2>&1
+status=$?
+[ $status -eq 1 ]
+check "--time-limit without a known unit is refused" $?
+
+# --- two runs in one folder
+"$program" "${run[@]}" --out "$folder/shared" >/dev/null 2>&1 &
+pid=$!
+until_file "$folder/shared/log.jsonl" $pid
+for flag in --resume --overwrite ""; do
+    "$program" "${run[@]}" --out "$folder/shared" $flag >/dev/null 2>"$folder/said"
+    [ $? -eq 2 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -q "^error: .*another run.*process $pid on " "$folder/said"
+    check "a second run in the folder${flag:+ ($flag)} is refused, and told by whom" $? "$(cat "$folder/said")"
+done
+wait $pid && same "$folder/shared"
+check "and the first is not disturbed" $?
+
+# --- what the checkpoint records need not be said again
+little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 40 --save-every $every
+    --sample-tokens 0 --quiet --threads 1)
+half() { cp -r "$folder/straight" "$1" && find "$1" -name 'step-*' | sort | tail -n +6 | xargs rm -r; }
+half "$folder/bare"
+"$program" "${little[@]}" --out "$folder/bare" --resume --steps $steps >/dev/null 2>"$folder/said" && same "$folder/bare" && ! grep '^resume: --' "$folder/said"
+check "resumed without its recipe, batch and rate a run has the same bytes" $? "$(cat "$folder/said")"
+half "$folder/other-rate"
+"$program" "${little[@]}" --out "$folder/other-rate" --resume --lr 1e-3 --steps 100 >/dev/null 2>"$folder/said"
+[ $? -eq 0 ] && [ "$(grep '^resume: --' "$folder/said")" = "resume: --lr was 0.003 and is now 0.001" ] && [ -e "$folder/other-rate/step-00000100" ]
+check "a flag is above it, and one line says so" $? "$(cat "$folder/said")"
+
+# --- other data
+other=("${run[@]/#$data/$val}" --out "$folder/shared" --resume --steps $((steps + 2)))
+"$program" "${other[@]}" >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && [ "$(grep -c '^error: .*shard, .*fingerprint .*shard, .*fingerprint .*--allow-other-data' "$folder/said")" -eq 1 ]
+check "other data is refused" $? "$(cat "$folder/said")"
+same "$folder/shared"
+check "and nothing has changed" $?
+"$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+check "unless --allow-other-data" $? "$(cat "$folder/said")"
+
+# --- several sets of data: killed in the middle, resumed, with the small one's epochs going round, the bytes are the same
+"$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
+mixed=("${run[@]}" --train-weight 0.7 --train "$folder/small_train.bin" --train-weight)
+"$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
+for at in 32 80 112; do
+    "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
+    pid=$!
+    until_file "$folder/killed/step-$(printf %08d $at)" $pid
+    kill -KILL $pid 2>/dev/null
+    wait $pid 2>/dev/null
+done
+[ ! -d "$folder/killed/$last" ]
+check "runs on two sets are killed" $? "$(ls "$folder/killed")"
+"$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>"$folder/said" && diff -r "$folder/mixed/$last" "$folder/killed/$last" &&
+    diff <(strip "$folder/mixed/log.jsonl") <(strip "$folder/killed/log.jsonl")
+check "resumed, they have the bytes of one without interruption" $? "$(cat "$folder/said")"
+# 160 steps of 12 sequences of 32 tokens: 1344 and 576 sequences
+seen=$(grep "\"step\":$steps,\"train\"" "$folder/killed/log.jsonl" | grep -o '"sequences":[0-9]*,"tokens":[0-9]*' | tr '\n' ' ')
+[[ $seen =~ ^'"sequences":'(13[34][0-9])',"tokens":'([0-9]*)' "sequences":'(5[78][0-9])',"tokens":'([0-9]*)' '$ ]] &&
+    [ $((BASH_REMATCH[1] + BASH_REMATCH[3])) -eq 1920 ] && [ "${BASH_REMATCH[4]}" -eq $((32 * BASH_REMATCH[3])) ]
+check "and the log says how much of each set was read" $? "$seen"
+"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && grep -q '^error: .* other data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
+check "other weights are refused" $? "$(cat "$folder/said")"
+"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+check "unless --allow-other-data" $? "$(cat "$folder/said")"
+# one --train for all the files, or one for each: the same run
+"$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
+    diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"
+check "sets without weights are joined as by one pattern" $?
+
+# --- updates that are skipped in a row end the run; the checkpoints from before stay
+diverges() { # NAME PATTERN FLAGS...
+    local name=$1 pattern=$2 status=0
+    shift 2
+    "$program" "${run[@]}" "$@" >/dev/null 2>"$folder/said" || status=$?
+    [ $status -eq 4 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -qE "^error: training diverged: $pattern" "$folder/said"
+    check "$name" $? "status $status" "$(cat "$folder/said")"
+}
+diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; resume from an earlier checkpoint with a smaller --lr$" --skip-grad-z 0.01 --max-skipped 2 --steps 1000 --out "$folder/outliers"
+[ "$(tail -n 1 "$folder/outliers/log.jsonl" | grep -o '"skipped":')" ] && [ -d "$folder/outliers/step-00000128" ]
+check "and their steps are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
+blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
+diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
+# a run that ends before that ends with 0, and its last line says so (of weights that are not finite: test_saver.c)
+failed() { # NAME PATTERN FLAGS...
+    local name=$1 pattern=$2 status=0
+    shift 2
+    "$program" "$@" >"$folder/out" 2>"$folder/said" || status=$?
+    [ $status -eq 0 ] && [ "$(lines "$folder/out")" -eq 2 ] && head -n 1 "$folder/out" | grep -q '^done: .* of training$' && tail -n 1 "$folder/out" | grep -qE "^warning: $pattern$"
+    check "$name" $? "status $status" "$(cat "$folder/out" "$folder/said")"
+}
+plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0)
+failed "a gradient that is not finite" "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
+failed "and a loss that has risen" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
+failed "also of a run that was resumed" "the loss is above [0-9.]+, that of step 1: try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
+! grep -a '^warning: ' <("$program" "${run[@]}" --steps 20 2>&1)
+check "of others nothing is said" $?
+diverges "the same without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
+
+# --- errors in the middle of a run take nothing of what was done
+"$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \
+    --quiet --out "$folder/prompt" >"$folder/out" 2>"$folder/said"
+[ $? -eq 1 ] && grep -q '^error: --prompt' "$folder/said" && [ ! -s "$folder/prompt/log.jsonl" ]
+check "a prompt that cannot be used is an error before the first step" $? "$(cat "$folder/said" "$folder/out")"
+# a token beyond the vocabulary in the last of the sequences, which the runs before did not reach
+small=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --no-shuffle)
+head -c $((1024 + 2 * 32 * 40 + 2)) "$data" >"$folder/bad.bin"
+printf '\xff\xff' | dd of="$folder/bad.bin" bs=1 seek=$((1024 + 2 * 32 * 39)) conv=notrunc 2>/dev/null
+count=$((32 * 40 + 1))
+printf "$(printf '\\x%02x\\x%02x\\x00\\x00' $((count % 256)) $((count / 256)))" | dd of="$folder/bad.bin" bs=1 seek=8 conv=notrunc 2>/dev/null
+"$program" "${small[@]}" --train "$folder/bad.bin" --steps 10 --out "$folder/bad" >/dev/null 2>"$folder/said"
+[ $? -eq 2 ] && [ -d "$folder/bad/step-00000009" ] && grep -q '^error: ' "$folder/said"
+check "bad data end with 2, and with a checkpoint of the last whole step" $? "$(cat "$folder/said")" "$(ls "$folder/bad")"
+"$program" "${small[@]}" --train "$data" --steps 6 --save-every 2 --out "$folder/done" >/dev/null 2>&1
+cp "$folder/done/log.jsonl" "$folder/done.jsonl"
+"$program" "${small[@]}" --train "$data" --steps 2 --resume=2 --out "$folder/done" >/dev/null 2>"$folder/said"
+[ $? -eq 1 ] && [ -d "$folder/done/step-00000006" ] && cmp -s "$folder/done.jsonl" "$folder/done/log.jsonl"
+check "--resume=STEP with nothing left to do changes nothing" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
+
+# --- the Slurm script, with stand-ins for Slurm's commands: a job that is ended early queues again until all is done
+mkdir "$folder/bin"
+cat >"$folder/bin/srun" <<'END'
+#!/usr/bin/env bash
+timeout --preserve-status -s TERM "$LIMIT" "$@"
+END
+printf '#!/usr/bin/env bash\necho "$@" >>"$REQUEUED"\n' >"$folder/bin/scontrol"
+chmod +x "$folder"/bin/*
+job() {
+    PATH=$folder/bin:$PATH REQUEUED=$folder/requeued SLURM_JOB_ID=77 PROGRAM=$program OUT=$folder/slurm STEPS=$steps \
+        bash scripts/slurm_requeue.sh "$@" --warmup 0 --lr-final 1 --weight-decay 0 --keep 0 "${run[@]}" >/dev/null 2>"$folder/said"
+}
+: >"$folder/requeued"
+for LIMIT in 0.2 0.3 100; do export LIMIT && job; done
+[ -d "$folder/slurm/$last" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
+check "a Slurm job queues again until it is done" $? "$(cat "$folder/said" "$folder/requeued")"
+same "$folder/slurm"
+check "and has the same bytes" $?
+: >"$folder/requeued"
+job --lr nonsense --model d6
+[ $? -eq 1 ] && [ ! -s "$folder/requeued" ]
+check "but not after an error" $? "$(cat "$folder/said")"
+exit $failures

@@ -1,0 +1,227 @@
+// Tests of the safetensors reader and writer (coat/io/safetensors.h): what is written is read back, equal content gives
+// equal bytes, and no header is believed.
+#include "dev/test/test_folder.h"
+
+#include <xxhash.h>
+
+#include "coat/io/safetensors.h"
+
+// Writes three tensors of different widths, an empty one and a scalar, in an order of declaration given by `turn`
+// and pieces of `piece` bytes.
+static void write_sample(const char *path, int turn, size_t piece) {
+    static const struct {
+        const char *name;
+        Dtype dtype;
+        int rank;
+        int64_t shape[2];
+    } all[5] = {{"b.bytes", DTYPE_U8, 1, {5, 0}},
+                {"a.matrix", DTYPE_BF16, 2, {3, 5}},
+                {"c.single", DTYPE_F32, 1, {7, 0}},
+                {"d.empty", DTYPE_F32, 2, {0, 4}},
+                {"e.scalar", DTYPE_I64, 0, {0, 0}}};
+    SafeWriter writer;
+    Error err;
+    memset(&writer, 0, sizeof writer);
+    for (int i = 0; i < 5; i++) {
+        int k = (i + turn) % 5;
+        safewriter_declare(&writer, all[k].name, all[k].dtype, all[k].rank, all[k].shape, k);
+    }
+    if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
+    unsigned char bytes[5 + 30 + 28 + 8];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * 37 + 11);
+    for (size_t at = 0; at < sizeof bytes; at += piece)
+        assert_true(safewriter_write(&writer, bytes + at, sizeof bytes - at < piece ? sizeof bytes - at : piece, &err));
+    uint64_t hash;
+    assert_true(safewriter_end(&writer, &hash, &err));
+    size_t size;
+    char *data = read_file(path, &size);
+    assert_int_equal(size, writer.bytes);
+    assert_true(XXH3_64bits(data, size) == hash);
+    // widest first, then by name; each tensor's own hash
+    const char *order[5] = {"e.scalar", "c.single", "d.empty", "a.matrix", "b.bytes"};
+    for (int i = 0; i < 5; i++) {
+        const SafeTensor *t = &writer.tensors[i];
+        assert_string_equal(t->name, order[i]);
+        assert_true(t->hash == XXH3_64bits(bytes + t->begin, t->bytes));
+        assert_string_equal(all[t->tag].name, t->name);
+    }
+    free(data);
+    safewriter_close(&writer);
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    SafeFile file;
+    Error err;
+    write_sample(path_of("a.safetensors"), 0, 1000);
+    if (!safetensors_open(&file, path_of("a.safetensors"), &err)) fail_msg("%s", err.text);
+    assert_int_equal(file.count, 5);
+    assert_int_equal(file.data_begin % 8, 0);
+    const SafeTensor *t = safetensors_find(&file, "a.matrix");
+    assert_non_null(t);
+    assert_int_equal(t->rank, 2);
+    assert_int_equal(t->shape[0], 3);
+    assert_int_equal(t->shape[1], 5);
+    assert_int_equal(t->dtype, DTYPE_BF16);
+    unsigned char got[30];
+    assert_true(safetensors_read(&file, t, 0, got, 30, &err));
+    for (size_t i = 0; i < 30; i++) assert_int_equal(got[i], (unsigned char)((36 + i) * 37 + 11));
+    assert_true(safetensors_read(&file, t, 28, got, 2, &err));
+    assert_false(safetensors_read(&file, t, 28, got, 3, &err));
+    assert_false(safetensors_read(&file, t, UINT64_MAX, got, 2, &err));
+    for (int i = 0; i < file.count; i++)
+        assert_int_equal((file.data_begin + file.tensors[i].begin) % dtype_bytes(file.tensors[i].dtype), 0);
+    assert_null(safetensors_find(&file, "a.matri"));
+    assert_null(safetensors_find(&file, "__metadata__"));
+    assert_int_equal(safetensors_find(&file, "d.empty")->bytes, 0);
+    assert_int_equal(safetensors_find(&file, "e.scalar")->rank, 0);
+    safetensors_close(&file);
+}
+
+static void test_equal_bytes(void **state) {
+    (void)state;
+    write_sample(path_of("b0.safetensors"), 0, 1000);
+    for (int turn = 1; turn < 5; turn++) {
+        char name[32];
+        snprintf(name, sizeof name, "b%d.safetensors", turn);
+        write_sample(path_of(name), turn, (size_t)turn * 3);
+        assert_same_files(path_of("b0.safetensors"), path_of(name));
+    }
+}
+
+static void test_writer_refuses(void **state) {
+    (void)state;
+    SafeWriter writer;
+    Error err;
+    uint64_t hash;
+    int64_t shape[1] = {4};
+    for (int tries = 0; tries < 2; tries++) {
+        memset(&writer, 0, sizeof writer);
+        safewriter_declare(&writer, "x", DTYPE_U8, 1, shape, 0);
+        bool began = safewriter_begin(&writer, path_of("c.safetensors"), &err);
+        assert_int_equal(began, tries == 0); // an existing file is not overwritten
+        if (began) {
+            assert_true(safewriter_write(&writer, "abc", 3, &err));
+            assert_false(safewriter_end(&writer, &hash, &err));
+            assert_says(&err, "'x' was not written whole");
+            assert_false(safewriter_write(&writer, "de", 2, &err));
+            assert_says(&err, "more bytes");
+        } else {
+            assert_says(&err, "c.safetensors");
+        }
+        safewriter_close(&writer);
+    }
+    memset(&writer, 0, sizeof writer);
+    assert_false(safewriter_begin(&writer, path_of("no/such/folder.safetensors"), &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    safewriter_close(&writer);
+}
+
+// Headers that must be refused, with what the message says.
+static void test_bad_headers(void **state) {
+    (void)state;
+#define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
+    static const struct {
+        const char *header;
+        uint64_t data;
+        const char *says;
+    } bad[] = {
+        {"", 0, "JSON"},
+        {"[]", 0, "object"},
+        {"{\"x\":1}", 0, "not an object"},
+        {"{\"x\":{}}", 0, "no dtype"},
+        {ENTRY("F7", "[1]", "[0,4]"), 4, "type F7"},
+        {ENTRY("BOOL", "[4]", "[0,4]"), 4, "type BOOL"},
+        {ENTRY("F32", "1", "[0,4]"), 4, "shape"},
+        {ENTRY("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "shape"},
+        {ENTRY("F32", "[-1]", "[0,4]"), 4, "shape"},
+        {ENTRY("F32", "[1.0]", "[0,4]"), 4, "shape"},
+        {ENTRY("F32", "[\"1\"]", "[0,4]"), 4, "shape"},
+        {ENTRY("F32", "[99999999999999999999]", "[0,4]"), 4, "JSON"},
+        {ENTRY("F32", "[4294967296,4294967296]", "[0,4]"), 4, "impossibly large"},
+        {ENTRY("U8", "[4294967296,4294967296]", "[0,0]"), 0, "impossibly large"},
+        {ENTRY("F32", "[4611686018427387905]", "[0,4]"), 4, "impossibly large"},
+        {ENTRY("F32", "[1]", "[0]"), 4, "data_offsets"},
+        {ENTRY("F32", "[1]", "[0,4,8]"), 4, "data_offsets"},
+        {ENTRY("F32", "[1]", "{}"), 4, "data_offsets"},
+        {ENTRY("F32", "[1]", "[4,0]"), 4, "outside"},
+        {ENTRY("F32", "[1]", "[-4,0]"), 4, "outside"},
+        {ENTRY("F32", "[1]", "[0,4]"), 3, "outside"},
+        {ENTRY("F32", "[1]", "[0,8]"), 8, "8 bytes where its shape and type need 4"},
+        {ENTRY("F32", "[1]", "[4,8]"), 8, "hole"},
+        {ENTRY("F32", "[1]", "[0,4]"), 5, "1 byte after the last tensor belongs to none"},
+        {ENTRY("F32", "[1]", "[0,4]") "x", 4, "JSON"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+         "\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+         3, "overlaps"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+         "\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}",
+         2, "overlaps"},
+        {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+         "\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+         2, "JSON"},
+    };
+#undef ENTRY
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        SafeFile file;
+        Error err;
+        if (safetensors_parse(&file, "bad", bad[i].header, strlen(bad[i].header), bad[i].data, &err))
+            fail_msg("accepted %s", bad[i].header);
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, bad[i].says);
+    }
+    static const char good[] = "{\"__metadata__\":{\"x\":\"y\"},\"z\":{\"dtype\":\"F64\",\"shape\":[0,"
+                               "9223372036854775807],\"data_offsets\":[0,0]}}   ";
+    SafeFile file;
+    Error err;
+    if (!safetensors_parse(&file, "good", good, strlen(good), 0, &err)) fail_msg("%s", err.text);
+    assert_int_equal(file.count, 1);
+    safetensors_close(&file);
+}
+
+static bool opens(const char *path, Error *err) {
+    SafeFile file;
+    bool good = safetensors_open(&file, path, err);
+    safetensors_close(&file);
+    return good;
+}
+
+// Every shorter file is refused; every flipped byte of the header is either refused or harmless.
+static void test_damaged_files(void **state) {
+    (void)state;
+    Error err;
+    size_t size;
+    write_sample(path_of("d.safetensors"), 0, 1000);
+    char *data = read_file(path_of("d.safetensors"), &size);
+    for (size_t length = 0; length < size; length++) {
+        write_file(path_of("cut.safetensors"), data, length);
+        assert_false(opens(path_of("cut.safetensors"), &err));
+        assert_says(&err, "cut.safetensors");
+    }
+    for (size_t at = 0; at < size - 71; at++) {
+        for (int bit = 0; bit < 8; bit += 3) {
+            data[at] = (char)(data[at] ^ 1 << bit);
+            write_file(path_of("flip.safetensors"), data, size);
+            if (!opens(path_of("flip.safetensors"), &err)) assert_says(&err, "flip.safetensors");
+            data[at] = (char)(data[at] ^ 1 << bit);
+        }
+    }
+    static const uint64_t lengths[] = {UINT64_MAX, UINT64_MAX - 7, INT64_MAX, 100000001, 1 << 20};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        memcpy(data, &lengths[i], 8);
+        write_file(path_of("huge.safetensors"), data, size);
+        assert_false(opens(path_of("huge.safetensors"), &err));
+    }
+    free(data);
+    assert_false(opens(path_of("missing.safetensors"), &err));
+    assert_says(&err, "No such file");
+    assert_false(opens(test_folder, &err));
+    assert_says(&err, "not a regular file");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_equal_bytes),
+                                       cmocka_unit_test(test_writer_refuses), cmocka_unit_test(test_bad_headers),
+                                       cmocka_unit_test(test_damaged_files)};
+    return cmocka_run_group_tests_name("safetensors", tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,169 @@
+// Tests of --scaling in the plan: which tensors have scales per row, whose scales others share, and the memory for them.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coat/model/arena.h"
+#include "coat/ops.h"
+
+enum { LAYERS = 3, ROWS = 2 * 16 };
+
+static Config config;
+static Arena arena;
+
+// No memory: the base is an address alone, of which others are made.
+static void plan(RecipeKind recipe, ScalingKind scaling, int recompute) {
+    config_defaults(&config);
+    recipe_apply(&config.recipe, recipe);
+    config.recipe.scaling = scaling;
+    if (recompute >= 0) config.recipe.recompute = recompute;
+    config.shape.layers = LAYERS;
+    config.shape.heads = config.shape.kv_heads = 2;
+    config.shape.channels = 32;
+    config.shape.head_dim = 16;
+    config.shape.ffn = 128;
+    model_shape_vocab(&config.shape, 257);
+    config.micro_batch = 2;
+    config.seq_len = 16;
+    arena_plan(&arena, &config, 1, DEVICE_CUDA);
+    arena.base = (char *)4096;
+}
+
+static Tensor tensor(TensorId id, int layer) {
+    return arena_tensor(&arena, id, VALUE, layer);
+}
+
+static void assert_granularity(TensorId id, Granularity expected) {
+    for (int layer = 0; layer < LAYERS; layer++)
+        if (tensor(id, layer).granularity != expected)
+            fail_msg("%s of layer %d has granularity %d, not %d", tensor_row(id)->name, layer,
+                     (int)tensor(id, layer).granularity, (int)expected);
+}
+
+// Codes with a scale per row: none of maxima, none that another layer has; and the product's result in BF16, in the
+// memory that it shares, with these scales.
+static void assert_rows(TensorId codes, TensorId product, TensorId memory) {
+    assert_granularity(codes, SCALE_ROW);
+    assert_granularity(product, SCALE_ROW);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        Tensor q = tensor(codes, layer), y = tensor(product, layer);
+        assert_true(format_is_fp8(q.format) && q.rows == ROWS && q.scale && !q.amax);
+        assert_true((uintptr_t)q.scale % sizeof(float) == 0);
+        assert_true(y.format == FMT_BF16 && y.rows == ROWS && y.data == tensor(memory, layer).data);
+        assert_ptr_equal(y.scale, q.scale);
+        for (int other = 0; other < layer; other++) {
+            const char *a = (const char *)q.scale, *b = (const char *)tensor(codes, other).scale;
+            assert_true(a >= b + ROWS * sizeof(float) || b >= a + ROWS * sizeof(float));
+        }
+        Tensor part = tensor_rows(q, 5, 7);
+        assert_ptr_equal(part.scale, (float *)q.scale + 5);
+    }
+}
+
+// The transpose has one scale of its own where the codes have one per row or another format, and theirs else.
+static void assert_transpose(TensorId transpose, TensorId codes) {
+    assert_granularity(transpose, SCALE_TENSOR);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        Tensor t = tensor(transpose, layer), q = tensor(codes, layer);
+        assert_true(t.transposed && t.scale && (uintptr_t)t.scale % 16 == 0);
+        if (q.granularity == SCALE_ROW || q.format != t.format)
+            assert_ptr_not_equal(t.scale, q.scale);
+        else
+            assert_ptr_equal(t.scale, q.scale);
+    }
+}
+
+static void assert_transposes(void) {
+    assert_transpose(N1_T, N1);
+    assert_transpose(O_T, OQ);
+    assert_transpose(N2_T, N2);
+    assert_transpose(G_T, G);
+    assert_transpose(DH_QT, DH_Q);
+    assert_transpose(DQKV_QT, DQKV_Q);
+    assert_transpose(DRESID_QT, DRESID_Q);
+}
+
+static void assert_one_scale(TensorId codes) {
+    assert_granularity(codes, SCALE_TENSOR);
+    assert_non_null(tensor(codes, 0).scale);
+    assert_non_null(tensor(codes, 0).amax);
+}
+
+static void assert_plain(TensorId id) {
+    assert_granularity(id, SCALE_NONE);
+    assert_null(tensor(id, LAYERS - 1).scale);
+}
+
+static void test_token(void **state) {
+    (void)state;
+    for (int recompute = 0; recompute <= 1; recompute++) {
+        plan(RECIPE_COAT, SCALING_TOKEN, recompute);
+        assert_rows(OQ, Y_PROJ, Y);
+        assert_rows(G, Y, Y);
+        assert_rows(N2, Y_FC, Y_FC);
+        assert_rows(DH_Q, DN2, DN);
+        assert_one_scale(N1); // attention reads what its product leaves
+        assert_granularity(DQKV_Q, SCALE_TENSOR);
+        assert_granularity(DRESID_Q, SCALE_TENSOR);
+        assert_transposes();
+        assert_plain(DN);
+        assert_plain(QKV);
+        assert_granularity(H, SCALE_GROUP);
+    }
+    for (int recompute = 0; recompute <= 2; recompute++) {
+        plan(RECIPE_FP8_LINEAR, SCALING_TOKEN, recompute);
+        assert_rows(OQ, Y_PROJ, Y);
+        assert_rows(G, Y, Y);
+        assert_one_scale(N1);
+        assert_one_scale(N2); // h is stored as the product leaves it
+        assert_granularity(DH_Q, SCALE_TENSOR);
+        assert_transposes();
+        assert_plain(Y_FC);
+        assert_plain(DN2);
+        assert_plain(H);
+    }
+}
+
+// As published; and where no product is FP8 the flag changes nothing.
+static void test_tensor(void **state) {
+    (void)state;
+    static const RecipeKind recipes[] = {RECIPE_COAT, RECIPE_FP8_LINEAR, RECIPE_BF16, RECIPE_BF16};
+    static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
+    for (size_t i = 0; i < 4; i++) {
+        plan(recipes[i], i == 3 ? SCALING_TOKEN : SCALING_TENSOR, -1);
+        for (size_t k = 0; k < sizeof plain / sizeof *plain; k++) assert_plain(plain[k]);
+        if (i >= 2) continue;
+        for (size_t k = 0; k < sizeof codes / sizeof *codes; k++) assert_one_scale(codes[k]);
+        assert_granularity(DH_Q, SCALE_TENSOR);
+        assert_transposes();
+    }
+    const size_t bytes = arena.total_bytes;
+    plan(RECIPE_BF16, SCALING_TENSOR, -1);
+    assert_true(arena.total_bytes == bytes);
+}
+
+// The memory of the scales, of which the layers have one set each, is small; and the categories hold all of it.
+static void test_memory(void **state) {
+    (void)state;
+    static const RecipeKind recipes[] = {RECIPE_COAT, RECIPE_FP8_LINEAR};
+    for (size_t i = 0; i < 2; i++) {
+        plan(recipes[i], SCALING_TENSOR, -1);
+        const size_t tensor_bytes = arena.total_bytes;
+        plan(recipes[i], SCALING_TOKEN, -1);
+        const size_t scales = (recipes[i] == RECIPE_COAT ? 4 : 2) * LAYERS * ROWS * sizeof(float);
+        assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024); // every piece begins at a multiple of 256
+        size_t counted = 0;
+        for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];
+        assert_true(counted == arena.total_bytes);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_tensor),
+                                       cmocka_unit_test(test_memory)};
+    return cmocka_run_group_tests_name("scaling", tests, NULL, NULL);
+}

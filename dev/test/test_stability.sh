@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# scripts/stability.sh: with programs that only pretend to train, that every figure lands in its place, that nothing is
+# done twice, and that what fails is told; with the real ones, a small study on the CPU and what moves its weights.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
+export BIN=${BIN:-.} BUILD=${BUILD:-build}
+unset RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JOBS TEXT CUDA_VISIBLE_DEVICES
+
+check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
+    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 40)"; fi
+}
+# has NAME TEXT PATTERN: a line of the text matches
+has() {
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3' in:" "$2"
+}
+# refuses NAME PATTERN COMMAND...: it ends with an error of one line that matches, and writes nothing
+refuses() {
+    local said status=0
+    said=$("${@:3}" 2>&1) && status=1
+    [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" || status=1
+    [ ! -e "$folder/refused" ] || status=1
+    check "$1" $status "$said"
+}
+
+# no GPU, whatever the machine has
+mkdir -p "$folder/none" "$folder/gpus" "$folder/pretend"
+printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
+chmod +x "$folder/none/nvidia-smi"
+path=$PATH
+export PATH="$folder/none:$path"
+
+# --- what it would do
+said=$(scripts/stability.sh --dry-run --out "$folder/dry" 'a b*' v 2>&1)
+check "a dry run ends well" $? "$said"
+has "it shows the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train a\\ b\\\* --val v .*--lr 1\.6e-2 --seed 3 '
+[ "$(grep -c -- ' --lr ' <<<"$said")" -eq 54 ]
+check "every recipe, rate and seed" $? "$said"
+has "it shows the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
+[ ! -e "$folder/dry" ]
+check "and writes nothing" $?
+has "flags behind a recipe" "$(RECIPES=coat,scaling=tensor,head=fp8 scripts/stability.sh --dry-run 2>&1)" '--recipe coat --scaling=tensor --head=fp8 '
+[ "$(scripts/stability.sh -h)" = "$(scripts/stability.sh --help)" ]
+check "-h is --help" $?
+refuses "one glob alone" 'name TRAIN_GLOB and VAL_GLOB' scripts/stability.sh --out "$folder/refused" a
+refuses "an unknown flag" '--fast: not one of' scripts/stability.sh --fast
+refuses "an even number of points" 'POINTS: an odd number' env POINTS=4 scripts/stability.sh --out "$folder/refused"
+refuses "STEPS that are no number" 'STEPS: not a number: many' env STEPS=many scripts/stability.sh --out "$folder/refused"
+refuses "a pattern without files" 'no file matches nothing' scripts/stability.sh --out "$folder/refused" 'nothing*' 'nothing*'
+touch "$folder/train_000000.bin" "$folder/val"
+refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: make ' env BIN="$folder/none" scripts/stability.sh --out "$folder/refused"
+
+# --- with programs that pretend to run on two GPUs
+# The loss after training is 3 + (rate - 2)^2 + seed / 1000, in coat 0.5 more; at rate 7 runs end above their start, at
+# 8 they diverge, at 9 the device fails. Around the weights it is that of the run + 2.5 distance^2 + 0.1 distance.
+cat >"$folder/gpus/nvidia-smi" <<'END'
+#!/bin/sh
+case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" ;; esac
+END
+cat >"$folder/pretend/train_gpt2_fp8" <<'END'
+#!/usr/bin/env bash
+eval_only=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --recipe | --lr | --seed | --steps | --out | --model) declare "${1#--}=$2"; shift ;;
+    --eval-only) eval_only=yes ;;
+    esac
+    shift
+done
+if [ $eval_only ]; then
+    echo "$recipe looks" >>"$CALLS"
+    awk -v at="$(cat "$model/at")" 'BEGIN { printf "{\"step\":0,\"val_loss\":%.9g}\n", 3 + 2.5 * at * at + 0.1 * at }'
+    exit
+fi
+echo "GPU $CUDA_VISIBLE_DEVICES: $recipe $lr $seed" >>"$CALLS"
+sleep 0.05 # the other GPU's turn
+echo '{"step":1,"loss":5.5,"grad_norm":1}' >"$out/log.jsonl"
+case $lr in
+8) echo "error: training diverged" >&2; exit 4 ;;
+9) echo "error: the GPU is lost" >&2; exit 3 ;;
+esac
+mkdir -p "$out/step-00000010"
+awk -v recipe="$recipe" -v rate="$lr" -v seed="$seed" -v step="$steps" 'BEGIN {
+    printf "{\"step\":%d,\"val_loss\":%.9g}\n", step, 3 + (rate - 2) * (rate - 2) + seed / 1000 + (recipe == "coat") / 2
+}' >>"$out/log.jsonl"
+END
+cat >"$folder/pretend/perturb_weights" <<'END'
+#!/bin/sh
+[ -d "$1" ] && mkdir -p "$2" && echo "$4" >"$2/at"
+END
+chmod +x "$folder"/gpus/* "$folder"/pretend/*
+ln -s "$folder/pretend/train_gpt2_fp8" "$folder/pretend/train_gpt2_fp8_cpu"
+ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/pretend/"
+pretend() { # RATES: the study of them in $folder/study; what it says
+    PATH="$folder/gpus:$path" BIN=$folder/pretend BUILD=$folder/pretend CALLS=$folder/calls RECIPES="bf16 coat" RATES=$1 SEEDS="1 3" STEPS=10 \
+        scripts/stability.sh --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
+}
+pictures='!\[sharpness\]\(sharpness\.svg\)'
+python3 -c 'import matplotlib' 2>/dev/null || pictures='^No pictures: Python has no matplotlib here'
+
+said=$(pretend "1 2 7 8")
+check "a study on two GPUs" $? "$said"
+page=$(cat "$folder/study/stability.md")
+has "mean and deviation over the seeds, and the difference" "$page" '^\| 1 \| 4\.0020 ± 0\.0014 \| 4\.5020 ± 0\.0014 \(\+12\.49 %\) \|$'
+has "diverged, as the trainer says" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
+has "diverged, above the start" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
+# at 1: 1 above the best, at 7 and 8: 5.5 - 3.002
+has "best rate, sensitivity, and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
+has "pictures, or why there are none" "$page" "$pictures"
+[ "$(grep -c 'GPU [01]: ' "$folder/calls")" -eq 16 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
+check "both work, and no run is done twice" $? "$(cat "$folder/calls")"
+# 0 once; 2 directions at 20 distances, 6 at 2
+[ "$(grep -c 'coat looks' "$folder/calls")" -eq 53 ] && [ "$(grep -c '^coat ' "$folder/study/sharpness.txt")" -eq 53 ]
+check "every direction and distance" $? "$(cat "$folder/study/sharpness.txt")"
+[ "$(find "$folder/study/runs" -name 'step-*' | wc -l)" -eq 6 ] && [ -z "$(find "$folder/study/runs" -name 'step-*' -path '*/3/*')" ]
+check "checkpoints of the first seed alone are kept" $? "$(find "$folder/study/runs" -name 'step-*')"
+
+mv "$folder/calls" "$folder/calls.before"
+said=$(pretend "1 2 7 8")
+check "the same once more" $? "$said"
+[ ! -e "$folder/calls" ] && [ "$page" = "$(cat "$folder/study/stability.md")" ]
+check "does nothing again, and writes the same page" $? "$(cat "$folder/calls" 2>&1)"
+said=$(pretend "1 2 7 8 9")
+[ $? -eq 1 ] && [ "$(grep -c 'failed: .* rate 9, seed [13], status 3: error: the GPU is lost' <<<"$said")" -eq 4 ]
+check "a failure is told, and the study ends with 1" $? "$said"
+page=$(cat "$folder/study/stability.md")
+has "on the page too" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
+has "and takes nothing from the others" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
+[ "$(grep -c . "$folder/calls")" -eq 4 ]
+check "only what is new has run" $? "$(cat "$folder/calls")"
+said=$(MODEL="--layers 3" pretend "1 2" 2>&1)
+[ $? -eq 1 ] && grep -q '^error: .*study with other settings' <<<"$said" && grep -q '^> MODEL=--layers 3' <<<"$said"
+check "other settings are refused" $? "$said"
+exec 8>"$folder/study/.lock"
+flock 8
+said=$(pretend "1 2")
+[ $? -eq 1 ] && grep -q '^error: another study is at work in ' <<<"$said"
+check "two at the same time are refused" $? "$said"
+exec 8>&-
+
+# --- a small model, on the CPU
+export RECIPES="bf16 coat" RATES="4e-3 1000" SEEDS=1 STEPS=60 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=coat
+export BATCH="--seq-len 32 --micro-batch 8 --val-batches 10 --threads 1" POINTS=5 CURVES=1 DIRECTIONS=2 OMP_NUM_THREADS=1
+said=$(scripts/stability.sh --out "$folder/small" 2>&1)
+check "a study on the CPU" $? "$said"
+page=$(cat "$folder/small/stability.md")
+loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/coat/4e-3/1/log.jsonl")
+base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/bf16/4e-3/1/log.jsonl")
+has "its losses are the runs'" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
+has "a rate that is too large is marked" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
+grep -q "^coat 0 0 $loss\$" "$folder/small/sharpness.txt" && grep -q "^bf16 0 0 $base\$" "$folder/small/sharpness.txt"
+check "the loss at distance 0 is the run's own" $? "$loss $base" "$(cat "$folder/small/sharpness.txt")"
+awk '{ loss[$1, $2, $3] = $4 } END {
+    for (i = split("bf16 coat", recipe, " "); i; i--) {
+        r = recipe[i]
+        if (!(loss[r, 0, 0] < loss[r, 1, "0.5"] && loss[r, 1, "0.5"] < loss[r, 1, 1])) exit 1
+        if (!(loss[r, 0, 0] < loss[r, 1, "-0.5"] && loss[r, 1, "-0.5"] < loss[r, 1, -1])) exit 1
+    }
+}' "$folder/small/sharpness.txt"
+check "and rises on both sides" $? "$(cat "$folder/small/sharpness.txt")"
+
+# stopped in the middle of a run: it goes on from there, to the same loss
+export RECIPES=coat RATES=4e-3 STEPS=1500 DIRECTIONS=0
+scripts/stability.sh --out "$folder/straight" >/dev/null 2>&1
+scripts/stability.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
+study=$!
+for ((i = 0; i < 600; i++)); do
+    ! grep -q '"loss"' "$folder/stopped/runs/coat/4e-3/1/log.jsonl" 2>/dev/null || break
+    sleep 0.05
+done
+kill -TERM $study
+wait $study
+[ $? -eq 1 ] && [ ! -e "$folder/stopped/runs/coat/4e-3/1/result" ] &&
+    grep -q '^ended by SIGTERM after step [0-9]* of 1500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^stopped; the same command' "$folder/said"
+check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
+[ -z "$(find "$folder/stopped" -name '.work*')" ]
+check "and cleans up" $?
+said=$(scripts/stability.sh --out "$folder/stopped" 2>&1)
+check "started again, it ends well" $? "$said"
+diff "$folder/straight/losses.txt" "$folder/stopped/losses.txt" >"$folder/difference"
+check "and has gone on to the same loss" $? "$(cat "$folder/difference")"
+
+# --- the weights that are moved
+checkpoint=$(echo "$folder"/small/runs/coat/4e-3/1/step-*)
+"$BUILD/perturb_weights" "$checkpoint" "$folder/same" 7 0 && cmp "$checkpoint/model.safetensors" "$folder/same/model.safetensors" &&
+    cmp "$checkpoint/config.json" "$folder/same/config.json"
+check "distance 0 gives the same bytes" $?
+"$BUILD/perturb_weights" "$checkpoint" "$folder/moved" 7 -0.5 && OMP_NUM_THREADS=2 "$BUILD/perturb_weights" "$checkpoint" "$folder/again" 7 -0.5 &&
+    cmp "$folder/moved/model.safetensors" "$folder/again/model.safetensors"
+check "the same direction, with any number of threads" $?
+"$BUILD/perturb_weights" "$checkpoint" "$folder/moved" 8 -0.5 && ! cmp -s "$folder/moved/model.safetensors" "$folder/again/model.safetensors"
+check "another seed, another direction, in the same folder" $?
+says() { [ "$("$BUILD/perturb_weights" "${@:2}" 2>&1)" = "error: $1" ]; }
+says "SEED: not a number: x" "$checkpoint" "$folder/x" x 1 && says "ALPHA: not a number: nan" "$checkpoint" "$folder/x" 1 nan && [ ! -e "$folder/x" ]
+check "arguments that are no numbers" $?
+said=$("$BUILD/perturb_weights" "$folder/none" "$folder/x" 1 1 2>&1)
+[ $? -eq 2 ] && grep -q "^error: .*none/config.json" <<<"$said"
+check "a folder that is no checkpoint" $? "$said"
+if command -v python3 >/dev/null; then
+    said=$(python3 - "$checkpoint" "$folder/again" <<'PYTHON'
+import json, struct, sys
+
+def read(folder):
+    """{name: (shape, values)}"""
+    data = open(folder + "/model.safetensors", "rb").read()
+    length = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + length]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            codes = struct.unpack("<%dH" % ((end - begin) // 2), data[8 + length + begin:8 + length + end])
+            tensors[name] = entry["shape"], [struct.unpack("<f", struct.pack("<I", code << 16))[0] for code in codes]
+    return tensors
+
+before, after = read(sys.argv[1]), read(sys.argv[2])
+filters = 0
+for name, (shape, w) in before.items():
+    moved = after[name][1]
+    if len(shape) == 1:
+        assert w == moved, name + " has moved"
+        continue
+    rows, cols = shape
+    columns = ".h." in name  # (in, out)
+    for f in range(cols if columns else rows):
+        at = range(f, rows * cols, cols) if columns else range(f * cols, (f + 1) * cols)
+        norm = sum(w[i] ** 2 for i in at) ** 0.5
+        distance = sum((w[i] - moved[i]) ** 2 for i in at) ** 0.5
+        assert abs(distance - 0.5 * norm) <= 0.005 * norm, (name, f, distance, norm)
+        filters += 1
+assert filters == 257 + 32 + 96 + 32 + 128 + 32, filters
+PYTHON
+    )
+    check "each filter moves by its norm times the distance, norms and biases stay" $? "$said"
+else
+    echo "skip - each filter moves by its norm: no python3"
+fi
+exit $failures

@@ -1,0 +1,522 @@
+// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): what is converted is what the
+// optimizer's own functions make of it, what needs no conversion keeps its bits, and what cannot be read is refused.
+#include "dev/test/checkpoint_run.h"
+
+#include "coat/moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
+#include "coat/save/snapshot.h"
+
+typedef struct {
+    MomentsKind moments;
+    Format second;
+    MasterKind master;
+    const char *exempt;
+    int vocab;
+} Kind;
+
+static void run_states(Run *run, Kind kind) {
+    Recipe *r = &run->config.recipe;
+    r->moments = kind.moments;
+    r->second_moment = kind.second;
+    r->master = kind.master;
+    snprintf(r->moments_fp32, sizeof r->moments_fp32, "%s", kind.exempt);
+    model_shape_vocab(&run->config.shape, kind.vocab);
+}
+
+static Run *run_as(Kind kind) {
+    Run *run = run_open(RECIPE_COAT, 2);
+    run_states(run, kind);
+    run_allocate(run);
+    return run;
+}
+
+static const Kind plain = {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257};
+static const Kind coat = {MOMENTS_COAT, FMT_E4M3, MASTER_SPLIT16, "", 257};
+
+// The tensors of a state in turn: index 0 .. until there is none.
+typedef struct {
+    Tensor m, v, master, value;
+} States;
+
+static int list_states(Run *run, States *out) {
+    int count = 0;
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
+            if (out) {
+                out[count].m = arena_tensor(&run->arena, (TensorId)id, MOMENT_M, layer);
+                out[count].v = arena_tensor(&run->arena, (TensorId)id, MOMENT_V, layer);
+                out[count].master = arena_tensor(&run->arena, (TensorId)id, MASTER, layer);
+                out[count].value = arena_tensor(&run->arena, (TensorId)id, VALUE, layer);
+            }
+            count++;
+        }
+    }
+    return count;
+}
+
+#define STATES 64
+
+// States that a run could have: masters with the values that belong to them, moments over many magnitudes with zeros
+// between them, and groups that are zero. For a run with everything in FP32.
+static RunState fill_training(Run *run) {
+    RunState rs = fill(run, 9);
+    States s[STATES];
+    int count = list_states(run, s);
+    for (int k = 0; k < count; k++) {
+        for (int64_t i = 0; i < tensor_elements(s[k].value); i++) {
+            uint64_t at = (uint64_t)i, stream = (uint64_t)k;
+            float x = 0.02f * rng_normal(1, stream, at);
+            bool padding = k == 0 && i / s[k].value.cols >= run->config.shape.vocab;
+            bool zero = padding || i / 128 % 5 == 3 || rng_hash(4, stream, at) % 9 == 0;
+            if (padding) x = 0.0f;
+            ((float *)s[k].master.data)[i] = x;
+            ((uint16_t *)s[k].value.data)[i] = master_bf16(x);
+            ((float *)s[k].m.data)[i] = zero ? 0.0f : 1e-4f * rng_normal(2, stream, at);
+            ((float *)s[k].v.data)[i] = zero ? 0.0f : 1e-8f * expf(2.0f * rng_normal(3, stream, at));
+        }
+    }
+    return rs;
+}
+
+// Saves `from` and loads it into `to`; returns what was said, to be freed.
+static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
+    Error err;
+    RunState got;
+    const char *folder = save(from, name, rs);
+    each_state(to, fill_rubbish, NULL);
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &to->arena, &to->exec, &got, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_memory_equal(&got, rs, sizeof got);
+    return said;
+}
+
+static void resume_quietly(Run *from, Run *to, const RunState *rs, const char *name) {
+    free(resume_as(from, to, rs, name));
+}
+
+static Tensor flat(Tensor t) {
+    t.cols = t.stride = tensor_elements(t);
+    t.rows = 1;
+    return t;
+}
+
+// A moment in FP32, to be freed.
+static float *values_of(Tensor t) {
+    int64_t n = tensor_elements(t);
+    float *x = (float *)xmalloc((size_t)n * sizeof *x);
+    if (t.granularity == SCALE_EXPAND) moments_load(flat(t), 0, n, x);
+    for (int64_t i = 0; i < n && t.granularity != SCALE_EXPAND; i++)
+        x[i] = t.format == FMT_BF16 ? bf16_decode(((uint16_t *)t.data)[i]) : ((float *)t.data)[i];
+    return x;
+}
+
+// `have` is what storing `from`'s values in have's format gives, byte for byte; codes are close to them, and 0 only for 0.
+static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
+    int64_t n = tensor_elements(have), groups = (n + 127) / 128;
+    float *x = values_of(from), *y = values_of(have);
+    if (have.granularity == SCALE_EXPAND) {
+        const MomentStore how = {expand, second, false, 0, 0};
+        Tensor want = flat(have);
+        want.data = xmalloc((size_t)n);
+        want.scale = xmalloc((size_t)groups * sizeof(float));
+        want.exponent = (uint8_t *)xmalloc((size_t)groups);
+        moments_store(want, 0, n, x, &how, 0);
+        assert_memory_equal(have.data, want.data, (size_t)n);
+        assert_memory_equal(have.scale, want.scale, (size_t)groups * sizeof(float));
+        assert_memory_equal(have.exponent, want.exponent, (size_t)groups);
+        free(want.data);
+        free(want.scale);
+        free(want.exponent);
+    }
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += fabs((double)y[i] - (double)x[i]);
+        size += fabs((double)x[i]);
+        if (x[i] == 0.0f || second) assert_int_equal(x[i] == 0.0f, y[i] == 0.0f);
+        if (have.format == FMT_FP32) assert_int_equal(float_bits(x[i]), float_bits(y[i]));
+        if (have.format == FMT_BF16) assert_int_equal(bf16_encode(x[i]), ((uint16_t *)have.data)[i]);
+    }
+    assert_true(off <= 0.06 * size);
+    free(x);
+    free(y);
+}
+
+static void assert_moments(Run *from, Run *to) {
+    States a[STATES], b[STATES];
+    bool expand = to->config.recipe.moments == MOMENTS_COAT;
+    int count = list_states(from, a);
+    assert_int_equal(list_states(to, b), count);
+    for (int k = 0; k < count; k++) {
+        assert_encoded(a[k].m, b[k].m, false, expand);
+        assert_encoded(a[k].v, b[k].v, true, expand);
+    }
+}
+
+static void assert_same_states(Run *a, Run *b) {
+    Copy x = copy_of(a), y = copy_of(b);
+    assert_int_equal(x.size, y.size);
+    assert_memory_equal(x.bytes, y.bytes, x.size);
+    free(x.bytes);
+    free(y.bytes);
+}
+
+// The full-precision parameters of both.
+static void assert_masters(Run *from, Run *to, bool exact) {
+    States a[STATES], b[STATES];
+    int count = list_states(from, a);
+    list_states(to, b);
+    for (int k = 0; k < count; k++) {
+        for (int64_t i = 0; i < tensor_elements(a[k].value); i++) {
+            float x[2];
+            for (int side = 0; side < 2; side++) {
+                const States *s = side ? &b[k] : &a[k];
+                uint16_t high = ((uint16_t *)s->value.data)[i];
+                x[side] = bf16_decode(high);
+                if (s->master.data)
+                    x[side] = s->master.format == FMT_FP32 ? ((float *)s->master.data)[i]
+                                                           : master_join(high, ((uint16_t *)s->master.data)[i]);
+            }
+            if (!exact) x[0] = bf16_decode(master_bf16(x[0]));
+            assert_int_equal(float_bits(x[0]), float_bits(x[1]));
+            assert_int_equal(((uint16_t *)a[k].value.data)[i], ((uint16_t *)b[k].value.data)[i]);
+        }
+    }
+}
+
+static void test_moments(void **state) {
+    (void)state;
+    static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257},
+                                 {MOMENTS_COAT, FMT_E5M2, MASTER_FP32, "", 257},
+                                 {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "wte,fc*", 257},
+                                 {MOMENTS_BF16, FMT_E4M3, MASTER_FP32, "", 257},
+                                 {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257}};
+    Run *first = run_as(plain);
+    RunState rs = fill_training(first);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        Run *to = run_as(kinds[i]);
+        resume_quietly(first, to, &rs, "m1");
+        assert_moments(first, to);
+        assert_masters(first, to, true);
+        for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // and from each to each
+            Run *next = run_as(kinds[j]);
+            resume_quietly(to, next, &rs, "m2");
+            if (i == j) {
+                assert_same_states(to, next);
+            } else {
+                States a[STATES], b[STATES];
+                int count = list_states(to, a);
+                list_states(next, b);
+                for (int k = 0; k < count; k++) { // equal formats are copied, not encoded again
+                    if (a[k].m.format != b[k].m.format) assert_encoded(a[k].m, b[k].m, false, true);
+                    if (a[k].v.format != b[k].v.format) assert_encoded(a[k].v, b[k].v, true, true);
+                }
+            }
+            run_close(next);
+        }
+        run_close(to);
+    }
+    run_close(first);
+}
+
+// Groups of which codes and maximum are the same in both.
+static int64_t same_groups(Tensor a, Tensor b, int64_t *groups) {
+    int64_t same = 0, n = tensor_elements(a);
+    if (a.granularity != SCALE_EXPAND) return 0;
+    for (int64_t g = 0; g * 128 < n; g++, ++*groups) {
+        size_t count = (size_t)(n - g * 128 < 128 ? n - g * 128 : 128);
+        assert_int_equal(float_bits(((float *)a.scale)[g]), float_bits(((float *)b.scale)[g]));
+        same += memcmp((char *)a.data + g * 128, (char *)b.data + g * 128, count) == 0;
+    }
+    return same;
+}
+
+static void assert_same_codes(Run *a, Run *b, double share) {
+    States x[STATES], y[STATES];
+    int count = list_states(a, x);
+    int64_t groups = 0, same = 0;
+    list_states(b, y);
+    for (int k = 0; k < count; k++) same += same_groups(x[k].m, y[k].m, &groups) + same_groups(x[k].v, y[k].v, &groups);
+    assert_true(groups > 100);
+    if ((double)same < share * (double)groups) fail_msg("%d of %d groups are the same", (int)same, (int)groups);
+}
+
+// From codes to FP32 and back: codes stay but in groups whose k can still rise, and the second time they all stay.
+static void test_there_and_back(void **state) {
+    (void)state;
+    Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
+    RunState rs = fill_training(first);
+    for (int i = 0; i < 3; i++) {
+        codes[i] = run_as(coat);
+        resume_quietly(i ? wide : first, codes[i], &rs, "b1");
+        resume_quietly(codes[i], wide, &rs, "b2");
+        assert_moments(codes[i], wide); // decoding loses nothing
+        assert_masters(first, wide, true);
+    }
+    assert_same_codes(codes[0], codes[1], 0.5);
+    assert_same_codes(codes[1], codes[2], 0.999);
+    for (int i = 0; i < 3; i++) run_close(codes[i]);
+    run_close(first);
+    run_close(wide);
+}
+
+// Expansion or not, the codes are read as they are.
+static void test_codes_are_copied(void **state) {
+    (void)state;
+    Kind no_expansion = coat;
+    no_expansion.moments = MOMENTS_FP8;
+    Run *first = run_as(plain), *a = run_as(coat), *b = run_as(no_expansion);
+    RunState rs = fill_training(first);
+    resume_quietly(first, a, &rs, "c1");
+    char *said = resume_as(a, b, &rs, "c2");
+    assert_string_equal(said, "resume: --moments was coat and is now fp8\n");
+    assert_same_states(a, b);
+    free(said);
+    resume_quietly(first, b, &rs, "c1");
+    assert_moments(first, b); // k = 1
+    run_close(first);
+    run_close(a);
+    run_close(b);
+}
+
+static void test_masters(void **state) {
+    (void)state;
+    static const MasterKind kinds[] = {MASTER_FP32, MASTER_SPLIT16, MASTER_NONE};
+    Run *first = run_as(plain);
+    RunState rs = fill_training(first);
+    for (int i = 0; i < 3; i++) {
+        Kind kind = plain;
+        kind.master = kinds[i];
+        Run *to = run_as(kind);
+        resume_quietly(first, to, &rs, "p1");
+        assert_masters(first, to, kinds[i] != MASTER_NONE);
+        for (int j = 0; j < 3; j++) {
+            kind.master = kinds[j];
+            Run *next = run_as(kind);
+            resume_quietly(to, next, &rs, "p2");
+            assert_masters(to, next, kinds[j] != MASTER_NONE);
+            if (i == j) assert_same_states(to, next);
+            if (kinds[i] != MASTER_NONE && kinds[j] == MASTER_FP32) assert_same_states(first, next);
+            run_close(next);
+        }
+        run_close(to);
+    }
+    run_close(first);
+}
+
+// Tensors of several pieces, the last of which ends with a short group.
+static void test_large_tensors(void **state) {
+    (void)state;
+    Kind large = plain, small = coat;
+    large.vocab = small.vocab = 55001;
+    Run *first = run_as(large), *to = run_as(small), *back = run_as(large);
+    RunState rs = fill_training(first);
+    resume_quietly(first, to, &rs, "l1");
+    assert_moments(first, to);
+    assert_masters(first, to, true);
+    resume_quietly(to, back, &rs, "l2");
+    assert_moments(to, back);
+    assert_masters(first, back, true);
+    run_close(first);
+    run_close(to);
+    run_close(back);
+}
+
+static void test_what_is_said(void **state) {
+    (void)state;
+    Run *first = run_as(plain), *to = run_as(coat);
+    RunState rs = fill_training(first);
+    char *said = resume_as(first, to, &rs, "said");
+    assert_non_null(strstr(said, "resume: --moments was fp32 and is now coat\n"));
+    assert_non_null(strstr(said, "resume: --master was fp32 and is now split16\n"));
+    // of two layers, and the tokens' table: 9 matrices with two moments; masters of all 28 parameters
+    assert_non_null(strstr(said, "converted to this run's formats: 18 moments, 28 master weights\n"));
+    free(said);
+    resume_quietly(first, first, &rs, "said2");
+    said = resume_as(first, first, &rs, "said2");
+    assert_string_equal(said, "");
+    free(said);
+    run_close(first);
+    run_close(to);
+}
+
+static void expect_refusal(const char *folder, const char *says) {
+    Error err;
+    RunState rs;
+    Run *to = run_as(coat);
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &to->arena, &to->exec, &rs, &err);
+    free(quiet_end(kept));
+    if (good) fail_msg("loaded; expected '%s'", says);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_says(&err, says);
+    run_close(to);
+}
+
+// --- several processes
+
+static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
+    Error err;
+    Run *run = run_open(RECIPE_COAT, 2);
+    run_states(run, kind);
+    run->config.zero = zero;
+    run->exec.rank = rank;
+    run->exec.ranks = ranks;
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    run->arena.rank = rank;
+    if (!arena_allocate(&run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    return run;
+}
+
+static char *load(Run *run, const char *folder, const RunState *rs) {
+    Error err;
+    RunState got;
+    int kept = quiet_begin();
+    bool good = checkpoint_load(folder, &run->arena, &run->exec, &got, &err);
+    char *said = quiet_end(kept);
+    if (!good) fail_msg("%s", err.text);
+    assert_memory_equal(&got, rs, sizeof got);
+    return said;
+}
+
+// `run`'s states, which `whole` has saved alone, by as many processes.
+static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
+    Error err;
+    char alone[TEST_PATH], out[TEST_PATH];
+    static char folder[TEST_PATH * 2];
+    snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
+    snprintf(out, sizeof out, "%s", path_of(name));
+    if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
+    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0, who waits for the others, last
+        Run *run = run_of_rank(kind, 1, rank, ranks);
+        char *said = load(run, alone, rs);
+        assert_null(strstr(said, "converted"));
+        free(said);
+        Snapshot snapshot;
+        snapshot_open(&snapshot, &run->arena, &run->exec);
+        snapshot_take(&snapshot, rs);
+        if (!checkpoint_write(out, &snapshot, NULL, NULL, NULL, &err)) fail_msg("%s", err.text);
+        snapshot_close(&snapshot);
+        run_close(run);
+    }
+    snprintf(folder, sizeof folder, "%s/step-%08d", out, (int)rs->step);
+    return folder;
+}
+
+static void assert_bytes(const void *have, const void *whole, int64_t begin, int64_t count, size_t size) {
+    assert_memory_equal(have, (const char *)whole + (size_t)begin * size, (size_t)count * size);
+}
+
+// What a process holds is what one has that holds all.
+static void assert_held(Run *whole, Run *rank) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
+            for (int i = 0; i < 4; i++) {
+                int64_t begin;
+                Tensor want = arena_tensor(&whole->arena, (TensorId)id, saved_roles[i], layer);
+                Tensor have = arena_held(&rank->arena, (TensorId)id, saved_roles[i], layer, &begin);
+                int64_t count = tensor_elements(have), groups = (count + 127) / 128;
+                assert_int_equal(want.data != NULL, have.data != NULL);
+                if (!have.data || count == 0) continue;
+                assert_bytes(have.data, want.data, begin, count, format_bytes(want.format));
+                if (want.granularity != SCALE_EXPAND) continue;
+                assert_bytes(have.scale, want.scale, begin / 128, groups, sizeof(float));
+                assert_bytes(have.exponent, want.exponent, begin / 128, groups, 1);
+            }
+        }
+    }
+}
+
+// Processes that share the states read and convert what is theirs, from the files of any number, to the bits that one
+// process has; rank 0 says so.
+static void test_shared_states(void **state) {
+    (void)state;
+    Kind other = coat, no_master = coat;
+    other.moments = MOMENTS_BF16;
+    other.master = MASTER_FP32;
+    no_master.second = FMT_E5M2;
+    no_master.master = MASTER_NONE;
+    const Kind kinds[] = {plain, coat, other, no_master};
+    Run *first = run_as(plain);
+    RunState rs = fill_training(first);
+    for (int from = 0; from < 4; from++) {
+        Run *source = run_as(kinds[from]);
+        resume_quietly(first, source, &rs, "first");
+        char folders[2][TEST_PATH * 2];
+        snprintf(folders[0], sizeof folders[0], "%s", save(source, "of_one", &rs));
+        snprintf(folders[1], sizeof folders[1], "%s", save_shared(source, kinds[from], 3, &rs, "of_three"));
+        for (int to = 0; to < 4; to++) {
+            Run *whole = run_as(kinds[to]);
+            resume_quietly(source, whole, &rs, "source");
+            for (int i = 0; i < 2 * 4; i++) {
+                const char *folder = folders[i % 2];
+                int zero = i / 2, ranks = 2 + zero % 3;
+                for (int rank = 0; rank < ranks; rank++) {
+                    Run *run = run_of_rank(kinds[to], zero, rank, ranks);
+                    char *said = load(run, folder, &rs);
+                    assert_held(whole, run);
+                    assert_int_equal(strstr(said, "are converted") != NULL, rank == 0 && from != to);
+                    free(said);
+                    run_close(run);
+                }
+            }
+            Run *alone = run_as(kinds[to]); // one process, from the files of three
+            free(load(alone, folders[1], &rs));
+            assert_same_states(whole, alone);
+            run_close(alone);
+            run_close(whole);
+        }
+        run_close(source);
+    }
+    run_close(first);
+}
+
+static void replace_bytes(const char *path, const char *from, const char *to) {
+    size_t size, length = strlen(from), at = 0;
+    char *data = read_file(path, &size);
+    while (at + length < size && memcmp(data + at, from, length) != 0) at++;
+    assert_true(at + length < size && strlen(to) == length);
+    memcpy(data + at, to, length);
+    write_file(path, data, size);
+    free(data);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    Run *first = run_as(plain);
+    RunState rs = fill_training(first);
+    char folder[TEST_PATH];
+    size_t size;
+    snprintf(folder, sizeof folder, "%s", save(first, "bad", &rs));
+    const char *path = in(folder, "optimizer.safetensors");
+    char *sound = read_file(path, &size);
+    static const struct {
+        const char *from, *to, *says;
+    } changes[] = {{"transformer.wpe.weight.m", "transformer.wpe.weight.n", "no tensor 'transformer.wpe.weight.m'"},
+                   {"\"F32\",\"shape\":[24,40]", "\"I32\",\"shape\":[24,40]", "is I32"},
+                   {"[24,40]", "[40,24]", "another shape"}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        write_file(path, sound, size);
+        replace_bytes(path, changes[i].from, changes[i].to);
+        expect_refusal(folder, changes[i].says);
+    }
+    // a tensor that no state is, in place of masters, which may be absent
+    write_file(path, sound, size);
+    replace_bytes(path, "transformer.wpe.weight.master", "transformer.wpe.weight.mastar");
+    expect_refusal(folder, "1 of which is no state of this run's model");
+    write_file(path, sound, size);
+    flip_byte(path, (long)size - 200);
+    expect_refusal(folder, "damaged");
+    free(sound);
+    run_close(first);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moments),          cmocka_unit_test(test_there_and_back),
+                                       cmocka_unit_test(test_codes_are_copied), cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_large_tensors),    cmocka_unit_test(test_what_is_said),
+                                       cmocka_unit_test(test_shared_states),    cmocka_unit_test(test_refusals)};
+    return cmocka_run_group_tests_name("states_read", tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,173 @@
+// Tests of the table of tensors (coat/model/tensors.h) and of its names in Hugging Face's files (coat/save/hf_names.h): which model
+// has which parameters, and a parameter that the file holds in parts.
+#include "dev/test/checkpoint_run.h"
+
+#include "coat/save/checkpoint_tensors.h"
+#include "coat/save/hf_names.h"
+
+static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int ffn, int vocab) {
+    ModelShape s = {.layers = layers, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .ffn = ffn};
+    s.channels = heads * head_dim;
+    s.positions = 2048;
+    s.norm = NORM_RMS;
+    s.activation = ACT_SWIGLU;
+    s.position_kind = POSITIONS_ROTARY;
+    model_shape_vocab(&s, vocab);
+    return s;
+}
+
+// Against the published numbers of parameters. Llama-2-7B's own head, 32000 x 4096, is not in the table.
+static void test_parameters(void **state) {
+    (void)state;
+    ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
+    Error err;
+    assert_true(model_parameters(&s) == 6738415616 - (int64_t)32000 * 4096);
+    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied, norms without weights
+    s.norm = NORM_PLAIN;
+    assert_true(model_parameters(&s) == 1176764416);
+    s = llama(24, 14, 2, 64, 4864, 151936); // Qwen2.5-0.5B: tied; biases of q, k and v alone are not in the table
+    assert_true(model_parameters(&s) == 494032768 - 24 * (int64_t)(14 + 2 * 2) * 64);
+    assert_true(gpt2_shape(&gpt2, 12, 12, 768, 0, 50257, 1024, "gpt2", &err));
+    assert_true(model_parameters(&gpt2) == 124439808);
+    gpt2.biases = false; // of four products and two norms per layer, and of the last norm
+    assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const qkv[] = {"model.layers.7.self_attn.q_proj.weight",
+                                      "model.layers.7.self_attn.k_proj.weight",
+                                      "model.layers.7.self_attn.v_proj.weight"};
+    static const int64_t begins[] = {0, 32 * 128, 40 * 128, 48 * 128};
+    ModelShape s = llama(32, 32, 8, 128, 14336, 128256),
+               gpt2 = {.channels = 48, .heads = 2, .kv_heads = 2, .head_dim = 24};
+    HfPart parts[HF_MOST_PARTS];
+    char name[HF_NAME_LENGTH];
+    assert_int_equal(hf_parts(&s, QKVW, 7, parts), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(parts[i].name, qkv[i]);
+        assert_true(parts[i].first_row == begins[i] && parts[i].rows == begins[i + 1] - begins[i]);
+        assert_false(parts[i].transposed);
+    }
+    assert_int_equal(hf_parts(&s, FCW, 0, parts), 2);
+    assert_string_equal(parts[0].name, "model.layers.0.mlp.gate_proj.weight");
+    assert_string_equal(parts[1].name, "model.layers.0.mlp.up_proj.weight");
+    assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
+    hf_whole_name(&s, FCW, 31, name);
+    assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
+    assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
+    assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
+    assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
+}
+
+static Run *llama_run(int ranks, int rank) {
+    Run *run = run_open(RECIPE_COAT, 2);
+    Error err;
+    run->config.shape = llama(2, 4, 2, 10, 56, 257);
+    run->config.zero = ranks > 1 ? 3 : 0;
+    run->exec.rank = rank;
+    run->exec.ranks = ranks;
+    arena_plan(&run->arena, &run->config, ranks, DEVICE_CPU);
+    if (!arena_allocate(&run->arena, &run->exec, &err)) fail_msg("%s", err.text);
+    return run;
+}
+
+// A number for each element of each parameter; padding rows are zero.
+static void fill_values(Run *run) {
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
+            Tensor t = arena_tensor(&run->arena, (TensorId)id, VALUE, layer);
+            int64_t used = tensor_used_rows((TensorId)id, t.rows, &run->config.shape) * t.cols;
+            for (int64_t i = 0; i < tensor_elements(t); i++)
+                ((uint16_t *)t.data)[i] = i < used ? (uint16_t)(1 + (i * 7 + id * 1001 + layer * 77) % 16000) : 0;
+        }
+    }
+}
+
+static const CheckpointTensor *find(const CheckpointTensor *list, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(list[i].name, name) == 0) return &list[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+// Written in parts and read back, as the file's shapes say.
+static void test_parts(void **state) {
+    (void)state;
+    Error err;
+    CheckpointTensor *list;
+    JsonText text;
+    Manifest manifest;
+    Run *run = llama_run(1, 0);
+    fill_values(run);
+    int count = checkpoint_model_tensors(&run->arena, &list);
+    assert_int_equal(count, 2 + 2 * 9); // embedding and last norm; per layer two norms, q, k, v, o, gate, up, down
+    const CheckpointTensor *v = find(list, count, "model.layers.1.self_attn.v_proj.weight");
+    Tensor qkv = arena_tensor(&run->arena, QKVW, VALUE, 1);
+    assert_true(v->rows == 20 && v->cols == 40 && v->rank == 2);
+    assert_true(v->data == (char *)tensor_rows(qkv, 60, 20).data);
+    const CheckpointTensor *embedding = find(list, count, "model.embed_tokens.weight");
+    assert_true(embedding->kept_rows == 257 && embedding->rows == 384);
+
+    assert_int_equal(mkdir(path_of("parts"), 0777), 0);
+    manifest_begin(&text);
+    if (!checkpoint_write_tensors(path_of("parts"), "model.safetensors", list, count, &run->exec, &text, NULL, &err))
+        fail_msg("%s", err.text);
+    manifest_finish(&text);
+    write_file(path_of("parts/" MANIFEST_NAME), text.text, text.size);
+    if (!manifest_open(&manifest, path_of("parts"), &err)) fail_msg("%s", err.text);
+
+    Run *other = llama_run(1, 0);
+    CheckpointTensor *there;
+    assert_int_equal(checkpoint_model_tensors(&other->arena, &there), count);
+    if (!checkpoint_read_tensors(&manifest, "model.safetensors", there, count, &other->exec, &err))
+        fail_msg("%s", err.text);
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
+            Tensor a = arena_tensor(&run->arena, (TensorId)id, VALUE, layer);
+            Tensor b = arena_tensor(&other->arena, (TensorId)id, VALUE, layer);
+            assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * sizeof(uint16_t));
+        }
+    }
+    manifest_close(&manifest);
+    json_text_free(&text);
+    free(there);
+    free(list);
+    run_close(other);
+    run_close(run);
+}
+
+// ZeRO 3: each process reads its share out of the parts, and all shares make the whole.
+static void test_shared_parts(void **state) {
+    (void)state;
+    enum { RANKS = 3 };
+    Run *whole = llama_run(1, 0);
+    fill_values(whole);
+    for (int rank = 0; rank < RANKS; rank++) {
+        CheckpointTensor *list;
+        Run *run = llama_run(RANKS, rank);
+        int count = checkpoint_model_tensors(&run->arena, &list);
+        for (int i = 0; i < count; i++) {
+            const CheckpointTensor *t = &list[i];
+            if (!t->shared) continue;
+            const uint16_t *from = (const uint16_t *)arena_tensor(&whole->arena, t->id, VALUE, t->layer).data;
+            from += t->offset / sizeof *from + (size_t)t->share_begin;
+            if (t->share_elements > 0) memcpy(t->data, from, (size_t)t->share_elements * sizeof *from);
+        }
+        for (int layer = 0; layer < 2; layer++) {
+            int64_t begin;
+            Tensor share = arena_share(&run->arena, QKVW, VALUE, layer, &begin);
+            const uint16_t *expected = (const uint16_t *)arena_tensor(&whole->arena, QKVW, VALUE, layer).data + begin;
+            assert_memory_equal(share.data, expected, (size_t)tensor_elements(share) * sizeof *expected);
+        }
+        free(list);
+        run_close(run);
+    }
+    run_close(whole);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts)};
+    return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
+}

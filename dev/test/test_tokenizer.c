@@ -1,0 +1,350 @@
+// Tests of the tokenizers (coat/text/tokenizer.h): bytes, GPT-2's files in their three forms, and damaged files.
+#include "coat/text/tokenizer.h"
+#include "test_folder.h"
+
+#define GPT2_FOLDER "../shared/data/gpt2"
+#define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
+
+static Tokenizer *open_good(const char *path) {
+    Error err;
+    Tokenizer *t = tokenizer_open(path, &err);
+    if (!t) fail_msg("%s", err.text);
+    return t;
+}
+
+// Opening must fail with EXIT_DATA and one line that holds the word.
+static void expect_refused(const char *name, const char *word) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    Tokenizer *t = tokenizer_open(path_of(name), &err);
+    assert_null(t);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    if (!strstr(err.text, word)) fail_msg("'%s' expected in: %s", word, err.text);
+}
+
+// Encodes, compares with the given ids, and decodes again.
+static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
+    Error err;
+    int32_t ids[256];
+    char decoded[1024];
+    size_t length = 0;
+    int got = tokenizer_encode(t, text, ids, 256, &err);
+    if (got < 0) fail_msg("%s", err.text);
+    assert_int_equal(got, count);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(ids[i], expected[i]);
+        length += tokenizer_decode(t, ids[i], decoded + length, sizeof decoded - length);
+    }
+    assert_int_equal(length, strlen(text));
+    assert_memory_equal(decoded, text, length);
+}
+
+static void test_bytes(void **state) {
+    (void)state;
+    Error err;
+    Tokenizer *t = tokenizer_bytes();
+    assert_int_equal(tokenizer_vocab(t), 257);
+    assert_int_equal(tokenizer_end_of_text(t), 256);
+    const int32_t ids[] = {'H', 'i', 0xc3, 0xa9, 0xff, '\n'};
+    expect_ids(t, "Hi\xc3\xa9\xff\n", ids, 6);
+    for (int id = 0; id < 256; id++) {
+        char out = 0;
+        assert_int_equal(tokenizer_decode(t, id, &out, 1), 1);
+        assert_int_equal((unsigned char)out, id);
+    }
+    char out[32] = {0};
+    assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>")); // the whole length,
+    assert_string_equal(out, "<|end");                                           // but only what fits
+    assert_int_equal(tokenizer_decode(t, 257, out, sizeof out), 0);
+    assert_int_equal(tokenizer_decode(t, -1, out, sizeof out), 0);
+    int32_t few[3];
+    assert_int_equal(tokenizer_encode(t, "", few, 0, &err), 0);
+    assert_int_equal(tokenizer_encode(t, "abc", few, 3, &err), 3);
+    assert_int_equal(tokenizer_encode(t, "abcd", few, 3, &err), -1);
+    assert_int_equal(err.code, EXIT_USER);
+    assert_non_null(strstr(err.text, "3 tokens"));
+    tokenizer_close(t);
+    tokenizer_close(NULL);
+}
+
+typedef struct {
+    const char *text;
+    int count;
+    int32_t ids[40];
+} Known;
+
+// Texts and their ids in GPT-2's vocabulary.
+static const Known known[] = {
+    {"", 0, {0}},
+    {"Hello world", 2, {15496, 995}},
+    {" Hello, world!\n", 5, {18435, 11, 995, 0, 198}},
+    {"I'll  say:\n\n\n  don't 've 'S 12345\xc2\xbd x\xc2\xb2",
+     19,
+     {40, 1183, 220, 910, 25, 628, 198, 220, 836, 470, 705, 303, 705, 50, 17031, 2231, 23141, 2124, 31185}},
+    {"na\xc3\xafve caf\xc3\xa9 \xe2\x80\x94 \xe4\xbd\xa0\xe5\xa5\xbd\xef\xbc\x8c\xe4\xb8\x96\xe7\x95\x8c "
+     "\xf0\x9f\x99\x82",
+     17,
+     {2616, 38776, 40304, 851, 220, 19526, 254, 25001, 121, 171, 120, 234, 10310, 244, 45911, 234, 32485}},
+    {"\tif (x == 0) return;\n    }\n\n",
+     15,
+     {197, 361, 357, 87, 6624, 657, 8, 1441, 26, 198, 220, 220, 220, 1782, 628}},
+    {"<|endoftext|>", 7, {27, 91, 437, 1659, 5239, 91, 29}}, // in a text, the name is only text
+    {"a\xc2\xa0\xe3\x80\x80"
+     "b  ",
+     7,
+     {64, 1849, 5099, 222, 65, 220, 220}},
+    {"\xe0\xa4\xb9\xe0\xa4\xbf\xe0\xa4\xa8\xe0\xa5\x8d\xe0\xa4\xa6\xe0\xa5\x80 \xd9\xa3\xd9\xa4",
+     16,
+     {11976, 117, 11976, 123, 11976, 101, 24231, 235, 11976, 99, 24231, 222, 18923, 96, 149, 97}},
+    {"''s it's", 4, {7061, 82, 340, 338}},
+};
+
+static void check_gpt2(const Tokenizer *t) {
+    assert_int_equal(tokenizer_vocab(t), 50257);
+    assert_int_equal(tokenizer_end_of_text(t), 50256);
+    char out[32] = {0};
+    tokenizer_decode(t, 50256, out, sizeof out);
+    assert_string_equal(out, "<|endoftext|>");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        expect_ids(t, known[i].text, known[i].ids, known[i].count);
+}
+
+// A GPT-2 vocabulary in llm.c's binary form, made from one that is open.
+static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
+    static unsigned char file[4 << 20];
+    memset(file, 0, sizeof file);
+    int32_t header[4] = {20240328, version, tokenizer_vocab(t), version == 2 ? tokenizer_end_of_text(t) : 0};
+    memcpy(file, header, sizeof header);
+    size_t at = 1024;
+    for (int id = 0; id < tokenizer_vocab(t); id++) {
+        size_t length = tokenizer_decode(t, id, (char *)file + at + 1, 255);
+        assert_in_range(length, 1, 255);
+        file[at] = (unsigned char)length;
+        at += 1 + length;
+    }
+    write_file(path_of(name), file, at);
+}
+
+static void copy_file(const char *from, const char *name) {
+    static char bytes[2 << 20];
+    FILE *file = fopen(from, "rb");
+    assert_non_null(file);
+    size_t count = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    write_file(path_of(name), bytes, count);
+}
+
+static void test_gpt2(void **state) {
+    (void)state;
+    if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
+        print_message("skipped: %s is absent\n", GPT2_FOLDER);
+        skip();
+    }
+    Error err;
+    int32_t ids[4];
+    Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
+    check_gpt2(t);
+    for (int32_t version = 1; version <= 2; version++) { // llm.c's form: merges follow from the order of the ids
+        write_bin("gpt2_tokenizer.bin", t, version);
+        Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
+        check_gpt2(bin);
+        tokenizer_close(bin);
+    }
+    tokenizer_close(t);
+    t = open_good(GPT2_FOLDER); // the folder
+    check_gpt2(t);
+    tokenizer_close(t);
+    copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
+    t = open_good(path_of("vocab.json")); // without merges: decodes only
+    assert_int_equal(tokenizer_vocab(t), 50257);
+    assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "merges.txt"));
+    tokenizer_close(t);
+    copy_file(GPT2_FOLDER "/vocab.bpe", "merges.txt");
+    t = open_good(path_of("vocab.json")); // with Hugging Face's names
+    check_gpt2(t);
+    assert_int_equal(tokenizer_encode(t, "one two three four five", ids, 4, &err), -1);
+    assert_int_equal(err.code, EXIT_USER);
+    tokenizer_close(t);
+}
+
+// Any bytes come back as they were, valid UTF-8 or not.
+static void test_round_trip(void **state) {
+    (void)state;
+    enum { BYTES = 20480 };
+    if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
+        print_message("skipped: %s is absent\n", GPT2_FOLDER);
+        skip();
+    }
+    static char text[BYTES + 1], back[BYTES + 256];
+    static int32_t ids[BYTES];
+    Error err;
+    Tokenizer *t = open_good(GPT2_FOLDER);
+    for (int kind = 0; kind < 3; kind++) {
+        uint32_t x = 1;
+        for (int i = 0; i < BYTES; i++) {
+            x = x * 1664525u + 1013904223u;
+            if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255);                  // any byte but 0
+            if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3); // a long word, many spaces
+        }
+        if (kind == 2) {
+            FILE *file = fopen(SHAKESPEARE, "rb");
+            if (!file) break;
+            assert_int_equal(fread(text, 1, BYTES, file), BYTES);
+            fclose(file);
+        }
+        int count = tokenizer_encode(t, text, ids, BYTES, &err);
+        if (count < 0) fail_msg("%s", err.text);
+        size_t length = 0;
+        for (int i = 0; i < count; i++) length += tokenizer_decode(t, ids[i], back + length, 256);
+        assert_int_equal(length, BYTES);
+        assert_memory_equal(back, text, BYTES);
+        if (kind == 2) {
+            uint32_t sum = 0;
+            for (int i = 0; i < count; i++) sum += (uint32_t)(i + 1) * (uint32_t)ids[i];
+            assert_int_equal(count, 6200);
+            assert_int_equal(sum, 3940880264u);
+        }
+    }
+    tokenizer_close(t);
+}
+
+// A vocabulary of our own: merges by rank, holes in the ids, names of special tokens.
+static void test_small_vocabulary(void **state) {
+    (void)state;
+    Error err;
+    int32_t ids[16];
+    char out[16];
+    write_text(path_of("vocab.json"),
+               "{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"abc\":5,\"\\u0120\":6,\"\\u0120a\":9,"
+               "\"</s>\":11,\"\\u4e16\":12}");
+    write_text(path_of("merges.txt"), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n\xc4\xa0 a\r\n");
+    Tokenizer *t = open_good(path_of("vocab.json"));
+    assert_int_equal(tokenizer_vocab(t), 13);
+    assert_int_equal(tokenizer_end_of_text(t), 11);
+    const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
+    expect_ids(t, "abc", abc, 1); // b c has the lower rank, then a bc
+    expect_ids(t, "aabb", aabb, 3);
+    expect_ids(t, "ab ab a", spaced, 4);                          // within " ab", a b goes before the space
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // a hole
+    assert_int_equal(tokenizer_decode(t, 12, out, sizeof out), 3);
+    assert_memory_equal(out, "\xe4\xb8\x96", 3);
+    assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
+    assert_non_null(strstr(err.text, "no token for a byte of 'abd'"));
+    tokenizer_close(t);
+}
+
+static void test_bad_json(void **state) {
+    (void)state;
+    expect_refused("absent.json", "cannot open");
+    expect_refused("", "holds no encoder.json"); // the empty folder
+    write_text(path_of("empty.json"), "");
+    expect_refused("empty.json", "empty");
+    write_text(path_of("text.json"), "hello");
+    expect_refused("text.json", "neither JSON");
+    write_text(path_of("cut.json"), "{\"a\": 0, \"b\":");
+    expect_refused("cut.json", "neither JSON");
+    write_text(path_of("list.json"), "[1, 2]");
+    expect_refused("list.json", "not an object");
+    write_text(path_of("none.json"), "{}");
+    expect_refused("none.json", "not an object");
+    write_text(path_of("string.json"), "{\"a\": 0, \"b\": \"1\"}");
+    expect_refused("string.json", "'b' has no integer id");
+    write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
+    expect_refused("tokenizer.json", "merges.txt");
+    write_text(path_of("negative.json"), "{\"a\": -1}");
+    expect_refused("negative.json", "id -1");
+    write_text(path_of("huge.json"), "{\"a\": 2147483648}");
+    expect_refused("huge.json", "id 2147483648");
+    write_text(path_of("overflow.json"), "{\"a\": 99999999999999999999999}");
+    expect_refused("overflow.json", "neither JSON");
+    write_text(path_of("twice.json"), "{\"a\": 3, \"b\": 3}");
+    expect_refused("twice.json", "the id 3");
+    write_text(path_of("same.json"), "{\"a\": 3, \"a\": 4}");
+    expect_refused("same.json", "neither JSON");
+    static char deep[100001];
+    memset(deep, '[', sizeof deep - 1);
+    write_text(path_of("deep.json"), deep);
+    expect_refused("deep.json", "neither JSON");
+    assert_int_equal(mkfifo(path_of("pipe.json"), 0600), 0);
+    expect_refused("pipe.json", "not a regular file");
+}
+
+static void test_bad_merges(void **state) {
+    (void)state;
+    write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2}");
+    static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
+                                      "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
+                                      "#version: 0.2\na b\na \n",  "\na b\n\xff\xff b",
+                                      "#version: 0.2\na b\na \xc4"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text(path_of("vocab.bpe"), bad[i]);
+        expect_refused("encoder.json", "line 3 is not a merge");
+    }
+    write_text(path_of("vocab.bpe"), "");
+    expect_refused("encoder.json", "empty");
+    write_text(path_of("vocab.bpe"), "a b"); // no version, no end of line
+    Tokenizer *t = open_good(path_of("encoder.json"));
+    const int32_t ids[] = {2};
+    expect_ids(t, "ab", ids, 1);
+    tokenizer_close(t);
+}
+
+// Writes the first `bytes` bytes of a header and 32 tokens of one letter each.
+static void write_small_bin(const char *name, int32_t version, int32_t said, int32_t end_of_text, size_t bytes) {
+    char file[1024 + 64] = {0};
+    int32_t header[4] = {20240328, version, said, end_of_text};
+    memcpy(file, header, sizeof header);
+    for (int i = 0; i < 32; i++) {
+        file[1024 + 2 * i] = 1;
+        file[1024 + 2 * i + 1] = (char)('A' + i);
+    }
+    write_file(path_of(name), file, bytes);
+}
+
+static void test_bad_bin(void **state) {
+    (void)state;
+    Error err;
+    int32_t ids[4];
+    write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
+    Tokenizer *t = open_good(path_of("good.bin"));
+    assert_int_equal(tokenizer_vocab(t), 20);
+    assert_int_equal(tokenizer_end_of_text(t), 19);
+    assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1); // not in GPT-2's order: no merges
+    tokenizer_close(t);
+    write_small_bin("header.bin", 2, 20, 19, 1000);
+    expect_refused("header.bin", "truncated in its header");
+    write_small_bin("version.bin", 3, 20, 19, 1024 + 40);
+    expect_refused("version.bin", "version 3");
+    write_small_bin("negative.bin", 2, -20, 19, 1024 + 40);
+    expect_refused("negative.bin", "-20 tokens");
+    write_small_bin("huge.bin", 2, INT32_MAX, 19, 1024 + 40);
+    expect_refused("huge.bin", "2147483647 tokens");
+    write_small_bin("more.bin", 2, 1000, 19, 1024 + 40);
+    expect_refused("more.bin", "says 1000 tokens, 40 bytes follow");
+    write_small_bin("few.bin", 2, 40, 19, 1024 + 40);
+    expect_refused("few.bin", "truncated in token 20");
+    write_small_bin("cut.bin", 2, 20, 19, 1024 + 39);
+    expect_refused("cut.bin", "truncated in token 19");
+    write_small_bin("rest.bin", 2, 20, 19, 1024 + 41);
+    expect_refused("rest.bin", "1 byte after its last token");
+    write_small_bin("end.bin", 2, 20, 20, 1024 + 40);
+    expect_refused("end.bin", "end-of-text token 20");
+    write_small_bin("end2.bin", 2, 20, -1, 1024 + 40);
+    expect_refused("end2.bin", "end-of-text token -1");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_bytes, test_folder_empty),
+        cmocka_unit_test_setup(test_gpt2, test_folder_empty),
+        cmocka_unit_test_setup(test_round_trip, test_folder_empty),
+        cmocka_unit_test_setup(test_small_vocabulary, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_merges, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_bin, test_folder_empty),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,50 @@
+// Token files of the tests' own, and readers of them.
+#pragma once
+#include "coat/text/data.h"
+#include "coat/text/data_files.h"
+#include "test_folder.h"
+
+#define VOCAB 50257
+
+// A file whose header says `said` tokens and that holds `count`: first, first + 1, ... modulo `modulus`.
+static inline void write_header_and_tokens(const char *name, int32_t magic, int32_t version, int32_t said, int width,
+                                           int64_t count, uint32_t first, uint32_t modulus) {
+    size_t bytes = DATA_HEADER_BYTES + (size_t)count * (size_t)width;
+    char *file = (char *)xcalloc(bytes, 1);
+    int32_t head[3] = {magic, version, said};
+    memcpy(file, head, sizeof head);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = (uint32_t)((first + (uint64_t)i) % modulus);
+        memcpy(file + DATA_HEADER_BYTES + i * width, &token, (size_t)width); // little-endian: the low bytes
+    }
+    write_file(path_of(name), file, bytes);
+    free(file);
+}
+
+static inline void write_u16(const char *name, int count, uint32_t first) {
+    write_header_and_tokens(name, DATA_MAGIC_U16, DATA_VERSION_U16, count, 2, count, first, VOCAB);
+}
+
+static inline void write_u32(const char *name, int count, uint32_t first) {
+    write_header_and_tokens(name, DATA_MAGIC_U32, DATA_VERSION_U32, count, 4, count, first, VOCAB);
+}
+
+static inline DataLoader *open_one(const char *glob, int B, int T, bool shuffle) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    DataLoader *loader = data_open(path_of(glob), B, T, 0, 1, 1234, shuffle, VOCAB, &err);
+    if (!loader) fail_msg("%s", err.text);
+    return loader;
+}
+
+// Opening must fail with EXIT_DATA, one line that holds all of the words (NULL-terminated).
+static inline void expect_refused(const char *glob, int B, int T, int ranks, const char *word1, const char *word2) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    DataLoader *loader = data_open(path_of(glob), B, T, 0, ranks, 1, true, VOCAB, &err);
+    assert_null(loader);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    if (!strstr(err.text, word1) || !strstr(err.text, word2))
+        fail_msg("'%s' and '%s' expected in: %s", word1, word2, err.text);
+}

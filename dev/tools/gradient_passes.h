@@ -1,0 +1,197 @@
+// Passes over matrices for dev/tools/gradient_stats.cu. What happens to an element is written once, for host and device;
+// PASS_OVER_ROWS makes the loops from it: OpenMP on the host, a block of threads per row on the GPU. A pass leaves a
+// RowResult for each row, in double and in an order that is fixed; the host adds up the rows.
+#pragma once
+#include <math.h>
+#include <string.h>
+
+#include "coat/ops.h"
+#include "coat/quantize.h"
+
+#ifdef __CUDACC__
+#include "coat/cuda/common/cuda_internal.h"
+#endif
+
+enum { MOST_PARTS = 3, ROW_SUMS = 4 };
+
+// Ranges of columns that may have maxima and scales of their own: q, k and v of a packed gradient, else all columns.
+typedef struct {
+    int count;
+    int64_t end[MOST_PARTS]; // the column behind each part
+} Parts;
+
+typedef struct {
+    double sum[ROW_SUMS];
+    double largest[MOST_PARTS]; // magnitudes, by part
+} RowResult;
+
+COAT_HD static inline void row_result_add(RowResult *to, const RowResult *from) {
+    for (int k = 0; k < ROW_SUMS; k++) to->sum[k] += from->sum[k];
+    for (int p = 0; p < MOST_PARTS; p++)
+        if (from->largest[p] > to->largest[p]) to->largest[p] = from->largest[p];
+}
+
+COAT_HD static inline int part_of(const Parts *parts, int64_t column) {
+    int part = 0;
+    for (int p = 0; p < MOST_PARTS - 1; p++)
+        if (p < parts->count - 1 && column >= parts->end[p]) part = p + 1;
+    return part;
+}
+
+// Element (i, j) of a tensor that is plain or has one scale, in FP32. (Codes times their scale are rounded once, by a
+// relative 2^-24.)
+COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
+    const int64_t at = t->transposed ? j * t->stride + i : i * t->stride + j;
+    switch (t->format) {
+    case FMT_BF16: return bf16_decode(((const uint16_t *)t->data)[at]);
+    case FMT_E4M3:
+    case FMT_E5M2: return fp8_decode(t->format, ((const uint8_t *)t->data)[at]) * *(const float *)t->scale;
+    default: return ((const float *)t->data)[at];
+    }
+}
+
+// --- where passes run ---------------------------------------------------------------------------------------
+
+typedef struct {
+    Exec *exec;
+    const Ops *ops;        // the device's own
+    bool on_gpu;           // else on the host
+    RowResult *row_memory; // (rows), the device's
+    RowResult *row;        // (rows), the host's: what the last pass has left
+    int64_t most_rows;     // that there is room for
+} PassPlace;
+
+// Over the rows of the last pass.
+static inline RowResult pass_total(const PassPlace *place, int64_t rows) {
+    RowResult total;
+    memset(&total, 0, sizeof total);
+    for (int64_t i = 0; i < rows; i++) row_result_add(&total, &place->row[i]);
+    return total;
+}
+
+static inline void pass_begin(const PassPlace *place, int64_t rows) {
+    if (rows > place->most_rows) fatal(EXIT_DEVICE, "a pass over %lld rows has no room", (long long)rows);
+}
+
+static inline void pass_end(PassPlace *place, int64_t rows) {
+    place->ops->download(place->exec, place->row, place->row_memory, (size_t)rows * sizeof(RowResult));
+}
+
+#ifdef __CUDACC__
+enum { PASS_THREADS = 128 };
+
+__device__ static inline void block_result(const RowResult *mine, RowResult *out) {
+    __shared__ RowResult shared[PASS_THREADS];
+    shared[threadIdx.x] = *mine;
+    for (int step = PASS_THREADS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < step) row_result_add(&shared[threadIdx.x], &shared[threadIdx.x + step]);
+    }
+    if (threadIdx.x == 0) *out = shared[0];
+}
+
+#define PASS_KERNEL(name, Args)                                                                                        \
+    __global__ static void name##_kernel(const __grid_constant__ Args args, int64_t cols, RowResult *results) {        \
+        RowResult result = {};                                                                                         \
+        const int64_t i = blockIdx.x;                                                                                  \
+        for (int64_t j = threadIdx.x; j < cols; j += PASS_THREADS) name##_element(&args, i, j, &result);               \
+        block_result(&result, results + i);                                                                            \
+    }                                                                                                                  \
+    static inline void name##_on_gpu(PassPlace *place, const Args *args, int64_t rows, int64_t cols) {                 \
+        name##_kernel<<<(unsigned)rows, PASS_THREADS, 0, cuda_backend(place->exec)->stream>>>(*args, cols,             \
+                                                                                              place->row_memory);      \
+        LAUNCH_CHECK(#name);                                                                                           \
+    }
+#else
+#define PASS_KERNEL(name, Args)                                                                                        \
+    static inline void name##_on_gpu(PassPlace *place, const Args *args, int64_t rows, int64_t cols) {                 \
+        (void)place, (void)args, (void)rows, (void)cols;                                                               \
+    }
+#endif
+
+// From name_element(const Args *, i, j, RowResult *) the pass name(place, args, rows, cols); rows >= 1.
+#define PASS_OVER_ROWS(name, Args)                                                                                     \
+    static inline void name##_on_host(PassPlace *place, const Args *args, int64_t rows, int64_t cols) {                \
+        _Pragma("omp parallel for schedule(static)") for (int64_t i = 0; i < rows; i++) {                              \
+            RowResult result;                                                                                          \
+            memset(&result, 0, sizeof result);                                                                         \
+            for (int64_t j = 0; j < cols; j++) name##_element(args, i, j, &result);                                    \
+            place->row_memory[i] = result;                                                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
+    PASS_KERNEL(name, Args)                                                                                            \
+    static inline void name(PassPlace *place, Args args, int64_t rows, int64_t cols) {                                 \
+        pass_begin(place, rows);                                                                                       \
+        (place->on_gpu ? name##_on_gpu : name##_on_host)(place, &args, rows, cols);                                    \
+        pass_end(place, rows);                                                                                         \
+    }
+
+// --- read_values: a tensor in FP32, its size and its maxima -------------------------------------------------
+
+typedef struct {
+    Tensor from; // (rows, cols)
+    float *to;   // (rows, cols)
+    Parts parts; // of the columns
+} ReadValues;
+
+enum { SUM_SQUARES, SUM_NONZERO, SUM_NONFINITE };
+
+COAT_HD static inline void read_values_element(const ReadValues *a, int64_t i, int64_t j, RowResult *r) {
+    const float x = element_at(&a->from, i, j);
+    const double magnitude = fabs((double)x);
+    const int part = part_of(&a->parts, j);
+    a->to[i * a->from.cols + j] = x;
+    r->sum[SUM_SQUARES] += magnitude * magnitude;
+    r->sum[SUM_NONZERO] += x != 0.0f;
+    r->sum[SUM_NONFINITE] += magnitude_bits(x) >= NONFINITE_BITS;
+    for (int p = 0; p < MOST_PARTS; p++)
+        if (p == part && magnitude > r->largest[p]) r->largest[p] = magnitude;
+}
+PASS_OVER_ROWS(read_values, ReadValues)
+
+// --- quantise_values: values as their codes have them, and what became of small ones ------------------------
+
+typedef struct {
+    const float *from;  // (rows, cols)
+    float *to;          // (rows, cols)
+    const float *scale; // (ceil(rows / block), parts.count)
+    int64_t cols, block;
+    Parts parts;
+    Format format;
+} QuantiseValues;
+
+enum { SUM_FLUSHED, SUM_FLUSHED_SQUARES, SUM_SUBNORMAL };
+
+COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int64_t i, int64_t j, RowResult *r) {
+    const float x = a->from[i * a->cols + j];
+    const float scale = a->scale[i / a->block * a->parts.count + part_of(&a->parts, j)];
+    const uint8_t code = fp8_encode(a->format, x * scale_reciprocal(scale));
+    const int magnitude = code & 0x7f, smallest_normal = fp8_smallest_normal_code(a->format);
+    a->to[i * a->cols + j] = fp8_decode(a->format, code) * scale;
+    if (x != 0.0f && magnitude == 0) {
+        r->sum[SUM_FLUSHED] += 1.0;
+        r->sum[SUM_FLUSHED_SQUARES] += (double)x * (double)x;
+    }
+    r->sum[SUM_SUBNORMAL] += magnitude > 0 && magnitude < smallest_normal;
+}
+PASS_OVER_ROWS(quantise_values, QuantiseValues)
+
+// --- compare_values: a product against the exact one --------------------------------------------------------
+
+typedef struct {
+    Tensor product; // (rows, cols)
+    Tensor before;  // (rows, cols) what was there before the product was added; data NULL: nothing
+    Tensor exact;   // (rows, cols)
+} CompareValues;
+
+enum { SUM_DIFFERENCE, SUM_EXACT, SUM_CROSS };
+
+COAT_HD static inline void compare_values_element(const CompareValues *a, int64_t i, int64_t j, RowResult *r) {
+    double product = element_at(&a->product, i, j);
+    if (a->before.data) product -= (double)element_at(&a->before, i, j);
+    const double exact = element_at(&a->exact, i, j), difference = product - exact;
+    r->sum[SUM_DIFFERENCE] += difference * difference;
+    r->sum[SUM_EXACT] += exact * exact;
+    r->sum[SUM_CROSS] += product * exact;
+}
+PASS_OVER_ROWS(compare_values, CompareValues)

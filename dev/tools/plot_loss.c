@@ -1,0 +1,56 @@
+// Draws the loss curve of a run.
+#include <math.h>
+#include <string.h>
+
+#include "dev/tools/loss_svg.h"
+
+static const char usage[] = "usage: plot_loss LOG.jsonl OUT.svg [--title TEXT] [--ref NAME=NATS]...\n"
+                            "\n"
+                            "Draws the loss curve of a run, from the log.jsonl in its folder.\n"
+                            "\n"
+                            "  --title TEXT        above the picture\n"
+                            "  --ref NAME=NATS     a line at a loss to compare with, as bigram=2.91; up to 8\n";
+
+enum { MAX_REFERENCES = 8 };
+
+static bool parse_reference(char *text, PlotReference *reference, Error *err) {
+    char *equals = strrchr(text, '='), *end = NULL;
+    double value = equals ? strtod(equals + 1, &end) : NAN;
+    if (!equals || equals == text || end == equals + 1 || *end || !isfinite(value))
+        return error_set(err, EXIT_USER, "--ref %s: expected NAME=NUMBER, for example bigram=2.91", text);
+    *equals = '\0';
+    reference->label = text;
+    reference->value = value;
+    return true;
+}
+
+static bool run(int argc, char **argv, Error *err) {
+    const char *files[2], *title = NULL;
+    int file_count = 0, reference_count = 0;
+    PlotReference references[MAX_REFERENCES];
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--", 2) == 0 && i + 1 == argc)
+            return error_set(err, EXIT_USER, "%s: unknown, or its value is missing", argv[i]);
+        if (strcmp(argv[i], "--title") == 0) {
+            title = argv[++i];
+        } else if (strcmp(argv[i], "--ref") == 0) {
+            if (reference_count == MAX_REFERENCES)
+                return error_set(err, EXIT_USER, "--ref: at most %d reference lines", MAX_REFERENCES);
+            if (!parse_reference(argv[++i], &references[reference_count++], err)) return false;
+        } else if (strncmp(argv[i], "--", 2) == 0 || file_count == 2) {
+            return error_set(err, EXIT_USER, "%s: not understood", argv[i]);
+        } else {
+            files[file_count++] = argv[i];
+        }
+    }
+    if (file_count < 2) return error_set(err, EXIT_USER, USAGE_LINE(usage));
+    return plot_loss_svg(files[0], files[1], title, references, reference_count, err);
+}
+
+int main(int argc, char **argv) {
+    Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
+    if (run(argc, argv, &err)) return EXIT_DONE;
+    fprintf(stderr, "error: %s\n", err.text);
+    return (int)err.code;
+}

@@ -1,0 +1,267 @@
+// The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
+// checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
+// u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coat/io/json.h"
+#include "coat/io/safetensors.h"
+#include "coat/moments.h"
+#include "coat/moments_host.h"
+#include "coat/ops.h"
+#include "codebook.h"
+#include "histogram_svg.h"
+
+static const char usage[] =
+    "usage: quant_error CHECKPOINT [PICTURE.svg]\n"
+    "\n"
+    "Prints the quantisation error of the optimizer's update in each pair of formats, from a checkpoint whose moments\n"
+    "are in FP32 (--moments fp32); PICTURE has the ranges and exponents of their groups.\n";
+
+// The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
+enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
+
+static const char *const format_names[FORMATS] = {"E4M3", "E4M3+exp", "E5M2", "E5M2+exp", "DE8", "DE8+exp"};
+
+typedef struct {
+    double correction[2], eps; // 1 / (1 - beta^t) of m and v
+    int64_t t;
+    Codebook de8[2]; // of m and v
+    double error[FORMATS][FORMATS], total;
+    double spread[2];                                // sums of the groups' deviations of log|x|
+    int64_t groups[2], beyond[2], elements, tensors; // beyond: groups whose range exceeds E4M3's
+    Histogram range[2], k[2];
+} Table;
+
+static void quantise(const Table *table, float *x, int n, int format, int which) {
+    bool expand = format % 2, second = which == 1;
+    if (format >= 4) {
+        codebook_round(&table->de8[which], x, n, expand, second);
+        return;
+    }
+    uint8_t codes[GROUP], k;
+    float a;
+    Tensor t = {codes, &a, &k, NULL, 1, n, n, format < 2 ? FMT_E4M3 : FMT_E5M2, SCALE_EXPAND, GROUP, false};
+    MomentStore how = {expand, second, false, 0, 0};
+    moments_store(t, 0, n, x, &how, 0);
+    moments_load(t, 0, n, x);
+}
+
+// What Figure 2 shows of a group, and how far its logarithms are spread.
+static void measure(Table *table, const float *x, int n, int which) {
+    double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] == 0.0f) continue;
+        double logarithm = log2(fabs((double)x[i]));
+        sum += logarithm;
+        squares += logarithm * logarithm;
+        low = fmin(low, logarithm);
+        high = fmax(high, logarithm);
+        count++;
+    }
+    if (count < 2) return;
+    float a = (float)exp2(high), b = (float)exp2(low);
+    histogram_add(&table->range[which], high - low);
+    histogram_add(&table->k[which], moment_exponent(float_bits(a), float_bits(b), FMT_E4M3) / 16.0);
+    double variance = squares / count - sum / count * (sum / count);
+    table->spread[which] += sqrt(fmax(variance, 0)) * log(2.0);
+    table->groups[which]++;
+    table->beyond[which] += high - low > table->range[which].mark;
+}
+
+static double update_of(const Table *table, float m, float v) {
+    return (double)m * table->correction[0] / (sqrt((double)v * table->correction[1]) + table->eps);
+}
+
+static void add_group(Table *table, const float *m, const float *v, int n) {
+    float rounded[2][FORMATS][GROUP];
+    measure(table, m, n, 0);
+    measure(table, v, n, 1);
+    for (int f = 0; f < FORMATS; f++) {
+        memcpy(rounded[0][f], m, (size_t)n * sizeof(float));
+        memcpy(rounded[1][f], v, (size_t)n * sizeof(float));
+        for (int which = 0; which < 2; which++) quantise(table, rounded[which][f], n, f, which);
+    }
+    for (int i = 0; i < n; i++) {
+        if (!isfinite(m[i]) || !isfinite(v[i])) table->total = NAN;
+        double update = update_of(table, m[i], v[i]);
+        table->total += update * update;
+        for (int row = 0; row < FORMATS; row++)
+            for (int column = 0; column < FORMATS; column++) {
+                double error = update - update_of(table, rounded[0][row][i], rounded[1][column][i]);
+                table->error[row][column] += error * error;
+            }
+    }
+    table->elements += n;
+}
+
+static void add_part(Table *table, const Table *part) {
+    table->total += part->total;
+    table->elements += part->elements;
+    for (int row = 0; row < FORMATS; row++)
+        for (int column = 0; column < FORMATS; column++) table->error[row][column] += part->error[row][column];
+    for (int which = 0; which < 2; which++) {
+        table->spread[which] += part->spread[which];
+        table->groups[which] += part->groups[which];
+        table->beyond[which] += part->beyond[which];
+        histogram_add_all(&table->range[which], &part->range[which]);
+        histogram_add_all(&table->k[which], &part->k[which]);
+    }
+}
+
+// parts: PARTS tables; m and v: room for BLOCK elements each
+static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, const SafeTensor *of_m,
+                       const SafeTensor *of_v, Error *err) {
+    const uint64_t most = BLOCK * sizeof(float);
+    for (uint64_t at = 0; at < of_m->bytes; at += most) {
+        size_t bytes = of_m->bytes - at < most ? (size_t)(of_m->bytes - at) : (size_t)most;
+        if (!safetensors_read(file, of_m, at, m, bytes, err) || !safetensors_read(file, of_v, at, v, bytes, err))
+            return false;
+        int count = (int)(bytes / sizeof(float));
+#pragma omp parallel for schedule(dynamic)
+        for (int part = 0; part < PARTS; part++)
+            for (int i = part * GROUP; i < count; i += PARTS * GROUP)
+                add_group(&parts[part], m + i, v + i, count - i < GROUP ? count - i : GROUP);
+    }
+    return true;
+}
+
+static bool is_shared(const char *folder) {
+    DIR *files = opendir(folder);
+    bool shared = false;
+    for (struct dirent *file; files && (file = readdir(files));)
+        shared = shared || strncmp(file->d_name, "optimizer-00000-of-", 19) == 0;
+    if (files) closedir(files);
+    return shared;
+}
+
+// The two-dimensional tensors apart from the positions: those that --moments coat stores in 8 bits.
+static bool read_moments(Table *table, const char *folder, Error *err) {
+    char path[PATH_ROOM], name[256];
+    SafeFile file;
+    if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err)) return false;
+    if (access(path, F_OK) != 0 && is_shared(folder))
+        return error_set(err, EXIT_DATA,
+                         "%s: its optimizer states are in shares of several processes; resume it with one for a step, "
+                         "and measure what that saves",
+                         folder);
+    if (!safetensors_open(&file, path, err)) return false;
+    bool good = true;
+    Table *parts = (Table *)xmalloc(PARTS * sizeof *parts);
+    float *values = (float *)xmalloc(2 * BLOCK * sizeof *values);
+    for (int i = 0; i < PARTS; i++) parts[i] = *table;
+    for (int i = 0; good && i < file.count; i++) {
+        const SafeTensor *m = &file.tensors[i];
+        size_t length = strlen(m->name);
+        if (length < 3 || length >= sizeof name || strcmp(m->name + length - 2, ".m") != 0) continue;
+        if (m->rank != 2 || strstr(m->name, "wpe")) continue;
+        snprintf(name, sizeof name, "%.*s.v", (int)(length - 2), m->name);
+        const SafeTensor *v = safetensors_find(&file, name);
+        if (m->dtype != DTYPE_F32 || !v || v->dtype != DTYPE_F32 || v->bytes != m->bytes)
+            good = error_set(err, EXIT_DATA, "%s: '%s' is not in FP32; train with --moments fp32 to measure", path,
+                             m->name);
+        else
+            good = add_tensor(parts, values, values + BLOCK, &file, m, v, err);
+        table->tensors += good;
+    }
+    for (int i = 0; i < PARTS; i++) add_part(table, &parts[i]);
+    free(values);
+    free(parts);
+    safetensors_close(&file);
+    if (good && !isfinite(table->total))
+        return error_set(err, EXIT_DATA,
+                         "%s: holds moments that are not finite: the file is damaged, or the run diverged", path);
+    if (good && table->total == 0)
+        return error_set(err, EXIT_DATA, "%s: holds no moments of matrices, or only zeros", path);
+    return good;
+}
+
+static bool read_state(Table *table, const char *folder, Error *err) {
+    char path[PATH_ROOM];
+    const json_t *state;
+    double beta1, beta2;
+    if (!path_join(path, sizeof path, folder, "state.json", err)) return false;
+    json_t *root = json_read_object(path, STATE_LIMIT, err);
+    if (!root) return false;
+    bool good = json_get_object(root, path, "step_state", &state, err) &&
+                json_get_int(state, path, "t", 1, INT64_MAX, &table->t, err) &&
+                json_get_double(state, path, "beta1", &beta1, err) &&
+                json_get_double(state, path, "beta2", &beta2, err) &&
+                json_get_double(state, path, "eps", &table->eps, err);
+    json_decref(root);
+    if (!good) return false;
+    table->correction[0] = 1 / (1 - pow(beta1, (double)table->t));
+    table->correction[1] = 1 / (1 - pow(beta2, (double)table->t));
+    return true;
+}
+
+static void prepare(Table *table) {
+    static const char *const names[] = {"m", "v"};
+    memset(table, 0, sizeof *table);
+    for (int which = 0; which < 2; which++) {
+        codebook_de8(&table->de8[which], which == 0);
+        Histogram *range = &table->range[which], *k = &table->k[which];
+        snprintf(range->title, sizeof range->title, "%s: dynamic range of a group", names[which]);
+        snprintf(range->axis, sizeof range->axis, "log2(largest / smallest)");
+        range->low = 0;
+        range->high = 32;
+        range->mark = log2(448 * 512.0);
+        range->mark_text = "E4M3";
+        range->colour = "#2563a8";
+        snprintf(k->title, sizeof k->title, "%s: exponent k", names[which]);
+        k->low = 0;
+        k->high = which ? 8 : 4;
+        snprintf(k->axis, sizeof k->axis, "k (below 1 compresses, above expands; last bar: %g and more)", k->high);
+        k->mark = 1;
+        k->mark_text = "k = 1";
+        k->colour = "#3b8f5a";
+    }
+}
+
+static void print_table(const Table *table) {
+    printf("step %" PRId64 ": %" PRId64 " elements of %" PRId64 " matrices, groups of %d\n\n", table->t,
+           table->elements, table->tensors, GROUP);
+    printf("squared error of the update in thousandths of its square; rows: format of m, columns: of v\n%-10s", "");
+    for (int f = 0; f < FORMATS; f++) printf("%10s", format_names[f]);
+    for (int row = 0; row < FORMATS; row++) {
+        printf("\n%-10s", format_names[row]);
+        for (int f = 0; f < FORMATS; f++) printf("%10.4f", 1000 * table->error[row][f] / table->total);
+    }
+    printf("\n\nE4M3 for both: plain / expanded = %.2f (the paper: 1.63)\n", table->error[0][0] / table->error[1][1]);
+    for (int which = 0; which < 2; which++) {
+        const Histogram *range = &table->range[which], *k = &table->k[which];
+        double groups = (double)table->groups[which];
+        printf("%s in a group: deviation of ln %.2f; range 2^%.1f, 90 %% of them from 2^%.1f to 2^%.1f, beyond E4M3's "
+               "2^%.1f %.2f %%; k %.2f on average\n",
+               which ? "v" : "m", table->spread[which] / groups, range->sum / groups, histogram_quantile(range, 0.05),
+               histogram_quantile(range, 0.95), range->mark, 100 * (double)table->beyond[which] / groups,
+               k->sum / groups);
+    }
+}
+
+static bool run(int argc, char **argv, Error *err) {
+    if (argc < 2 || argc > 3 || argv[1][0] == '-') return error_set(err, EXIT_USER, USAGE_LINE(usage));
+    Table *table = (Table *)xmalloc(sizeof *table);
+    prepare(table);
+    bool good = read_state(table, argv[1], err) && read_moments(table, argv[1], err);
+    if (good) print_table(table);
+    if (good && argc == 3) {
+        Histogram list[4] = {table->range[0], table->range[1], table->k[0], table->k[1]};
+        good = histograms_svg(argv[2], "Optimizer states: how many groups of 128 have which range and exponent", list,
+                              4, err);
+    }
+    free(table);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
+    if (run(argc, argv, &err)) return EXIT_DONE;
+    fprintf(stderr, "error: %s\n", err.text);
+    return (int)err.code;
+}
