@@ -125,8 +125,8 @@ lost() { # OUT WHAT: removes WHAT once the last checkpoint is there
     status=0
     wait $pid || status=$?
 }
-lost "$folder/lost" "$folder/lost"
-[ $status -eq 0 ] && grep -qE 'the folder was re(moved|named to .*/gone) during the run; it is made again' "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost/step-00000004" &&
+lost "$folder/lost-last" "$folder/lost-last"
+[ $status -eq 0 ] && grep -qE 'the folder was re(moved|named to .*/gone) during the run; it is made again' "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost-last/step-00000004" &&
     ok "a folder that is removed after the last save" || bad "a folder that is removed after the last save" "status $status" "$(cat "$folder/said")"
 lost "$folder/above/lost" "$folder/above"
 [ $status -eq 0 ] && diff -r "$folder/removed/step-00000004" "$folder/above/lost/step-00000004" &&

@@ -196,7 +196,7 @@ says() { [ "$("$BUILD/perturb_weights" "${@:2}" 2>&1)" = "error: $1" ]; }
 says "SEED: not a number: x" "$checkpoint" "$folder/x" x 1 && says "ALPHA: not a number: nan" "$checkpoint" "$folder/x" 1 nan && [ ! -e "$folder/x" ]
 check "arguments that are no numbers" $?
 said=$("$BUILD/perturb_weights" "$folder/none" "$folder/x" 1 1 2>&1)
-[ $? -eq 2 ] && grep -q "^error: .*none/config.json" <<<"$said"
+[ $? -eq 2 ] && grep -q "^error: .*/none has no config.json; name a folder of a model, " <<<"$said"
 check "a folder that is no checkpoint" $? "$said"
 if command -v python3 >/dev/null; then
     said=$(python3 - "$checkpoint" "$folder/again" <<'PYTHON'
