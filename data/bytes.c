@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "data_files.h"
+#include "coat/io/files.h"
+#include "coat/text/data_files.h"
 #include "documents.h"
-#include "files.h"
 
 #define END_OF_TEXT 256
 #define LITTLE_VAL 0.2        // of what was asked for: less than this is said

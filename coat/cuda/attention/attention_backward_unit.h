@@ -100,7 +100,7 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float row_lse = KEYS ? (j % 2 ? column.y : column.x) : place.lse[j / 2];
-            s[i + j] = exp2_fast(fmaf(s[i + j], scale, -row_lse));
+            s[i + j] = fast_exp2(fmaf(s[i + j], scale, -row_lse));
         }
     }
     wgmma_hold(s);

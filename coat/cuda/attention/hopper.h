@@ -18,13 +18,6 @@ __device__ static inline uint32_t shared_address(const void *p) {
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
-// 2^x, to 2 units in the last place; subnormal numbers count as 0.
-__device__ static inline float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Rounded to nearest, the first in the lower half.
 __device__ static inline uint32_t bf16_pair(float low, float high) {
     uint32_t bits;

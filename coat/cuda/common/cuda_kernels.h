@@ -167,9 +167,7 @@ template <typename T> __device__ static inline float stored(float x) {
 // The hardware's exponential and reciprocal: about 22 bits, results below 2^-126 become 0. __expf() and
 // __fdividef() spend more instructions on subnormal results than on all others.
 __device__ static inline float fast_exp(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-    return y;
+    return fast_exp2(x * 1.4426950408889634f);
 }
 
 __device__ static inline float fast_reciprocal(float x) {

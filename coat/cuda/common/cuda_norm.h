@@ -65,3 +65,20 @@ template <typename K> static int64_t resident_blocks(const CudaBackend *backend,
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, ring), doing);
     return (int64_t)per_sm * backend->sm_count;
 }
+
+// Launches a norm's backward over `groups` groups of rows, with as many blocks as the device holds at once, and adds up
+// their shares of the parameters' gradients behind it. False where the ring does not fit.
+template <typename K, typename A>
+static bool norm_backward_start(Exec *exec, K kernel, A a, int threads, size_t ring, int64_t groups, float *dweight,
+                                float *dbias, bool accumulate) {
+    const CudaBackend *backend = cuda_backend(exec);
+    const int64_t slots = resident_blocks(backend, kernel, threads, ring), blocks = groups < slots ? groups : slots;
+    if (blocks == 0) return false;
+    if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
+    a.partials = (float *)exec->workspace;
+    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_backward_kernel");
+    partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
+    return true;
+}

@@ -21,12 +21,6 @@ constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
 constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 
-__device__ inline float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // A larger scale than this one changes no gate, as the smallest code is 2^-9, but would overflow.
 constexpr float GATE_SCALE_LARGEST = 0x1p30f;
 
@@ -40,7 +34,7 @@ struct GeluScaled {
         linear = GELU_LINEAR * scale, cubic = GELU_CUBIC * cube;
         slope = SLOPE * scale, slope_square = SLOPE_SQUARE * cube;
     }
-    __device__ float power(float t) const { return power_of_two(t * fmaf(cubic, t * t, linear)); }
+    __device__ float power(float t) const { return fast_exp2(t * fmaf(cubic, t * t, linear)); }
     // d * gelu'(x)
     __device__ float gradient(float t, float d) const {
         const float gate = fast_reciprocal(1.0f + power(t));

@@ -191,24 +191,16 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
 }
 
 template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
-bool norm_backward_run(Exec *exec, NormBackward a, float *dweight, float *dbias, bool accumulate) {
-    const CudaBackend *backend = cuda_backend(exec);
+bool norm_backward_run(Exec *exec, const NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = norm_backward_kernel<THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
-    const int threads = row_threads(a.cols);
     const size_t ring = sizeof(Ring<THREADS, ROWS, STAGES>);
-    const int64_t groups = a.rows / ROWS, slots = resident_blocks(backend, kernel, threads, ring);
+    if (a.rows % ROWS == 0 &&
+        norm_backward_start(exec, kernel, a, row_threads(a.cols), ring, a.rows / ROWS, dweight, dbias, accumulate))
+        return true;
     if constexpr (ROWS > 1)
-        if (a.rows % ROWS || slots == 0)
-            return norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
-    const int64_t blocks = groups < slots ? groups : slots;
-    if (blocks == 0) return false;
-    if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
-    a.partials = (float *)exec->workspace;
-    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
-    LAUNCH_CHECK("norm_backward_kernel");
-    partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
-    return true;
+        return norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
+    else
+        return false;
 }
 
 // False where the width is not built, or the device has too little shared memory.

@@ -198,21 +198,11 @@ void norm_backward_any(Exec *exec, const NormBackward<T> &a, float *dweight, flo
 
 // False where the device has too little shared memory.
 template <typename T, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
-bool norm_backward_ring(Exec *exec, NormBackward<T> a, float *dweight, float *dbias, bool accumulate) {
-    const CudaBackend *backend = cuda_backend(exec);
-    const auto kernel = norm_backward_kernel<T, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+bool norm_backward_ring(Exec *exec, const NormBackward<T> &a, float *dweight, float *dbias, bool accumulate) {
     const int threads = row_threads(a.cols);
-    const size_t ring = RowRing<T, 3, ROWS, STAGES>::bytes(threads);
-    const int64_t groups = ceil_div(a.rows, ROWS), slots = resident_blocks(backend, kernel, threads, ring);
-    const int64_t blocks = groups < slots ? groups : slots;
-    if (blocks == 0) return false;
-    if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
-        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
-    a.partials = (float *)exec->workspace;
-    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
-    LAUNCH_CHECK("norm_backward_kernel");
-    partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
-    return true;
+    return norm_backward_start(exec, norm_backward_kernel<T, THREADS, BLOCKS_PER_SM, ROWS, STAGES>, a, threads,
+                               RowRing<T, 3, ROWS, STAGES>::bytes(threads), ceil_div(a.rows, ROWS), dweight, dbias,
+                               accumulate);
 }
 
 template <typename T>
