@@ -30,7 +30,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
 }
 
 // --- by format ----------------------------------------------------------------------------------------------
-// Operations that have kernels for plain formats (cuda_*.cu) and for tensors with scales (fp8_*.cu).
+// Operations that have kernels for plain formats (plain/) and for tensors with scales (fp8/).
 static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }

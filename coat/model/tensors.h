@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 // clang-format off
-// Parameters first, in the order in which they are initialised, updated and saved.
+// Parameters first, in the order in which they are initialised, updated and saved. Their number seeds random numbers: a
+// new one comes last.
 typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,

@@ -55,7 +55,8 @@ static const HfName *find(const ModelShape *shape, TensorId id) {
 
 // The patterns are those of the maps above.
 static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, int layer) {
-    const char *number = strstr(pattern, "%d");
+    const char *number = pattern ? strstr(pattern, "%d") : NULL;
+    if (!pattern) pattern = "";
     if (number)
         snprintf(name, HF_NAME_LENGTH, "%.*s%d%s", (int)(number - pattern), pattern, layer, number + 2);
     else

@@ -10,8 +10,8 @@
 
 namespace variants {
 #include "coat/cuda/plain/cuda_embed.cu"
-#include "coat/cuda/plain/cuda_norm.cu"
-#include "coat/cuda/plain/cuda_norm_backward.cu"
+#include "coat/cuda/plain/plain_norm.cu"
+#include "coat/cuda/plain/plain_norm_backward.cu"
 
 // --- embedding ----------------------------------------------------------------------------------------------
 template <int ROWS> void embed(Bench *bench, void *context) {

@@ -14,6 +14,9 @@ bad() { # NAME WHAT WAS SAID...
     failures=1
 }
 
+# A log without what differs between equal runs.
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+
 # text FOLDER [FILES]: files of 10 KB of words, the same every time and on every machine, whatever becomes of the sources
 text() {
     mkdir -p "$1"

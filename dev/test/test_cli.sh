@@ -213,7 +213,6 @@ if diff -r "$folder/straight/step-00000020" "$folder/parts/step-00000020" >/dev/
 else
     bad "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
 fi
-strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
 [ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] && ok "and the same log" || bad "and the same log"
 OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
 diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null && ok "one thread gives the same bytes as several" || bad "one thread gives the same bytes as several"

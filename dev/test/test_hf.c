@@ -132,6 +132,34 @@ typedef struct {
 
 static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, {0}};
 
+// What GPT2LMHeadModel calls its tensors, whatever the table says.
+static void test_names(void **state) {
+    (void)state;
+    static const char *const names[] = {"transformer.wte.weight",
+                                        "transformer.wpe.weight",
+                                        "transformer.h.3.ln_1.weight",
+                                        "transformer.h.3.ln_1.bias",
+                                        "transformer.h.3.attn.c_attn.weight",
+                                        "transformer.h.3.attn.c_attn.bias",
+                                        "transformer.h.3.attn.c_proj.weight",
+                                        "transformer.h.3.attn.c_proj.bias",
+                                        "transformer.h.3.ln_2.weight",
+                                        "transformer.h.3.ln_2.bias",
+                                        "transformer.h.3.mlp.c_fc.weight",
+                                        "transformer.h.3.mlp.c_fc.bias",
+                                        "transformer.h.3.mlp.c_proj.weight",
+                                        "transformer.h.3.mlp.c_proj.bias",
+                                        "transformer.ln_f.weight",
+                                        "transformer.ln_f.bias"};
+    const ModelShape gpt2 = {.layers = 4};
+    assert_int_equal(PARAMETER_COUNT, sizeof names / sizeof *names); // a file of GPT-2's has no others
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        char name[HF_NAME_LENGTH];
+        hf_whole_name(&gpt2, (TensorId)id, 3, name);
+        assert_string_equal(name, names[id]);
+    }
+}
+
 // GPT-2's files hold each parameter in one tensor.
 static HfPart part_of(const ModelShape *shape, int id, int layer) {
     HfPart parts[HF_MOST_PARTS];
@@ -427,9 +455,9 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_config), cmocka_unit_test(test_bad_configs),
-                                       cmocka_unit_test(test_import), cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards), cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_llmc),   cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_config),  cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_import),      cmocka_unit_test(test_masters), cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_bad_weights), cmocka_unit_test(test_llmc),    cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }

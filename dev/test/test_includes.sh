@@ -13,7 +13,7 @@ crossings() {
             from=$(dirname "$file")
             [ "$from" != . ] || from=$file
             for to in "$(dirname "$file")/$name" "$name" "coat/$name"; do [ ! -e "$to" ] || break; done
-            [ -e "$to" ] || continue
+            [ -e "$to" ] || { echo "nowhere nowhere $file: $name"; continue; }
             to=$(realpath --relative-to=. "$to")
             [[ $to != */* ]] || to=$(dirname "$to")
             [ "$from" = "$to" ] || echo "$from $to $file"
@@ -26,6 +26,9 @@ mkdir -p "$folder/tree"
 cp -r coat data dev ./*.cu "$folder/tree"
 found=$(crossings "$folder/tree")
 [ "$(grep -c . <<<"$found")" -gt 50 ] && ok "includes are found" || bad "includes are found" "$found"
+wrong=$(sed -n 's/^nowhere nowhere //p' <<<"$found")
+[ -z "$wrong" ] && ok "each leads to a file" || bad "each leads to a file" "$wrong"
+found=$(grep -v '^nowhere' <<<"$found")
 loop=$(circles "$found")
 [ -z "$loop" ] && ok "no circle of folders" || bad "no circle of folders" "$loop"
 wrong=$(awk '$1 == "coat" && $2 ~ /^coat\//' <<<"$found")

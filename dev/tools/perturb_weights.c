@@ -25,6 +25,7 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "by SEED, and each of its filters has the norm of the weights' own.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
+enum { STREAMS_PER_LAYER = 16 }; // of random numbers, as many as GPT-2 has parameters: directions stay what they were
 
 // Which part of which parameter a tensor of the file is; false where it is none.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
@@ -81,8 +82,7 @@ static bool move_tensor(const ModelShape *shape, const SafeFile *from, const Saf
     if (good && tensor->rank == 2 && alpha != 0) {
         for (size_t i = 0; i < elements; i++) w[i] = half ? bf16_decode(halves[i]) : ((float *)raw)[i];
         int64_t rows = tensor->shape[0], cols = tensor->shape[1];
-        uint64_t stream = (uint64_t)layer * PARAMETER_COUNT + (uint64_t)id;
-        stream += (uint64_t)part.first_row << 32;
+        uint64_t stream = (uint64_t)layer * STREAMS_PER_LAYER + (uint64_t)id + ((uint64_t)part.first_row << 32);
         if (part.transposed) // (in, out): an output's weights are a column
             move(w, cols, rows, 1, cols, seed, stream, alpha);
         else

@@ -1,5 +1,5 @@
 // What the files of the CUDA backend share: the backend's state, the checks around CUDA calls, and 16-byte
-// accesses. Included by coat/cuda/*.cu only.
+// accesses. Included by CUDA files only.
 //
 // Everything runs on one stream, in the order of the calls. Exec.workspace belongs to the operation that is
 // running, as a whole; nothing in it survives from one operation to the next. Operations may be recorded into a

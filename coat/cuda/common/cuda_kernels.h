@@ -1,6 +1,6 @@
 // Helpers of the memory-bound kernels: packed loads and stores, reductions in a fixed order, the choice of a
 // kernel by storage format, and the walk over columns on which the element-wise kernels and the column sums
-// are built. Included by coat/cuda/*.cu only.
+// are built. Included by CUDA files only.
 #pragma once
 #include "cuda_internal.h"
 

@@ -1,5 +1,5 @@
 // Helpers of the FP8 kernels (COAT: FP8 products): the hardware's conversions, maxima that keep NaN, scales, and what
-// is demanded of descriptors. Included by coat/cuda/fp8_*.cu only.
+// is demanded of descriptors. Included by CUDA files only.
 //
 // A thread handles 16 neighbouring columns of a row at a time: 16 codes are 16 bytes, and lie in one group of every
 // group size (16, 32, 128). All widths are multiples of 16.

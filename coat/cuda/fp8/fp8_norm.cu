@@ -14,7 +14,7 @@ namespace {
 // backward alone.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
-struct NormForward {
+struct Fp8NormForward {
     bf16 *n;          // NULL: no result, or codes, which the next pass makes
     bf16 *x, *r_out;  // NULL: not to be written
     uint8_t *codes;   // of x in groups
@@ -62,7 +62,7 @@ template <int LANES, int VECTORS> struct RowShare {
 // Quantises a row per group, stores codes and scales, and with INPUT_SAVED leaves what they stand for in `value`. A
 // group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
 template <NormInput INPUT, int LANES, int VECTORS>
-__device__ inline void store_groups(const NormForward &a, const RowShare<LANES, VECTORS> &at,
+__device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANES, VECTORS> &at,
                                     const Bf16Words<NORM_WIDTH> r[VECTORS], float value[VECTORS][NORM_WIDTH]) {
     constexpr int V = NORM_WIDTH;
     const int group_lanes = (1 << a.group_bits) / V;
@@ -95,7 +95,7 @@ __device__ inline void store_groups(const NormForward &a, const RowShare<LANES, 
 
 // Mean and reciprocal deviation of the row in `value`, by two sums; in every thread.
 template <int WARPS, int LANES, int VECTORS>
-__device__ inline void row_statistics(const NormForward &a, const RowShare<LANES, VECTORS> &at,
+__device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<LANES, VECTORS> &at,
                                       const float value[VECTORS][NORM_WIDTH], float *mean, float *rstd) {
     __shared__ float shared[2][NORM_BLOCK_WARPS];
     float sum = 0.0f, squares = 0.0f;
@@ -124,11 +124,13 @@ __device__ inline void row_statistics(const NormForward &a, const RowShare<LANES
     }
 }
 
-// A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first. r_in and y are
-// read for the last time; what is to stay in the L2 cache are the codes.
+// A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first, so that the pass
+// behind this one, which begins with the first rows, finds their codes in the L2 cache. r_in and y are read for the
+// last time.
 template <NormInput INPUT, int WARPS, int VECTORS>
 __global__ __launch_bounds__(NORM_THREADS,
-                             WARPS == 1 ? 4 : 1) void norm_forward_kernel(const __grid_constant__ NormForward a) {
+                             WARPS == 1 ? 4
+                                        : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
     constexpr int V = NORM_WIDTH, LANES = WARPS * WARP;
     __shared__ uint32_t shared_maximum[NORM_BLOCK_WARPS];
     second_stage_allow();
@@ -212,23 +214,25 @@ __global__ __launch_bounds__(NORM_THREADS,
     }
 }
 
-template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_run(cudaStream_t stream, const NormForward &a) {
+template <NormInput INPUT, int WARPS, int VECTORS>
+void fp8_norm_forward_run(cudaStream_t stream, const Fp8NormForward &a) {
     const int64_t rows_per_block = NORM_BLOCK_WARPS / WARPS;
-    norm_forward_kernel<INPUT, WARPS, VECTORS>
+    fp8_norm_forward_kernel<INPUT, WARPS, VECTORS>
         <<<grid_of(ceil_div(a.rows, rows_per_block)), NORM_THREADS, 0, stream>>>(a);
-    LAUNCH_CHECK("norm_forward_kernel");
+    LAUNCH_CHECK("fp8_norm_forward_kernel");
 }
 
 // VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 8192.
-template <NormInput INPUT, int WARPS, int VECTORS> void norm_forward_launch(cudaStream_t stream, const NormForward &a) {
+template <NormInput INPUT, int WARPS, int VECTORS>
+void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
     if (a.cols <= WARPS * WARP * NORM_WIDTH * VECTORS)
-        norm_forward_run<INPUT, WARPS, VECTORS>(stream, a);
+        fp8_norm_forward_run<INPUT, WARPS, VECTORS>(stream, a);
     else if constexpr (WARPS == 1 && VECTORS < 7)
-        norm_forward_launch<INPUT, 1, VECTORS + 1>(stream, a);
+        fp8_norm_forward_launch<INPUT, 1, VECTORS + 1>(stream, a);
     else if constexpr (WARPS == 1)
-        norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
+        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
     else if constexpr (VECTORS < 8)
-        norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
+        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
     else {
         static_assert(VECTORS * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
         fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
@@ -334,7 +338,7 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
 
-    NormForward a = {};
+    Fp8NormForward a = {};
     a.n = cast || by_row ? NULL : (bf16 *)n.data;
     a.n_codes = by_row ? (uint8_t *)n.data : NULL;
     a.n_scales = by_row ? (float *)n.scale : NULL;
@@ -364,12 +368,12 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
         a.group_bits = group_bits_of(norm.x);
         if (from_saved)
-            norm_forward_launch<INPUT_SAVED, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_SAVED, 1, 1>(stream, a);
         else
-            norm_forward_launch<INPUT_RESIDUAL, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_RESIDUAL, 1, 1>(stream, a);
     } else {
         a.x = (bf16 *)norm.x.data;
-        norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
+        fp8_norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
     }
     if (!cast) return;
     scale_behind_maxima(exec, n, a.maxima, a.rows);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int V = 8; // columns per thread
 
-struct NormBackward {
+struct Fp8NormBackward {
     bf16 *g;
     const bf16 *dn, *weight;
     const uint8_t *codes;
@@ -44,7 +44,8 @@ template <int ROWS> struct RowFactors {
 // for dweight and dbias stay in registers. `rows` is a multiple of ROWS. One barrier per group of rows: maxima are
 // written a group late. Threads without columns have zeros in their slots.
 template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
-__global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(const __grid_constant__ NormBackward a) {
+__global__ __launch_bounds__(THREADS,
+                             BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
     constexpr int WARPS = THREADS / WARP, PARTS = (2 * ROWS * WARPS + WARP - 1) / WARP;
     extern __shared__ uint4 ring_memory[];
     __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
@@ -191,24 +192,24 @@ __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void norm_backward_kernel(c
 }
 
 template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
-bool norm_backward_run(Exec *exec, const NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    const auto kernel = norm_backward_kernel<THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+bool fp8_norm_backward_run(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
+    const auto kernel = fp8_norm_backward_kernel<THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
     const size_t ring = sizeof(Ring<THREADS, ROWS, STAGES>);
     if (a.rows % ROWS == 0 &&
         norm_backward_start(exec, kernel, a, row_threads(a.cols), ring, a.rows / ROWS, dweight, dbias, accumulate))
         return true;
     if constexpr (ROWS > 1)
-        return norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
+        return fp8_norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
     else
         return false;
 }
 
 // False where the width is not built, or the device has too little shared memory.
-bool norm_backward_launch(Exec *exec, const NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    if (a.cols <= 1024) return norm_backward_run<128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 2048) return norm_backward_run<256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 4096) return norm_backward_run<512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 8192) return norm_backward_run<1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
+bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
+    if (a.cols <= 1024) return fp8_norm_backward_run<128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 2048) return fp8_norm_backward_run<256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 4096) return fp8_norm_backward_run<512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 8192) return fp8_norm_backward_run<1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
     return false;
 }
 
@@ -226,7 +227,7 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
-    NormBackward a = {};
+    Fp8NormBackward a = {};
     a.g = (bf16 *)g.data;
     a.dn = (const bf16 *)dn.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -244,6 +245,6 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
     a.group_bits = group_bits_of(norm.x);
     a.add = add;
-    if (!norm_backward_launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
+    if (!fp8_norm_backward_launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
         fatal(EXIT_DEVICE, "%s on the GPU: %d channels are not built for FP8", operation, a.cols);
 }
