@@ -8,13 +8,18 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failures=0
 
+sources() { # NAME...: the modules of these names
+    local name
+    for name in "$@"; do find coat -name "$name.c"; done | paste -sd ' '
+}
+
 # An archive holds what is listed: also a module that was there before it and is listed now, and none that is not any more.
 holds() { # NAME ARCHIVE VARIABLE GOAL...
     local name=$1 archive=$2 variable=$3 list found
     shift 3
     for list in error json "error json lock" "error lock"; do
         make BUILD="$folder/build" FUZZ_BUILD="$folder/fuzz" FUZZ_NAMES= CUDA=0 MPI=0 OPENBLAS=0 \
-            "$variable=$(printf 'coat/%s.c ' $list)" "$@" >"$folder/said" 2>&1
+            "$variable=$(sources $list)" "$@" >"$folder/said" 2>&1
         found=$(ar t "$archive" 2>&1 | sed 's/\.o$//' | paste -sd ' ')
         if [ "$found" = "$list" ]; then echo "ok - $name: $list"; else
             echo "not ok - $name: $list"
@@ -25,8 +30,8 @@ holds() { # NAME ARCHIVE VARIABLE GOAL...
 }
 holds "the modules' archive" "$folder/build/cpu/lib.a" MODULES "$folder/build/cpu/lib.a"
 # what builds nothing leaves nothing to be made again
-make BUILD="$folder/build" MODULES="$(printf 'coat/%s.c ' error lock)" help >/dev/null
-again=$(make -q BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(printf 'coat/%s.c ' error lock)" "$folder/build/cpu/lib.a" 2>&1)
+make BUILD="$folder/build" MODULES="$(sources error lock)" help >/dev/null
+again=$(make -q BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(sources error lock)" "$folder/build/cpu/lib.a" 2>&1)
 if [ $? -eq 0 ]; then echo "ok - make help leaves the objects as they are"; else
     echo "not ok - make help leaves the objects as they are"
     echo "    $again"
@@ -34,7 +39,7 @@ if [ $? -eq 0 ]; then echo "ok - make help leaves the objects as they are"; else
 fi
 holds "the fuzzers' archive" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
 
-object=$folder/build/gpu/coat/cuda/cuda_norm.o
+object=$folder/build/gpu/coat/cuda/plain/plain_norm.o
 all='80 89 90a compute_90'
 
 # kinds FLAG...: those that a kernel is compiled for
