@@ -29,7 +29,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.SECONDARY:
+.PRECIOUS: %.o # kept; .SECONDARY would not see that a header has gone
 .PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
 # --- what scripts do -----------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 
 # Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
-# changes (objects that are missing make nothing old: they are .SECONDARY).
+# changes.
 remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
 ifneq ($(HOST_INCLUDES),) # a goal that builds nothing looks for nothing, and does not know them
 $(call remember,modules,$(MODULES))
