@@ -75,7 +75,7 @@ static bool bias_in_fc_product(const Model *m) {
 
 // Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
 // its own. Nothing in passes that FP8 health does not look at.
-static void count_codes(Model *m, Seen what, int layer, Tensor dy_q, Tensor dy_qt) {
+static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
     if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
     counts += code_counts_at(what, layer);
@@ -154,7 +154,7 @@ void model_loss(Model *m, float scale, bool backward, bool accumulate) {
             ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
             tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
         if (!backward) continue;
-        count_codes(m, SEEN_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
+        count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
         ops->linear_backward_weight(ex, grad(m, WTE, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
@@ -194,9 +194,9 @@ static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
 }
 
 // y = x w^T in reverse, from dy in codes (dy_q, and dy_qt for the sum over tokens): dx, then the gradient of w.
-static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt, Seen seen,
-                             bool accumulate) {
-    count_codes(m, seen, l, dy_q, dy_qt);
+static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
+                             QuantizedGradient gradient, bool accumulate) {
+    count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
     Tensor x = rebuilt_input(m, x_t, l);
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
@@ -213,21 +213,21 @@ static void block_backward(Model *m, int l, bool accumulate) {
     // feed-forward half
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
-    product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, SEEN_DRESID_FCPROJ, accumulate);
+    product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
     ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
-    product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, SEEN_DH, accumulate);
+    product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn2, second_norm(m, l), true, accumulate);
 
     // attention half
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
-    product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, SEEN_DRESID_PROJ, accumulate);
+    product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
     Attention a = attention(m, l);
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
-    product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, SEEN_DQKV, accumulate);
+    product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
     ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, first_norm(m, l), true, accumulate);
     if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }

@@ -33,7 +33,7 @@ typedef enum {
 } TensorId;
 
 // Gradients whose codes are counted (health.h), each where products read it: two of DRESID_Q.
-typedef enum { SEEN_DRESID_FCPROJ, SEEN_DRESID_PROJ, SEEN_DH, SEEN_DQKV, SEEN_DLOGITS, SEEN_COUNT } Seen;
+typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
 // A parameter has several tensors; an activation only its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them

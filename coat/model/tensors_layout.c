@@ -41,7 +41,7 @@ int64_t tensor_extent(Dim dim, const Config *c) {
     case DIM_T: return c->seq_len;
     case DIM_CHUNK: return logits_chunk(c);
     case DIM_STATE: return STATE_BYTES;
-    case DIM_COUNTS: return (int64_t)(2 * SEEN_COUNT * sizeof(CodeCounts));
+    case DIM_COUNTS: return (int64_t)(2 * GRADIENT_COUNT * sizeof(CodeCounts));
     case DIM_INNER: return (int64_t)sizeof(InnerProducts);
     default: return shape_extent(dim, &c->shape);
     }

@@ -20,7 +20,7 @@ typedef enum {
     DIM_CHUNK,  // tokens whose logits exist at a time
     DIM_STATE,  // bytes of StepState, generously
     DIM_L,      // layers
-    DIM_COUNTS, // bytes of a layer's CodeCounts, of all that are Seen, with their transposes
+    DIM_COUNTS, // bytes of a layer's CodeCounts, of all gradients, with their transposes
     DIM_INNER   // bytes of InnerProducts
 } Dim;
 

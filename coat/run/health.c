@@ -23,14 +23,14 @@ typedef struct {
 typedef struct {
     const char *name[2]; // its transpose's second
     TensorId id[2];
-} SeenRow;
+} GradientRow;
 
-static const SeenRow seen_table[SEEN_COUNT] = {
-    [SEEN_DRESID_FCPROJ] = {{"dresid_q_fcproj", "dresid_qt_fcproj"}, {DRESID_Q, DRESID_QT}},
-    [SEEN_DRESID_PROJ] = {{"dresid_q_proj", "dresid_qt_proj"}, {DRESID_Q, DRESID_QT}},
-    [SEEN_DH] = {{"dh_q", "dh_qt"}, {DH_Q, DH_QT}},
-    [SEEN_DQKV] = {{"dqkv_q", "dqkv_qt"}, {DQKV_Q, DQKV_QT}},
-    [SEEN_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
+static const GradientRow gradient_table[GRADIENT_COUNT] = {
+    [GRADIENT_DRESID_FCPROJ] = {{"dresid_q_fcproj", "dresid_qt_fcproj"}, {DRESID_Q, DRESID_QT}},
+    [GRADIENT_DRESID_PROJ] = {{"dresid_q_proj", "dresid_qt_proj"}, {DRESID_Q, DRESID_QT}},
+    [GRADIENT_DH] = {{"dh_q", "dh_qt"}, {DH_Q, DH_QT}},
+    [GRADIENT_DQKV] = {{"dqkv_q", "dqkv_qt"}, {DQKV_Q, DQKV_QT}},
+    [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
 };
 
 // A parameter's 8-bit tensors, and the activations and gradients that a scale was made for in a step; transposes repeat
@@ -107,19 +107,19 @@ static double health_value(const Collection *c, int i, HealthValue value) {
 }
 
 // Layers of a gradient that this step has counted; 0: none, or it is no codes of its own.
-static int layers_counted(const Collection *c, Seen what, int transposed) {
+static int layers_counted(const Collection *c, QuantizedGradient what, int transposed) {
     if (!c->counts || c->counts[code_counts_at(what, 0) + transposed].codes == 0) return 0;
-    return c->arena->layout[seen_table[what].id[transposed]][VALUE].layers;
+    return c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
 }
 
 typedef enum { SHARE_SATURATED, SHARE_ZERO, SHARE_SUBNORMAL, SHARES } Share;
 
-static double counted_share(const Collection *c, Seen what, int transposed, int layer, Share of) {
+static double counted_share(const Collection *c, QuantizedGradient what, int transposed, int layer, Share of) {
     const CodeCounts *n = &c->counts[code_counts_at(what, layer) + transposed];
     return share(of == SHARE_SATURATED ? n->saturated : of == SHARE_ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
-static void print_shares(FILE *out, const Collection *c, Seen what, int transposed) {
+static void print_shares(FILE *out, const Collection *c, QuantizedGradient what, int transposed) {
     static const char *const names[SHARES] = {"saturated", "zero", "subnormal"};
     for (int s = 0; s < SHARES; s++) {
         fprintf(out, "%s\"%s\":[", s ? "," : "", names[s]);
@@ -129,25 +129,25 @@ static void print_shares(FILE *out, const Collection *c, Seen what, int transpos
     }
 }
 
-// The gradient that is counted under the name of this entry; SEEN_COUNT: none is.
-static Seen seen_as(const Collection *c, const Entry *e) {
+// The gradient that is counted under the name of this entry; GRADIENT_COUNT: none is.
+static QuantizedGradient gradient_of(const Collection *c, const Entry *e) {
     int what = 0;
-    while (what < SEEN_COUNT &&
-           (!layers_counted(c, (Seen)what, 0) || strcmp(seen_table[what].name[0], tensor_row(e->id)->name) != 0))
+    while (what < GRADIENT_COUNT && (!layers_counted(c, (QuantizedGradient)what, 0) ||
+                                     strcmp(gradient_table[what].name[0], tensor_row(e->id)->name) != 0))
         what++;
-    return (Seen)what;
+    return (QuantizedGradient)what;
 }
 
 // What is counted of gradients that are no entries.
 static void print_other_gradients(FILE *out, const Collection *c) {
-    for (int what = 0; what < SEEN_COUNT; what++) {
+    for (int what = 0; what < GRADIENT_COUNT; what++) {
         for (int transposed = 0; transposed < 2; transposed++) {
             bool is_entry = false;
             for (int k = 0; k < c->entries && !transposed; k++)
-                is_entry = is_entry || (int)seen_as(c, &c->entry[k]) == what;
-            if (is_entry || !layers_counted(c, (Seen)what, transposed)) continue;
-            fprintf(out, ",\"%s\":{", seen_table[what].name[transposed]);
-            print_shares(out, c, (Seen)what, transposed);
+                is_entry = is_entry || (int)gradient_of(c, &c->entry[k]) == what;
+            if (is_entry || !layers_counted(c, (QuantizedGradient)what, transposed)) continue;
+            fprintf(out, ",\"%s\":{", gradient_table[what].name[transposed]);
+            print_shares(out, c, (QuantizedGradient)what, transposed);
             fputc('}', out);
         }
     }
@@ -169,8 +169,8 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
         }
         fputc(']', out);
     }
-    const Seen what = seen_as(c, e);
-    if (what < SEEN_COUNT) {
+    const QuantizedGradient what = gradient_of(c, e);
+    if (what < GRADIENT_COUNT) {
         fputc(',', out);
         print_shares(out, c, what, 0);
     }
@@ -215,8 +215,8 @@ static void warn(const Collection *c, char warning[HEALTH_WARNING]) {
 }
 
 // The flag that gives a gradient codes that fit it better.
-static const char *advice(const Recipe *r, Seen what, bool for_weights) {
-    if (what == SEEN_DLOGITS) return "--head bf16";
+static const char *advice(const Recipe *r, QuantizedGradient what, bool for_weights) {
+    if (what == GRADIENT_DLOGITS) return "--head bf16";
     if (for_weights && r->gradient_codes_weights == FMT_E4M3) return "--gradient-codes-weights e5m2";
     if (for_weights || r->gradient_codes_data == FMT_E5M2) return "--linear bf16";
     if (r->gradient_codes_weights == FMT_E5M2) return "--gradient-codes-data e5m2";
@@ -224,7 +224,7 @@ static const char *advice(const Recipe *r, Seen what, bool for_weights) {
 }
 
 // The layer whose share of codes that are saturated, or else zero or subnormal, is largest.
-static int worst_layer(const Collection *c, Seen what, int transposed, bool saturated, double *most) {
+static int worst_layer(const Collection *c, QuantizedGradient what, int transposed, bool saturated, double *most) {
     int worst = 0;
     *most = 0;
     for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
@@ -238,29 +238,29 @@ static int worst_layer(const Collection *c, Seen what, int transposed, bool satu
 
 // A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but for the loss's: its
 // scale keeps all probabilities that matter (quantize.h), and most are smaller in a model that has learnt something.
-static bool warn_gradient(const Collection *c, Seen what, int transposed, char warning[HEALTH_WARNING]) {
+static bool warn_gradient(const Collection *c, QuantizedGradient what, int transposed, char warning[HEALTH_WARNING]) {
     const bool for_weights = transposed || !layers_counted(c, what, 1);
     double saturated, small;
     const int full = worst_layer(c, what, transposed, true, &saturated);
     const int empty = worst_layer(c, what, transposed, false, &small);
     const bool too_full = saturated > HEALTH_SATURATED;
-    const bool too_empty = small > HEALTH_SMALL && for_weights && what != SEEN_DLOGITS;
+    const bool too_empty = small > HEALTH_SMALL && for_weights && what != GRADIENT_DLOGITS;
     if (!too_full && !too_empty) return false;
     const char *flag = advice(&c->arena->config.recipe, what, transposed || !too_full);
     add_line(warning, "fp8: %s of layer %d has %.1f %% of its codes %s; %s keeps more of it",
-             seen_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
+             gradient_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
              too_full ? "saturated" : "zero or subnormal", flag);
     return true;
 }
 
-static void warn_gradients(const Collection *c, HealthSaid *said, char warning[HEALTH_WARNING]) {
-    for (int what = 0; what < SEEN_COUNT; what++)
+static void warn_gradients(const Collection *c, HealthWarned *warned, char warning[HEALTH_WARNING]) {
+    for (int what = 0; what < GRADIENT_COUNT; what++)
         for (int transposed = 0; transposed < 2; transposed++)
-            if (!said->codes[what][transposed])
-                said->codes[what][transposed] = warn_gradient(c, (Seen)what, transposed, warning);
+            if (!warned->codes[what][transposed])
+                warned->codes[what][transposed] = warn_gradient(c, (QuantizedGradient)what, transposed, warning);
 }
 
-char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]) {
+char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Collection c;
     memset(&c, 0, sizeof c);
     c.arena = arena;
@@ -281,7 +281,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning
         fputc('}', out);
         fclose(out);
         warn(&c, warning);
-        if (said) warn_gradients(&c, said, warning);
+        if (warned) warn_gradients(&c, warned, warning);
     }
     free(c.counts);
     free(c.health);

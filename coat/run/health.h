@@ -22,16 +22,16 @@ extern "C" {
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
-// What a run has been told, and is told once: of which gradients (and of their transposes) the codes do not fit; and
-// that a product is wrong. NULL instead of it: nothing is told of these.
+// What a run was warned of, and is warned of once: of which gradients (and of their transposes) the codes do not fit; and
+// that a product is wrong. NULL instead of it: no warning.
 typedef struct {
-    bool codes[SEEN_COUNT][2], products;
-} HealthSaid;
+    bool codes[GRADIENT_COUNT][2], products;
+} HealthWarned;
 
 // Where the CodeCounts of a gradient lie in CODE_COUNTS. The next ones are those of its transpose, where that has a
 // format or a scale of its own.
-static inline int code_counts_at(Seen what, int layer) {
-    return 2 * (layer * SEEN_COUNT + (int)what);
+static inline int code_counts_at(QuantizedGradient what, int layer) {
+    return 2 * (layer * GRADIENT_COUNT + (int)what);
 }
 
 // Counts over all FP8 tensors as one JSON object, to be freed; NULL where the recipe has none:
@@ -42,13 +42,13 @@ static inline int code_counts_at(Seen what, int layer) {
 // dresid_q_proj have the shares of both halves. Transposes (dh_qt, ..) are there where they have codes of their own. An
 // amax that is not finite is null. `warning` becomes a line for each thing that is wrong, without the last '\n', else it
 // is empty. Waits for the device.
-char *health_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]);
+char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // The weight gradient a of qkv by FP8 products against the same in BF16, b, in the step's first micro-batch:
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
 // What codes lose at random is error; what is lost in one direction is bias, and does not average out over steps. The
 // rest as above.
-char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]);
+char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 #ifdef __cplusplus
 }

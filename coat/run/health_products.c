@@ -51,7 +51,7 @@ static void warn(const Recipe *r, const InnerProducts found[], int layers, char 
              worst, 100 * error_of(found[worst]), 100 * bias_of(found[worst]), advice(r));
 }
 
-char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, char warning[HEALTH_WARNING]) {
+char *health_products_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
     const int layers = (int)sums.rows;
     InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
@@ -67,9 +67,9 @@ char *health_products_json(const Arena *arena, Exec *exec, HealthSaid *said, cha
     fprintf(out, "]}}");
     fclose(out);
     warning[0] = '\0';
-    if (said && !said->products) {
+    if (warned && !warned->products) {
         warn(&arena->config.recipe, found, layers, warning);
-        said->products = warning[0];
+        warned->products = warning[0];
     }
     free(found);
     return json;

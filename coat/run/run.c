@@ -226,8 +226,8 @@ static bool check_skips(Run *run, Error *err) {
 }
 
 // A step that is skipped warns of itself; what FP8 health finds in it says nothing of the codes.
-static HealthSaid *said_of_step(Run *run) {
-    return run->model.host.nonfinite ? NULL : &run->said;
+static HealthWarned *warned_of_step(Run *run) {
+    return run->model.host.nonfinite ? NULL : &run->warned;
 }
 
 // How the FP8 tensors fit their scales, from what the step left in memory; of the process that writes the log.
@@ -236,7 +236,7 @@ static void log_health(Run *run) {
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
     shards_settle(&m->shards); // the weights' codes are those of this step's update, whatever the stage
-    char *json = health_json(&m->arena, &m->exec, said_of_step(run), warning);
+    char *json = health_json(&m->arena, &m->exec, warned_of_step(run), warning);
     if (json) log_object(run->log, run->done.step, "fp8", json);
     if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);
@@ -248,7 +248,7 @@ static void log_products(Run *run) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    char *json = health_products_json(&m->arena, &m->exec, said_of_step(run), warning);
+    char *json = health_products_json(&m->arena, &m->exec, warned_of_step(run), warning);
     log_object(run->log, run->done.step, "products", json);
     if (warning[0]) log_show_step(run->log);
     if (warning[0]) log_text(run->log, "%s", warning);

@@ -23,7 +23,7 @@ typedef struct {
     HellaSwag *hellaswag;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;
-    HealthSaid said;             // by FP8 health
+    HealthWarned warned;         // by FP8 health
     Saver *saver;                // NULL: nothing is saved
     OutFolder *folder;           // that this process has locked; NULL: none
     RunState done;               // what checkpoints record: steps, position in the data, tokens

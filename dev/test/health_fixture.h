@@ -11,7 +11,7 @@ typedef struct {
     Arena arena;
     Exec exec;
     Config config;
-    HealthSaid said;
+    HealthWarned warned;
 } Run;
 
 // For the configuration as it is by now.
@@ -52,7 +52,7 @@ static inline void run_end(Run *run) {
 }
 
 static inline json_t *object_of(Run *run, char warning[HEALTH_WARNING]) {
-    char *text = health_json(&run->arena, &run->exec, &run->said, warning);
+    char *text = health_json(&run->arena, &run->exec, &run->warned, warning);
     json_t *object = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
     assert_true(!text == !object);
     free(text);

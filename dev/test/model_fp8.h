@@ -337,12 +337,12 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
 // BF16's but for what codes lose.
 static bool fp8_findings_are_right(Model *m, double *error) {
     const Config *c = &m->config;
-    CodeCounts counts[2 * SEEN_COUNT];
+    CodeCounts counts[2 * GRADIENT_COUNT];
     InnerProducts p;
     Tensor dqkv = act(m, DQKV_Q, 0);
     m->ops->download(&m->exec, counts, arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data, sizeof counts);
     m->ops->download(&m->exec, &p, arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data, sizeof p);
-    const CodeCounts *n = &counts[code_counts_at(SEEN_DQKV, 0)];
+    const CodeCounts *n = &counts[code_counts_at(GRADIENT_DQKV, 0)];
     *error = sqrt((p.aa - 2 * p.ab + p.bb) / p.bb);
     return dqkv.rows == config_micro_tokens(c) && n->codes == (uint64_t)tensor_elements(dqkv) && n->saturated > 0 &&
            n->saturated + n->zero + n->subnormal < n->codes / 10 && *error > 1e-3 && *error < 0.15 &&

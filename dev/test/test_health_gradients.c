@@ -106,7 +106,8 @@ static void products(void **state) {
 // --- in the log ----------------------------------------------------------------------------------------------------
 
 // As a step leaves them that has counted the codes of a gradient, the same in all layers but the last.
-static void set_counts(Run *run, Seen what, int transposed, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
+static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_t saturated, uint64_t zero,
+                       uint64_t subnormal) {
     CodeCounts *counts = (CodeCounts *)arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data;
     for (int layer = 0; layer < 3; layer++)
         counts[code_counts_at(what, layer) + transposed] =
@@ -119,8 +120,9 @@ static void gradients_in_object(void **state) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_FP8, 1);
-    for (int what = 0; what < SEEN_COUNT; what++) set_counts(&run, (Seen)what, 0, 1, 10u * (unsigned)what, 5);
-    set_counts(&run, SEEN_DH, 1, 2, 20, 7);
+    for (int what = 0; what < GRADIENT_COUNT; what++)
+        set_counts(&run, (QuantizedGradient)what, 0, 1, 10u * (unsigned)what, 5);
+    set_counts(&run, GRADIENT_DH, 1, 2, 20, 7);
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
     assert_keys(found, "dh_q", 4);
@@ -156,34 +158,34 @@ static void gradients_warnings(void **state) {
     run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_FP8, 1);
     Recipe *r = &run.arena.config.recipe;
     r->gradient_codes_data = FMT_E5M2;
-    set_counts(&run, SEEN_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
-    set_counts(&run, SEEN_DLOGITS, 0, 0, 700, 100);
+    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
+    set_counts(&run, GRADIENT_DLOGITS, 0, 0, 700, 100);
     assert_warning(&run, "");
-    set_counts(&run, SEEN_DQKV, 0, 10, 400, 55);
-    set_counts(&run, SEEN_DH, 0, 11, 0, 0);
+    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 55);
+    set_counts(&run, GRADIENT_DH, 0, 11, 0, 0);
     assert_warning(&run,
                    "fp8: dh_q of layer 0 has 1.1 % of its codes saturated; --linear bf16 keeps more of it\n"
                    "fp8: dqkv_q of layer 2 has 55.5 % of its codes zero or subnormal; --linear bf16 keeps more of it");
-    set_counts(&run, SEEN_DRESID_PROJ, 0, 0, 0, 700);
+    set_counts(&run, GRADIENT_DRESID_PROJ, 0, 0, 0, 700);
     assert_warning(&run, "fp8: dresid_q_proj of layer 2 has 80.0 % of its codes zero or subnormal; --linear bf16 keeps "
                          "more of it"); // the others have been said
     assert_warning(&run, "");
-    memset(&run.said, 0, sizeof run.said);
+    memset(&run.warned, 0, sizeof run.warned);
     r->gradient_codes_data = FMT_E4M3; // their transposes have codes of their own
-    for (int what = 0; what < SEEN_COUNT; what++) set_counts(&run, (Seen)what, 0, 0, 0, 0);
-    set_counts(&run, SEEN_DQKV, 0, 20, 900, 0); // data gradients do without small codes, not without large ones
-    set_counts(&run, SEEN_DH, 0, 0, 900, 0);
-    set_counts(&run, SEEN_DH, 1, 0, 900, 0);
-    set_counts(&run, SEEN_DQKV, 1, 0, 0, 0);
+    for (int what = 0; what < GRADIENT_COUNT; what++) set_counts(&run, (QuantizedGradient)what, 0, 0, 0, 0);
+    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // data gradients do without small codes, not without large ones
+    set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
+    set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);
+    set_counts(&run, GRADIENT_DQKV, 1, 0, 0, 0);
     assert_warning(
         &run, "fp8: dh_qt of layer 2 has 100.0 % of its codes zero or subnormal; --linear bf16 keeps more of it\n"
               "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 keeps more of it");
-    memset(&run.said, 0, sizeof run.said);
+    memset(&run.warned, 0, sizeof run.warned);
     r->gradient_codes_weights = FMT_E4M3; // the same codes for both
     memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
-    set_counts(&run, SEEN_DQKV, 0, 20, 900, 0);
-    set_counts(&run, SEEN_DRESID_FCPROJ, 0, 0, 300, 230);
-    set_counts(&run, SEEN_DLOGITS, 0, 20, 0, 0);
+    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
+    set_counts(&run, GRADIENT_DRESID_FCPROJ, 0, 0, 300, 230);
+    set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
     assert_warning(&run, "fp8: dresid_q_fcproj of layer 2 has 63.0 % of its codes zero or subnormal; "
                          "--gradient-codes-weights e5m2 keeps more of it\n"
                          "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
@@ -191,7 +193,7 @@ static void gradients_warnings(void **state) {
                          "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
     // in a step that is skipped nothing is told of them, and all of it later
     char warning[HEALTH_WARNING];
-    memset(&run.said, 0, sizeof run.said);
+    memset(&run.warned, 0, sizeof run.warned);
     free(health_json(&run.arena, &run.exec, NULL, warning));
     assert_string_equal(warning, "");
     run_end(&run);
@@ -225,8 +227,8 @@ static void products_in_log(void **state) {
         if (turn > 0) set_products(&run, 2, 0.01, 0.25);
         if (turn == 2) run.arena.config.recipe.gradient_codes_weights = FMT_E5M2;
         if (turn == 3) run.arena.config.recipe.fast_accumulation_weights = false;
-        if (turn < 4) run.said.products = false;
-        char *text = health_products_json(&run.arena, &run.exec, &run.said, warning);
+        if (turn < 4) run.warned.products = false;
+        char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
         json_t *found = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_keys(found, "qkvw", 2);
         assert_true(fabs(figure(found, "qkvw", "bias", 3, 0) + 0.0199) < 1e-5);
@@ -240,20 +242,20 @@ static void products_in_log(void **state) {
         json_decref(found);
         free(text);
     }
-    run.said.products = false;
+    run.warned.products = false;
     set_products(&run, 1, 0, 0);
     InnerProducts *sums = (InnerProducts *)arena_tensor(&run.arena, INNER_PRODUCTS, VALUE, 0).data;
     sums[0] = (InnerProducts){0, 0, 0}; // a gradient of zeros is no fault
     sums[2] = (InnerProducts){NAN, 1, 1};
-    char *text = health_products_json(&run.arena, &run.exec, &run.said, warning);
+    char *text = health_products_json(&run.arena, &run.exec, &run.warned, warning);
     assert_string_equal(text, "{\"qkvw\":{\"error\":[null,0,null],\"bias\":[null,0,null]}}");
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
-    run.said.products = false;
+    run.warned.products = false;
     free(health_products_json(&run.arena, &run.exec, NULL, warning)); // of a step that is skipped
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
-    free(health_products_json(&run.arena, &run.exec, &run.said, warning));
+    free(health_products_json(&run.arena, &run.exec, &run.warned, warning));
     assert_string_equal(warning,
                         "fp8: the weight gradient qkvw of layer 2 is not 0 as BF16's is; --linear bf16 makes it "
                         "more exact");

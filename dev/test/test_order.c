@@ -202,7 +202,7 @@ static const int behind_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE
 
 static void train(Model *m, int steps) {
     char warning[HEALTH_WARNING];
-    HealthSaid said = {0};
+    HealthWarned warned = {0};
     Snapshot snapshot;
     const RunState run = {0};
     snapshot_open(&snapshot, &m->arena, &m->exec);
@@ -213,8 +213,8 @@ static void train(Model *m, int steps) {
         train_step(m, health);
         if (health) {
             shards_settle(&m->shards);
-            free(health_json(&m->arena, &m->exec, &said, warning));
-            if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &said, warning));
+            free(health_json(&m->arena, &m->exec, &warned, warning));
+            if (m->config.health_products > 0) free(health_products_json(&m->arena, &m->exec, &warned, warning));
         }
         if (behind_steps[i] & SAVE) snapshot_take(&snapshot, &run);
         if (behind_steps[i] & EVALUATE) evaluate(m, 2);
