@@ -1,7 +1,7 @@
 # Sourced by dev/test/test_ranks.sh and dev/test/long_ranks.sh: runs of several processes on the CPU, over MPI, and what is
 # compared between them.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . dev/test/program_fixture.sh
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
 

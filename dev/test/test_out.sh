@@ -110,6 +110,17 @@ during "$out" edited
 said_once "warning: $out/log.jsonl was replaced during the run; .* kept as log-replaced-1.jsonl$" &&
     cmp "$folder/edited" "$out/log-replaced-1.jsonl" && whole "$out" 1
 check "and one that is replaced, whose other file is kept" $? "$(said_and_left "$out")"
+cut_off() { : >"$out/log.jsonl"; }
+out=$folder/cut
+during "$out" cut_off
+said_once "warning: $out/log.jsonl was cut off during the run; it is written again with all of its lines$" && [ ! -e "$out/log-replaced-1.jsonl" ] && whole "$out" 1
+check "one that is cut off in place gets its lines back" $? "$(said_and_left "$out")"
+written_over() { echo mine >"$out/log.jsonl"; }
+out=$folder/written-over
+during "$out" written_over
+said_once "warning: $out/log.jsonl was replaced during the run; it is made again with all of its lines, and the other file kept as log-replaced-1.jsonl$" &&
+    [ "$(head -n 1 "$out/log-replaced-1.jsonl")" = mine ] && whole "$out" 1
+check "so does one that is written over, whose other lines are kept" $? "$(said_and_left "$out")"
 
 linked() { rm -r "$out-target"; }
 out=$folder/linked
