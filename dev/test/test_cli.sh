@@ -97,13 +97,17 @@ said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --
 said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: --train names $data more than once: it counts once (--train-weight sets shares)" ] && ok "a file that is named twice is noted" || bad "a file that is named twice is noted" "$said"
 said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
-[ -z "$said" ] && ok "but not in sets with weights, each of which has it" || bad "but not in sets with weights, each of which has it" "$said"
+[ "$said" = "note: $data is in two sets of --train: it is read for both, with the weights of both" ] && ok "and one in two sets with weights, each of which has it" || bad "and one in two sets with weights, each of which has it" "$said"
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$folder/[s]rc_val.bin" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
+[ -z "$said" ] && ok "but no file that is in one of them" || bad "but no file that is in one of them" "$said"
 
 # --- one file for both
 ln -s "$data" "$folder/link.bin"
 for file in "$data" "$folder/link.bin"; do
     said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
     [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "a file in --train and --val is noted" || bad "a file in --train and --val is noted" "$said"
+    said=$("$program" "${small[@]}" --quiet --train "$data" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
+    [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "with --quiet, too" || bad "with --quiet, too" "$said"
 done
 
 refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
