@@ -130,8 +130,9 @@ said_once "warning: --out $out: the folder was removed during the run; it is mad
 check "so does one that a link leads to" $? "$(said_and_left "$out")"
 
 # the last save is there when the validation after it begins
+cp "$data" "$folder/long_val.bin"
 at_last() { # OUT COMMAND...: the command is done during the last validation
-    local flags=(--val-every 0 --val "$data" --val-batches 1500) held=$last # a second or two
+    local flags=(--val-every 0 --val "$folder/long_val.bin" --val-batches 1500) held=$last # a second or two
     during "$@"
 }
 out=$folder/removed-last
@@ -295,6 +296,11 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     rm -r "$out"
     "$program" "${run[@]}" --keep 2 --no-quiet --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
     check "and what it proposes fits" $? "$(cat "$folder/said")"
+    rm -r "$out"
+    room 21 # two, and no room for the log
+    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said"
+    [ "$(grep -c "^note: --out $out: .* for 1 of the 2 more that --save-every and --keep hold at a time: the others cannot be saved; make room$" "$folder/said")" -eq 1 ]
+    check "a margin is left for blocks and the log, and nothing is proposed that does not fit" $? "$(head -n 3 "$folder/said")"
 else
     echo "skip - a disk that is too small: mounting is not permitted"
 fi
