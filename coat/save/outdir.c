@@ -36,76 +36,6 @@ static bool remove_entry(const char *path, Error *err) {
     return error_set(err, EXIT_DATA, "%s: cannot be removed for --overwrite: %s", path, strerror(errno));
 }
 
-static bool is_newest(const char *out, int64_t step) {
-    int64_t *steps;
-    Error ignored;
-    bool newest = checkpoint_steps(out, &steps, &ignored) > 0 && steps[0] == step;
-    free(steps);
-    return newest;
-}
-
-static bool has_file(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    Error ignored;
-    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
-}
-
-// The path without links, also where its end does not exist yet.
-static void real_path(const char *path, char actual[PATH_MAX]) {
-    char above[PATH_MAX], found[PATH_MAX];
-    snprintf(above, sizeof above, "%s", path);
-    size_t length = strlen(above);
-    while (length > 0 && !realpath(above, found)) {
-        while (length > 0 && above[length - 1] == '/') length--;
-        while (length > 0 && above[length - 1] != '/') length--;
-        above[length] = 0;
-    }
-    if (length == 0 && !realpath(".", found)) found[0] = 0;
-    snprintf(actual, PATH_MAX, "%.2000s%s%.2000s", found, path[length] ? "/" : "", path + length);
-}
-
-// The checkpoint that a path is, or lies in: so many characters of it, without slashes behind; 0: none.
-static size_t checkpoint_in(const char *path) {
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    for (size_t length = strlen(folder); length > 0;) {
-        while (length > 1 && folder[length - 1] == '/') length--;
-        folder[length] = 0;
-        if (checkpoint_step(folder) >= 0 || (has_file(folder, MANIFEST_NAME) && has_file(folder, "state.json")))
-            return length;
-        while (length > 0 && folder[length - 1] != '/') length--;
-        if (length == 1) break; // the root
-    }
-    return 0;
-}
-
-bool out_check(const Config *config, Error *err) {
-    char actual[PATH_MAX], path[PATH_MAX], run[PATH_MAX], number[32] = "";
-    const char *out = config->out;
-    if (!out[0]) return true;
-    real_path(out, actual);
-    const size_t length = checkpoint_in(actual), written = checkpoint_in(out);
-    if (length == 0) return true;
-    const bool inside = actual[length + strspn(actual + length, "/")];
-    const char *in = inside ? "lies in" : "is";
-    snprintf(path, sizeof path, "%.*s", (int)length, actual);
-    const int64_t step = checkpoint_step(path);
-    if (step < 0) // a copy under another name
-        return error_set(
-            err, EXIT_DATA,
-            "--out %s: this %s a checkpoint; name another folder for the run, and start it from this one's "
-            "weights by --model %s",
-            out, in, inside ? path : out);
-    const bool exists = path_is_folder(path);
-    snprintf(run, sizeof run, "%.*s", (int)written, out); // as the user wrote it, unless that is a link or "."
-    if (checkpoint_step(run) == step) snprintf(path, sizeof path, "%s", run);
-    if (!path_folder(run, sizeof run, path, err)) return false;
-    if (!is_newest(run, step)) snprintf(number, sizeof number, "=%lld", (long long)step);
-    return error_set(err, EXIT_DATA, "--out %s: this %s %s; its run is %s: --out %s --resume%s%s", out,
-                     inside && !exists ? "lies below" : in, exists ? "a checkpoint" : "the name of a checkpoint", run,
-                     run, exists ? number : "", config->resume ? "" : ", or choose another folder");
-}
-
 bool out_find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;
@@ -164,7 +94,10 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
     if (config->resume || config->overwrite) return true;
     char found[256];
     if (!out_find_run(config->out, found, err)) return false;
-    if (!found[0]) return true;
+    if (!found[0]) {
+        out_note_inside(config);
+        return true;
+    }
     return error_set(err, EXIT_DATA,
                      "--out %s: holds a run already (%s); continue it with --resume, replace it with --overwrite, or "
                      "choose another folder",

@@ -7,8 +7,9 @@
 extern "C" {
 #endif
 
-// Whether config->out can be a run's folder: not where it is a checkpoint, has the name of one, or lies in one. Looks only. Errors:
-// EXIT_DATA, naming the run that the checkpoint belongs to.
+// Whether config->out can be a run's folder: not where it is a checkpoint, has the name of one or of one that was set aside,
+// or lies in one; nor the root, nor a ~ that the shell has left. Looks only. Errors: EXIT_DATA, naming the run that the
+// checkpoint belongs to; EXIT_USER.
 bool out_check(const Config *config, Error *err);
 
 // The folder while a run writes to it.
