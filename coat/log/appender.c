@@ -9,14 +9,39 @@
 
 #include "io/files.h"
 
-#define ASIDE_BYTES 4096 // of the longest path
+#define ASIDE_BYTES 4096             // of the longest path
+#define MOST_HELD ((size_t)64 << 20) // bytes of a file: those of a hundred thousand steps and more
+
+static void hold_none(Appender *a) {
+    free(a->held);
+    a->held = NULL;
+    a->held_room = a->most_held = 0;
+}
+
+// Room for so many bytes of what is written.
+static bool hold(Appender *a, size_t bytes) {
+    if (bytes <= a->held_room) return a->most_held > 0;
+    const size_t room = bytes < a->most_held / 2 ? 2 * bytes : a->most_held;
+    char *grown = bytes <= a->most_held ? (char *)realloc(a->held, room) : NULL;
+    if (!grown) {
+        hold_none(a);
+        return false;
+    }
+    a->held = grown;
+    a->held_room = room;
+    return true;
+}
 
 void appender_open(Appender *a, int fd, const char *path) {
     struct stat file;
     memset(a, 0, sizeof *a);
     a->fd = fd;
     a->path = path;
-    if (fd >= 0 && fstat(fd, &file) == 0) a->written = file.st_size;
+    if (fd < 0 || fstat(fd, &file) != 0) return;
+    a->written = file.st_size;
+    a->most_held = S_ISREG(file.st_mode) ? MOST_HELD : 0;
+    const size_t bytes = (size_t)a->written;
+    if (hold(a, bytes) && bytes > 0 && pread(fd, a->held, bytes, 0) != (ssize_t)bytes) hold_none(a);
 }
 
 void appender_add(Appender *a, const void *piece, size_t bytes) {
@@ -50,6 +75,7 @@ bool appender_flush(Appender *a) {
     if (a->pending_bytes == 0) return true;
     if (a->torn && !cut_off(a)) return false;
     if (write_all(a->fd, a->pending, a->pending_bytes, &done)) {
+        if (hold(a, (size_t)a->written + a->pending_bytes)) memcpy(a->held + a->written, a->pending, a->pending_bytes);
         a->written += (int64_t)a->pending_bytes;
         a->pending_bytes = 0;
         return true;
@@ -93,13 +119,22 @@ static int64_t whole_pieces(const Appender *a, int fd, int64_t bytes) {
     return bytes;
 }
 
+// What was written so far, or as much as there is. False with errno.
+static bool write_before(const Appender *a, int fd, int64_t *copied) {
+    size_t done = 0;
+    if (!a->most_held) return copy_file(fd, a->fd, a->written, copied);
+    const bool good = write_all(fd, a->held, (size_t)a->written, &done);
+    *copied = (int64_t)done;
+    return good;
+}
+
 // By its name, which nothing has but a link that leads nowhere. False with errno: it goes on with the one before.
 static bool restore(Appender *a) {
     int64_t copied;
     int exclusive = path_is_link(a->path) ? 0 : O_EXCL;
     int fd = open(a->path, O_RDWR | O_CREAT | exclusive | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return false;
-    bool good = copy_file(fd, a->fd, a->written, &copied);
+    bool good = write_before(a, fd, &copied);
     if (good && copied < a->written) copied = whole_pieces(a, fd, copied);
     if (!good || ftruncate(fd, (off_t)copied) != 0) {
         int why = errno;
@@ -132,14 +167,72 @@ static bool move_aside(const char *path, const char *stem, const char *ending, c
     return false;
 }
 
+// Whether the file has lost bytes, and how many it has now.
+static bool was_cut(const Appender *a, int64_t *left) {
+    struct stat file;
+    if (fstat(a->fd, &file) != 0 || !S_ISREG(file.st_mode)) return false;
+    *left = file.st_size;
+    return *left < a->written;
+}
+
+// Whether so many bytes of the file are the first or the latest of what was written, which is held.
+static bool has_ours(const Appender *a, int64_t bytes) {
+    char *now = (char *)malloc((size_t)bytes + 1);
+    const bool read = now && pread(a->fd, now, (size_t)bytes, 0) == bytes;
+    const bool ours = read && (memcmp(now, a->held, (size_t)bytes) == 0 ||
+                               memcmp(now, a->held + a->written - bytes, (size_t)bytes) == 0);
+    free(now);
+    return ours;
+}
+
+// All of it waits in memory again, and is written from the beginning.
+static bool write_again(Appender *a) {
+    const size_t bytes = (size_t)a->written + a->pending_bytes;
+    char *all = (char *)malloc(bytes);
+    if (!all || ftruncate(a->fd, 0) != 0 || lseek(a->fd, 0, SEEK_SET) < 0) {
+        free(all);
+        return false;
+    }
+    memcpy(all, a->held, (size_t)a->written);
+    if (a->pending_bytes) memcpy(all + a->written, a->pending, a->pending_bytes);
+    free(a->pending);
+    a->pending = all;
+    a->pending_bytes = bytes;
+    a->written = 0;
+    a->torn = false;
+    appender_flush(a);
+    return true;
+}
+
+// Mends a file that has only some of our bytes left. KEPT: it has others', and goes out of the way.
+static FileState mend_cut(Appender *a, int64_t left, const char *pieces, char *text, size_t size) {
+    const int64_t written = a->written;
+    if (a->most_held && !has_ours(a, left)) return FILE_KEPT;
+    if (a->most_held && write_again(a)) {
+        snprintf(text, size, "%s was cut off during the run; it is written again with all of its %s", a->path, pieces);
+        return FILE_AGAIN;
+    }
+    lseek(a->fd, 0, SEEK_END);
+    a->written = left;
+    hold_none(a);
+    snprintf(text, size, "%s was cut off during the run; %lld of its %lld bytes are lost", a->path,
+             (long long)(written - left), (long long)written);
+    return FILE_CHANGED;
+}
+
 FileState appender_keep(Appender *a, const char *stem, const char *ending, const char *pieces, char *text,
                         size_t size) {
     char aside[ASIDE_BYTES], with[96], kept[ASIDE_BYTES + 32] = "";
-    int64_t written = a->written;
+    int64_t written = a->written, left = 0;
     bool said = a->lost;
     text[0] = 0;
     a->lost = false;
-    if (a->fd < 0 || path_is_open(a->path, a->fd)) return FILE_KEPT;
+    if (a->fd < 0) return FILE_KEPT;
+    if (path_is_open(a->path, a->fd)) {
+        if (!was_cut(a, &left)) return FILE_KEPT;
+        const FileState mended = mend_cut(a, left, pieces, text, size);
+        if (mended != FILE_KEPT) return mended;
+    }
     bool moved = move_aside(a->path, stem, ending, aside, sizeof aside), good = moved && restore(a);
     const char *what = moved && !aside[0] ? "removed" : "replaced";
     if (aside[0])
@@ -164,6 +257,7 @@ void appender_close(Appender *a) {
         close(a->fd);
     }
     free(a->pending);
+    hold_none(a);
     a->pending = NULL;
     a->fd = -1;
 }

@@ -16,6 +16,8 @@ typedef struct {
     int64_t written; // bytes of whole pieces in the file
     char *pending;   // pieces that it could not take yet
     size_t pending_bytes;
+    char *held; // what is written, too, in case somebody cuts the file off; NULL with most_held 0: it is too much
+    size_t held_room, most_held;
     bool torn;        // there is a part of a piece behind `written` that could not be cut off yet
     bool failing;     // and that has been said
     bool lost;        // it has lost its name, and that has been said
@@ -38,11 +40,12 @@ bool appender_flush_say(Appender *appender, int64_t step);
 
 // Looks whether the file is still the one of its name. Where it was removed or replaced it is made again, with all that was
 // written to the one before, and goes on there; a file that has the name by then is renamed to STEM-replaced-1ENDING or the
-// next number that is free. Where not all of it can be had, it goes on behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
+// next number that is free. The same for one that was cut off or written over in place, whose bytes are kept only where they are
+// no part of ours. Where not all of it can be had, it goes on behind the last whole piece. pieces: what it holds, for the text, which says what has happened: "" where nothing has, or
 // where it has been said.
 typedef enum {
     FILE_KEPT,    // it is, or there is none
-    FILE_AGAIN,   // it was removed, and is whole again
+    FILE_AGAIN,   // it was removed or cut off, and is whole again
     FILE_CHANGED, // it is made again: another one had its name, or not all of it is there
     FILE_LOST     // it cannot be made again now, and goes on with the one before
 } FileState;

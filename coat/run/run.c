@@ -182,7 +182,7 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
             saves        ? "saved; go on with --resume in "
             : run->saver ? "no step was done since the run began or was resumed in "
                          : "nothing is saved without --out",
-            c->out);
+            run->saver ? saver_out(run->saver) : c->out);
     return true;
 }
 
@@ -208,7 +208,7 @@ static bool has_saved(Run *run) {
     Error ignored;
     if (!run->saver) return false;
     saver_step(run->saver);
-    const bool saved = checkpoint_steps(run->model.config.out, &steps, &ignored) > 0;
+    const bool saved = checkpoint_steps(saver_out(run->saver), &steps, &ignored) > 0;
     free(steps);
     return saved;
 }

@@ -68,20 +68,24 @@ static void note_bytes(DataLoader *loader) {
                 data_set(loader, 0, 0).name, prepare_bytes_name());
 }
 
-// What looks like a mistake in the choice of files.
+// What looks like a mistake in the choice of files. With --quiet only what makes a figure of the run mean something else.
 static void note_data(Run *run) {
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
+    const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
+    if (shared)
+        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
+                shared);
+    if (c->quiet) return;
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
         note_bytes(run->train);
         note_bytes(run->val);
     }
-    if (shared)
-        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
-                shared);
     if (again)
         fprintf(stderr, "note: --train names %s more than once: it counts once (--train-weight sets shares)\n", again);
+    if (both)
+        fprintf(stderr, "note: %s is in two sets of --train: it is read for both, with the weights of both\n", both);
 }
 
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
@@ -99,7 +103,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
-    if (run->place.rank == 0 && !run->model.config.quiet) note_data(run);
+    if (run->place.rank == 0) note_data(run);
     return true;
 }
 
@@ -142,7 +146,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (!c->quiet && m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
+    if (m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);

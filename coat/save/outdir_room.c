@@ -8,6 +8,10 @@
 
 #include "outdir.h"
 
+#define CHECKPOINT_BLOCKS 12 // of its files, each of which fills its last one in part, and of its folder
+#define STEP_BYTES 512       // of a step in log.jsonl and the event file, evaluations and FP8 health included
+#define MARGIN 1.02          // of what a file system keeps beside the files
+
 // Of a file, or of a folder's files.
 static double bytes_on_disk(const char *path) {
     struct stat st;
@@ -26,6 +30,7 @@ bool out_room(const Config *config, OutRoom *room) {
     if (statvfs(config->out, &disk) != 0 || disk.f_blocks == 0) return false;
     room->free = (double)(geteuid() == 0 ? disk.f_bfree : disk.f_bavail) * (double)disk.f_frsize;
     room->held = 0;
+    room->block = (double)disk.f_frsize;
     DIR *dir = opendir(config->out);
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char path[PATH_MAX_LENGTH + 512];
@@ -72,9 +77,12 @@ static int64_t most_at_a_time(const Config *c, int64_t held, int64_t begun, int6
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err) {
     char one[MEMORY_TEXT], there[MEMORY_TEXT], fix[64] = "";
-    int64_t count = most_at_a_time(config, room.held, begun, steps), fit = (int64_t)(room.free / bytes);
+    const double least = bytes + CHECKPOINT_BLOCKS * room.block, logs = STEP_BYTES * (double)(steps - begun);
+    const int64_t count = most_at_a_time(config, room.held, begun, steps);
+    int64_t fit = room.free > logs ? (int64_t)((room.free - logs) / (MARGIN * least)) : 0;
+    if (fit < 1) fit = room.free >= least; // the log can wait in memory
     note[0] = 0;
-    memory_text(one, (size_t)bytes);
+    memory_text(one, (size_t)least);
     memory_text(there, (size_t)room.free);
     if (fit < 1)
         return error_set(err, EXIT_DATA,

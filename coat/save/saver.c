@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
+#include "saver_folder.h"
 #include "signals.h"
 #include "snapshot.h"
 
@@ -18,16 +19,8 @@
 struct Saver {
     const Config *config;
     Log *log;
-    int log_fd;                     // of our own
-    char out[PATH_MAX_LENGTH + 32]; // where it saves: --out, or beside it once another run has that
-    OutFolder *folder;              // that this process has locked; NULL: it has not
-    Error away, taken;              // why it is not this run's now, or never again; EXIT_DONE: it is
-    char left[PATH_MAX_LENGTH];     // where it was when the run left it; "": nowhere
-    double looked_ms;
-    bool said_away, last; // it is away, which has been said; the run ends with this save
-    bool was_away;        // when the run left it, and no other's
-    int rescued;          // the number of the folder beside it; 0: none
-    int64_t saved;        // the last step that was; 0: none
+    SaverFolder at;
+    int64_t saved; // the last step that was; 0: none
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
@@ -53,27 +46,19 @@ static void write_tuned(const char *out, const char *choices) {
     if (!file_replace(path, choices, strlen(choices), &err)) fprintf(stderr, "warning: %s\n", err.text);
 }
 
-// Whether what is written goes into the run's own folder: asked before a write, and before what was written gets its name.
-static bool is_ours(const void *saver, Error *err) {
-    const Saver *s = (const Saver *)saver;
-    if (!s->folder) return true;
-    if (!out_is_there(s->folder))
-        return error_set(err, EXIT_DATA, "%s: the folder was removed, renamed or replaced", s->out);
-    return lock_is_held(&s->folder->lock) || error_set(err, EXIT_DATA, "%s: its .lock was removed", s->out);
-}
-
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
-    if (s->log_fd >= 0) fsync(s->log_fd); // a checkpoint never knows of steps that the log lost in a power cut
+    if (s->at.log_fd >= 0) fsync(s->at.log_fd); // a checkpoint never knows of steps that the log lost in a power cut
     // it may have been another run's for as long as the copy took
-    s->good = is_ours(s, &s->err) && checkpoint_write(s->out, &s->snapshot, vocabulary, is_ours, s, &s->err);
-    if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->out, s->snapshot.choices);
+    s->good = saver_folder_is_ours(&s->at, &s->err) &&
+              checkpoint_write(s->at.out, &s->snapshot, vocabulary, saver_folder_is_ours, &s->at, &s->err);
+    if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->at.out, s->snapshot.choices);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
-    bool ours = !s->folder || lock_is_held(&s->folder->lock); // what another run has put there meanwhile is not pruned
+    bool ours = saver_folder_is_locked(&s->at); // what another run has put there meanwhile is not pruned
     if (s->good && ours && s->snapshot.exec->rank == 0)
-        checkpoint_prune(s->out, s->snapshot.run.step, keep, c->keep_every);
+        checkpoint_prune(s->at.out, s->snapshot.run.step, keep, c->keep_every);
 }
 
 static void *write_in_thread(void *argument) {
@@ -106,7 +91,7 @@ static bool start_thread(Saver *s) {
 static bool has_checkpoint(const Saver *s, int64_t step) {
     char folder[PATH_MAX_LENGTH + 64];
     Error err;
-    return step >= 0 && checkpoint_folder(s->out, step, folder, sizeof folder, &err) && path_is_folder(folder);
+    return step >= 0 && checkpoint_folder(s->at.out, step, folder, sizeof folder, &err) && path_is_folder(folder);
 }
 
 // Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
@@ -114,7 +99,7 @@ static void see_saved(Saver *s) {
     if (s->step <= s->saved || s->running || !s->good) return;
     if (s->snapshot.exec->rank > 0 && !has_checkpoint(s, s->step)) return;
     s->saved = s->step;
-    error_saved(s->out, s->saved);
+    error_saved(s->at.out, s->saved);
 }
 
 static void join(Saver *s) {
@@ -128,8 +113,8 @@ static void join(Saver *s) {
 static const char *what_stays(const Saver *s) {
     int64_t *steps;
     Error ignored;
-    if (s->last || s->taken.code != EXIT_DONE || (s->folder && !lock_is_held(&s->folder->lock))) return "";
-    bool any = checkpoint_steps(s->out, &steps, &ignored) > 0;
+    if (s->at.last || s->at.taken.code != EXIT_DONE || !saver_folder_is_locked(&s->at)) return "";
+    bool any = checkpoint_steps(s->at.out, &steps, &ignored) > 0;
     free(steps);
     return any ? "; the run goes on, and earlier checkpoints are untouched" : "; the run goes on";
 }
@@ -140,7 +125,7 @@ static void say(Saver *s) {
     if (s->snapshot.exec->rank > 0) return;
     if (s->good) log_saved(s->log, s->step, s->snapshot.nonfinite);
     if (s->good)
-        log_text(s->log, "saved %s/step-%08lld", s->out, (long long)s->step);
+        log_text(s->log, "saved %s/step-%08lld", s->at.out, (long long)s->step);
     else
         fprintf(stderr, "warning: the checkpoint of step %lld could not be saved: %s%s\n", (long long)s->step,
                 s->err.text, what_stays(s));
@@ -165,8 +150,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     Saver *s = (Saver *)xcalloc(1, sizeof *s);
     s->config = config;
     s->log = log;
-    s->log_fd = log_descriptor(log);
-    snprintf(s->out, sizeof s->out, "%s", config->out);
+    saver_folder_open(&s->at, config, log);
     s->step = -1;
     s->said = true;
     snapshot_open(&s->snapshot, arena, exec);
@@ -181,8 +165,8 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 }
 
 void saver_watch(Saver *s, OutFolder *folder) {
-    s->folder = folder;
-    s->looked_ms = now_ms();
+    s->at.folder = folder;
+    s->at.looked_ms = now_ms();
 }
 
 bool saver_share(Saver *s, Shards *shards, Error *err) {
@@ -198,76 +182,13 @@ bool saver_share(Saver *s, Shards *shards, Error *err) {
                      memory_text(bytes, s->snapshot.bytes));
 }
 
-// --- the folder ------------------------------------------------------------------------------------------------------
-
-// The log in s->out, after `what`, and our descriptor of it.
-static void keep_log(Saver *s, const char *what) {
-    log_keep(s->log, s->out, what);
-    if (s->log_fd >= 0) close(s->log_fd);
-    s->log_fd = log_descriptor(s->log);
-}
-
-// Whether another run has written in our folder while its lock was gone: log.jsonl is not our file.
-static bool has_other_log(const Saver *s) {
-    char path[PATH_MAX_LENGTH + 48];
-    if (s->log_fd < 0 || lock_is_held(&s->folder->lock) || !out_is_there(s->folder)) return false;
-    snprintf(path, sizeof path, "%s/log.jsonl", s->out);
-    return path_is_file(path) && !path_is_open(path, s->log_fd);
-}
-
-// By the thread that trains, while nothing is being written. True where the folder was made again.
-static bool look_after_folder(Saver *s) {
-    char what[2 * PATH_MAX_LENGTH + 128];
-    Error err;
-    if (!s->folder || s->taken.code != EXIT_DONE) return false;
-    s->looked_ms = now_ms();
-    const bool other = has_other_log(s);
-    OutState state = other ? OUT_TAKEN : out_keep(s->folder, what, sizeof what, &err);
-    if (other)
-        error_set(&err, EXIT_DATA, "its .lock was removed during the run, and another run has written its log there");
-    s->away.code = EXIT_DONE;
-    if (state == OUT_AWAY) s->away = err;
-    if (state == OUT_AWAY && !s->said_away && !s->last) out_say_away(s->folder, &err);
-    s->said_away = state == OUT_AWAY;
-    if (state == OUT_TAKEN) s->taken = err;
-    if (state == OUT_AWAY || state == OUT_TAKEN) return false;
-    if (state == OUT_AGAIN) fprintf(stderr, "warning: %s\n", what);
-    keep_log(s, state == OUT_AGAIN ? what : NULL);
-    return state == OUT_AGAIN;
-}
-
-// Whether there is a folder to save to, before a save begins. One that another run has is left to it; one that is away
-// may come back, but not for the last save.
-static bool may_save(Saver *s) {
-    look_after_folder(s);
-    bool taken = s->taken.code != EXIT_DONE, away = s->away.code != EXIT_DONE;
-    if (s->rescued || (!taken && !away)) return true;
-    s->err = taken ? s->taken : s->away;
-    if (!taken && !s->last) return false;
-    Error err;
-    out_place(s->folder, s->left, sizeof s->left);
-    s->was_away = !taken;
-    s->rescued = out_rescue(s->folder, away, &err);
-    if (!s->rescued) {
-        if (taken) s->err = err;
-        return false;
-    }
-    s->taken = s->err;
-    s->away.code = EXIT_DONE;
-    snprintf(s->out, sizeof s->out, "%s", s->folder->path);
-    keep_log(s, s->taken.text);
-    return true;
-}
-
 // The processes wait for the save before and for the new folder.
 static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
-    bool first = s->snapshot.exec->rank == 0;
-    bool mine = !first || (may_save(s) && checkpoint_prepare(s->out, run->step, &s->err));
+    bool mine = s->snapshot.exec->rank > 0 ||
+                (saver_folder_settle(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
     comm_patience(comm, SAVER_PATIENCE); // rank 0 may still have been writing
-    int rescued = (int)comm_max_i64(comm, s->rescued);
-    if (rescued > s->rescued) out_rescue_path(s->out, sizeof s->out, s->config->out, rescued); // rank 0 has made it
-    s->rescued = rescued;
+    saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
     comm_patience(comm, 0);
     return s->good;
@@ -281,7 +202,7 @@ void saver_save(Saver *s, const RunState *run) {
     s->step = run->step;
     s->said = false;
     s->ms = 0;
-    s->good = s->shards ? begin_together(s, run) : may_save(s);
+    s->good = s->shards ? begin_together(s, run) : saver_folder_settle(&s->at, &s->saved, &s->err);
     if (!s->good) return;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
@@ -295,31 +216,32 @@ void saver_save(Saver *s, const RunState *run) {
 }
 
 // Looks after the folder between saves. One that was made again has no checkpoint, and one that is nowhere has none left.
+// True where a save is due: of those, and where the last one was lost with the folder.
 static bool look_again(Saver *s) {
-    char place[PATH_MAX_LENGTH];
-    bool again = look_after_folder(s);
-    if (again || (s->away.code != EXIT_DONE && !out_place(s->folder, place, sizeof place))) {
+    const bool again = saver_folder_look(&s->at), gone = saver_folder_is_gone(&s->at);
+    if (again || gone) {
         if (!has_checkpoint(s, s->step)) s->step = -1;
         if (!has_checkpoint(s, s->saved)) s->saved = 0;
-        error_saved(s->out, s->saved);
+        error_saved(s->at.out, s->saved);
     }
-    return again;
+    const bool missing = s->at.away.code != EXIT_DONE && (gone || !s->good) && !s->at.failed;
+    return again || missing;
 }
 
 int64_t saver_step(Saver *s) {
     join(s);
     see_saved(s);
     look_again(s);
-    return !s->good || (s->taken.code != EXIT_DONE && !s->rescued) ? -1 : s->step;
+    return !s->good || s->at.taken.code != EXIT_DONE ? -1 : s->step;
 }
 
 void saver_save_last(Saver *s, const RunState *run) {
     Comm *comm = s->shards ? s->shards->comm : NULL;
-    s->last = true;
+    s->at.last = true;
     for (int i = 0; i < 2; i++) {
         if (comm) comm_patience(comm, SAVER_PATIENCE);
         bool missing = saver_step(s) != run->step;
-        bool lost = s->step < 0 || s->away.code != EXIT_DONE || (s->taken.code != EXIT_DONE && !s->rescued);
+        bool lost = s->step < 0 || s->at.away.code != EXIT_DONE || s->at.taken.code != EXIT_DONE;
         bool again = missing && (i == 0 || lost);
         if (comm) again = comm_max_i64(comm, again);
         if (comm) comm_patience(comm, 0);
@@ -334,38 +256,22 @@ bool saver_poll(Saver *s, Error *err) {
     join(s);
     see_saved(s);
     say(s);
-    if (now_ms() - s->looked_ms > LOOK_MS && look_again(s)) signals_ask_save();
-    if (s->taken.code != EXIT_DONE) *err = s->taken;
-    return s->taken.code == EXIT_DONE;
-}
-
-// What has happened, and where the run is saved, which is never cut; the folder's name where there is room for it.
-static bool set_taken(const Saver *s, const char *where, Error *err) {
-    char text[sizeof s->taken.text + sizeof s->out];
-    int room = (int)sizeof err->text - (int)strlen(where) - 3;
-    int length = snprintf(text, sizeof text, "--out %s: %s", s->config->out, s->taken.text);
-    return error_set(err, EXIT_DATA, "%.*s; %s", room > 0 ? room : 0, length > room ? s->taken.text : text, where);
+    if (now_ms() - s->at.looked_ms > LOOK_MS && look_again(s)) signals_ask_save();
+    if (s->at.taken.code != EXIT_DONE) *err = s->at.taken;
+    if (s->at.ends) *err = s->at.lost;
+    return s->at.taken.code == EXIT_DONE && !s->at.ends;
 }
 
 bool saver_is_taken(Saver *s, Error *err) {
-    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "", before[PATH_MAX_LENGTH + 64] = "",
-                                                        where[sizeof err->text];
     join(s);
     see_saved(s);
-    if (s->taken.code == EXIT_DONE) return false;
+    if (!saver_folder_is_lost(&s->at, s->good, s->saved, err)) return false;
     say(s);
-    snprintf(place, sizeof place, "%s", s->left);
-    if (!s->rescued) out_place(s->folder, place, sizeof place);
-    if (place[0] && s->saved > 0) snprintf(last, sizeof last, "%s/step-%08lld", place, (long long)s->saved);
-    if (s->was_away && place[0]) snprintf(before, sizeof before, "; what it wrote before is in %s", place);
-    if (s->rescued && s->good)
-        snprintf(where, sizeof where, "this one is saved: go on with --out %s --resume%s", s->out, before);
-    else if (path_is_folder(last))
-        snprintf(where, sizeof where, "the last checkpoint of this one is %s", last);
-    else
-        snprintf(where, sizeof where, "no checkpoint of this one is left");
-    set_taken(s, where, err);
     return true;
+}
+
+const char *saver_out(const Saver *s) {
+    return s->at.out;
 }
 
 bool saver_finish(Saver *s, Error *err) {
@@ -392,7 +298,7 @@ void saver_close(Saver *s) {
     join(s);
     say(s);
     at_exit = NULL;
-    if (s->log_fd >= 0) close(s->log_fd);
+    saver_folder_close(&s->at);
     snapshot_close(&s->snapshot);
     free(s);
 }

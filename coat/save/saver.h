@@ -25,7 +25,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 // The folder that this process has locked, which outlives the saver: it is looked after from now on, as is the log in it.
 // Where it is removed or renamed during the run it is made again, and a save is asked for (signals_ask_save). Where
 // another run has it by then, nothing more is written there: saver_poll() says so, and what is saved from then on goes
-// to a folder beside it (outdir.h). So does the last save where the folder cannot be made again.
+// to a folder beside it (outdir.h). Where the folder cannot be made again the next save goes there, too, and the run stays.
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // With several processes, after saver_open(): they save together, all calling saver_save() for the same steps; rank 0
@@ -47,9 +47,12 @@ bool saver_poll(Saver *saver, Error *err);
 // where this one was saved last.
 bool saver_finish(Saver *saver, Error *err);
 
-// Whether the folder is lost to the run: another one has it, or it could not be made again for the last save. err
+// Whether the folder is lost to the run: another one has it, or it could not be made again for a save. err
 // (EXIT_DATA) then says where this one was saved last. Waits for the write under way.
 bool saver_is_taken(Saver *saver, Error *err);
+
+// Where it saves: --out, or the folder that has taken its place.
+const char *saver_out(const Saver *saver);
 
 // The step of the latest save, if that is there; -1: it has failed, there was none, or another run has the folder. Waits for
 // the write under way.

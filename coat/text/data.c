@@ -281,11 +281,24 @@ bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other
     return *bytes && *other;
 }
 
+static bool is_same_file(const Shard *a, const Shard *b) {
+    return a->inode == b->inode && a->device == b->device;
+}
+
 const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
     for (int i = 0; i < a->count; i++)
         for (int j = 0; j < b->count; j++)
-            if (a->shards[i].inode == b->shards[j].inode && a->shards[i].device == b->shards[j].device)
-                return b->shards[j].path;
+            if (is_same_file(&a->shards[i], &b->shards[j])) return b->shards[j].path;
+    return NULL;
+}
+
+const char *data_file_of_two_sets(const DataLoader *loader) {
+    for (int k = 1; k < loader->set_count; k++)
+        for (int i = 0; i < loader->sets[k].first_shard; i++) {
+            const int end = k + 1 < loader->set_count ? loader->sets[k + 1].first_shard : loader->count;
+            for (int j = loader->sets[k].first_shard; j < end; j++)
+                if (is_same_file(&loader->shards[i], &loader->shards[j])) return loader->shards[j].path;
+        }
     return NULL;
 }
 

@@ -63,6 +63,9 @@ const char *data_shared_file(const DataLoader *a, const DataLoader *b);
 // The path of a file that is named more than once in one set, which is read once all the same; NULL: none.
 const char *data_repeated_file(const DataLoader *loader);
 
+// The path of a file that two sets have, which is read for both; NULL: none.
+const char *data_file_of_two_sets(const DataLoader *loader);
+
 // What is known of one of the sets, 0 ... data_sets() - 1, when `position` sequences of the run have been read.
 typedef struct {
     const char *name; // its patterns on one line; the loader's

@@ -97,13 +97,17 @@ said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --
 said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: --train names $data more than once: it counts once (--train-weight sets shares)" ] && ok "a file that is named twice is noted" || bad "a file that is named twice is noted" "$said"
 said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
-[ -z "$said" ] && ok "but not in sets with weights, each of which has it" || bad "but not in sets with weights, each of which has it" "$said"
+[ "$said" = "note: $data is in two sets of --train: it is read for both, with the weights of both" ] && ok "and one in two sets with weights, each of which has it" || bad "and one in two sets with weights, each of which has it" "$said"
+said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$folder/[s]rc_val.bin" --train-weight 1 --schedule constant --steps 1 2>&1 >/dev/null)
+[ -z "$said" ] && ok "but no file that is in one of them" || bad "but no file that is in one of them" "$said"
 
 # --- one file for both
 ln -s "$data" "$folder/link.bin"
 for file in "$data" "$folder/link.bin"; do
     said=$("$program" "${small[@]/--quiet/--no-json}" --train "$data" --train "$folder/[s]rc_val.bin" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
     [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "a file in --train and --val is noted" || bad "a file in --train and --val is noted" "$said"
+    said=$("$program" "${small[@]}" --quiet --train "$data" --val "$file" --val-batches 1 --schedule constant --steps 1 2>&1 >/dev/null)
+    [ "$said" = "note: $file is in --train and --val: the validation loss is of text that is trained on" ] && ok "with --quiet, too" || bad "with --quiet, too" "$said"
 done
 
 refuses "missing examples of HellaSwag" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
@@ -271,6 +275,23 @@ into "further below" "$folder/straight/step-00000010/a/b/: this lies in a checkp
 into "below one that is not there" "$folder/straight/step-00000030/sub: this lies below the name of a checkpoint; $run_is" "$folder/straight/step-00000030/sub" --resume
 into "below a link" "$folder/link/sub: this lies in a checkpoint; its run is .*/straight: \-\-out .*/straight \-\-resume=10" "$folder/link/sub" --resume
 into "below a copy" "$folder/copied/sub: this lies in a checkpoint; name another folder for the run, and start it from this one's weights by \-\-model $folder/copied" "$folder/copied/sub" --resume
+aside="the name of a checkpoint that a run has set aside or left half-written; $run_is, or choose another folder"
+for name in damaged-1-step-00000020 damaged-step-00000040 abandoned-12-step-00000020 .step-00000020.tmp; do
+    into "set aside as $name" "$folder/straight/$name: this is $aside" "$folder/straight/$name" --resume
+done
+into "below one that was set aside" "$folder/straight/damaged-1-step-00000020/a/: this lies below $aside" "$folder/straight/damaged-1-step-00000020/a/"
+cd "$folder/straight" && refuses "one of this folder that was set aside" 2 "^error: \-\-out damaged-1-step-00000020: .*; its run is \.: \-\-out \. \-\-resume, or" "${run[@]}" --out damaged-1-step-00000020
+cd - >/dev/null || exit
+refuses "the root of all files as --out" 1 "^error: \-\-out /: this is the root of all files; name a folder for the run, as runs/mine$" "${run[@]}" --out /
+refuses "the root by another path" 1 "^error: \-\-out //tmp/\.\.: this is the root of all files" "${run[@]}" --out //tmp/..
+refuses "a ~ that the shell has left" 1 "^error: \-\-out ~/x: the shell has left ~ as it is, as in quotes or after =: write $HOME/x$" "${run[@]}" --out '~/x'
+refuses "another home" 1 "^error: \-\-out ~me/x: the shell has left ~ as it is: write the whole path, or \./~me/x$" "${run[@]}" --out '~me/x'
+[ ! -e '~' ] && [ ! -e '~me' ] && [ ! -e /log.jsonl ] && ok "and nothing is made" || bad "and nothing is made"
+said=$("$program" "${loud[@]}" --out "$folder/straight/a/sub" 2>&1 >/dev/null | grep "^note: --out")
+[ "$said" = "note: --out $folder/straight/a/sub lies in the folder of another run, $folder/straight; that one goes on with --out $folder/straight --resume" ] && ok "a folder in another run's is noted" || bad "a folder in another run's is noted" "$said"
+said=$("$program" "${loud[@]}" --out "$folder/straight/a/sub" --resume 2>&1 >/dev/null | grep "^note: --out")
+[ -z "$said" ] && ok "once" || bad "once" "$said"
+rm -r "$folder/straight/a"
 into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
     ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"

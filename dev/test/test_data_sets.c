@@ -261,6 +261,26 @@ static void test_repeated_file(void **state) {
         assert_int_equal(data_tokens(loader), 202);
         const char *again = data_repeated_file(loader);
         assert_true(twice ? again && strstr(again, "r_b.bin") : !again);
+        assert_null(data_file_of_two_sets(loader));
+        data_close(loader);
+    }
+}
+
+// A link to a file of another set is that file.
+static void test_file_of_two_sets(void **state) {
+    (void)state;
+    Error err;
+    const double weights[] = {2, 1};
+    write_u16("t_a.bin", 101, 0);
+    write_u16("t_b.bin", 101, 0);
+    assert_int_equal(link(path_of("t_a.bin"), path_of("t_c.bin")), 0);
+    const char *const second[] = {"t_b.bin", "t_a.bin", "t_[bc].bin"};
+    for (int i = 0; i < 3; i++) {
+        DataLoader *loader =
+            data_open_sets(patterns_of("t_a.bin", "", second[i]), weights, 1, 10, 0, 1, 5, true, VOCAB, &err);
+        const char *both = data_file_of_two_sets(loader);
+        assert_true(i == 0 ? !both : both && strstr(both, i == 1 ? "t_a.bin" : "t_c.bin"));
+        assert_null(data_repeated_file(loader));
         data_close(loader);
     }
 }
@@ -295,6 +315,7 @@ int main(void) {
         cmocka_unit_test_setup(test_other_vocabulary, test_folder_empty),
         cmocka_unit_test_setup(test_shared_file, test_folder_empty),
         cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
+        cmocka_unit_test_setup(test_file_of_two_sets, test_folder_empty),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

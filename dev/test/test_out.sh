@@ -110,6 +110,17 @@ during "$out" edited
 said_once "warning: $out/log.jsonl was replaced during the run; .* kept as log-replaced-1.jsonl$" &&
     cmp "$folder/edited" "$out/log-replaced-1.jsonl" && whole "$out" 1
 check "and one that is replaced, whose other file is kept" $? "$(said_and_left "$out")"
+cut_off() { : >"$out/log.jsonl"; }
+out=$folder/cut
+during "$out" cut_off
+said_once "warning: $out/log.jsonl was cut off during the run; it is written again with all of its lines$" && [ ! -e "$out/log-replaced-1.jsonl" ] && whole "$out" 1
+check "one that is cut off in place gets its lines back" $? "$(said_and_left "$out")"
+written_over() { echo mine >"$out/log.jsonl"; }
+out=$folder/written-over
+during "$out" written_over
+said_once "warning: $out/log.jsonl was replaced during the run; it is made again with all of its lines, and the other file kept as log-replaced-1.jsonl$" &&
+    [ "$(head -n 1 "$out/log-replaced-1.jsonl")" = mine ] && whole "$out" 1
+check "so does one that is written over, whose other lines are kept" $? "$(said_and_left "$out")"
 
 linked() { rm -r "$out-target"; }
 out=$folder/linked
@@ -119,8 +130,9 @@ said_once "warning: --out $out: the folder was removed during the run; it is mad
 check "so does one that a link leads to" $? "$(said_and_left "$out")"
 
 # the last save is there when the validation after it begins
+cp "$data" "$folder/long_val.bin"
 at_last() { # OUT COMMAND...: the command is done during the last validation
-    local flags=(--val-every 0 --val "$data" --val-batches 1500) held=$last # a second or two
+    local flags=(--val-every 0 --val "$folder/long_val.bin" --val-batches 1500) held=$last # a second or two
     during "$@"
 }
 out=$folder/removed-last
@@ -153,18 +165,61 @@ at_last "$out" parent
 [ $status -eq 0 ] && [ ! -e "${out%/*}" ] && diff -r "$folder/straight/$last" "$folder/unmounted/run/$last"
 check "where its parent is renamed, what is saved is there" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
 
+# where that is seen early, the run goes over to another folder with its next save, says so once, and stays there
+# over PLACE RESCUED: it has ended with 2 and been said so, and the new folder has the log and all later checkpoints
+over() {
+    [ $status -eq 2 ] && [ "$(grep -c '^warning: --out' "$folder/said")" -eq 1 ] &&
+        grep -q "^warning: --out $out cannot be used: cannot create the folder $out: .*; what it wrote before is $1; the run goes on in $2$" "$folder/said" &&
+        grep -q "^error: --out $out: cannot create the folder $out: .*; this one is saved: go on with --out $2 --resume; what it wrote before is $1$" "$folder/said" &&
+        [ "$(notes "$2")" -eq 1 ] && sed -i '/"note":/d' "$2/log.jsonl" && same "$2" && [ "$(find "$2" -maxdepth 1 -name 'step-*' | wc -l)" -ge 3 ]
+}
 out=$folder/moved/run
 during "$out" parent "$folder/moved-on"
-[ $status -eq 2 ] && [ "$(grep -c "^warning: --out $out cannot be used: .*: No such file or directory; what it has written is in $folder/moved-on/run; the run goes on, and saves there once it can, or its last step beside it$" "$folder/said")" -eq 1 ] &&
-    grep -q "^error: .*; this one is saved: go on with --out $folder/run-rescued-1 --resume; what it wrote before is in $folder/moved-on/run$" "$folder/said" &&
-    diff -r "$folder/straight/$last" "$folder/run-rescued-1/$last" && [ -d "$folder/moved-on/run/$first" ]
-check "where it is renamed early, both places are said" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder")"
+over "in $folder/moved-on/run" "$folder/run-rescued-1" && [ -d "$folder/moved-on/run/$first" ]
+check "where it is renamed early, the run goes on above, and both places are said" $? "$(said_and_left "$folder/run-rescued-1")"
 blocked() { renamed && echo mine >"$out"; }
 out=$folder/blocked
 during "$out" blocked
-[ $status -eq 2 ] && grep -q "^warning: --out $out cannot be used: cannot create the folder $out: File exists; what it has written is in $out-before; the run goes on" "$folder/said" &&
-    grep -q "^error: .*go on with --out $out-rescued-1 --resume; what it wrote before is in $out-before$" "$folder/said" && grep -qx mine "$out"
-check "so they are where a file has the name" $? "$(said_and_left "$out")"
+over "in $out-before" "$out-rescued-1" && grep -qx mine "$out"
+check "so does one where a file has the name, beside it" $? "$(said_and_left "$out")"
+filled() { removed && echo mine >"$out"; }
+out=$folder/filled
+during "$out" filled
+over gone "$out-rescued-1"
+check "what it wrote before is gone where it was deleted" $? "$(said_and_left "$out")"
+# killed afterwards, it has what it has saved since
+out=$folder/filled-killed
+"$program" "${run[@]}" --out "$out" --steps 100000000 --save-every 1000000 --lr-final 1 >/dev/null 2>"$folder/said" &
+pid=$!
+until [ -s "$out/log.jsonl" ]; do :; done
+kill -STOP $pid
+filled
+kill -CONT $pid
+for ((wait_s = 0; wait_s < 100; wait_s++)); do compgen -G "$out-rescued-1/step-*" >/dev/null && break; sleep 0.1; done
+"$program" "${run[@]}" --out "$out-rescued-1" --resume >/dev/null 2>"$folder/second-said"
+second=$?
+kill -KILL $pid
+wait $pid 2>/dev/null
+[ $second -eq 2 ] && grep -q "another run is writing there: process $pid on " "$folder/second-said" && compgen -G "$out-rescued-1/step-*" >/dev/null
+check "it is saved there at once where nothing is left, and nobody else writes there" $? "$(said_and_left "$out")" "$(cat "$folder/second-said")"
+
+# with the working directory a relative --out is removed
+relative() { # NAME COMMAND...: a run in runs/mine of that directory, which is removed
+    local here=$PWD
+    mkdir "$folder/$1" && cd "$folder/$1" || return
+    during runs/mine "${@:2}"
+    cd "$here" || exit
+}
+gone() { rm -r "$PWD"; }
+relative gone-directory gone
+out=$folder/gone-directory/runs/mine
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
+check "with the working directory a relative folder comes back where it was" $? "$(said_and_left "$out")"
+cloned() { rm -r "$PWD" && mkdir "$PWD" && echo mine >"$PWD/README"; }
+relative cloned-directory cloned
+out=$folder/cloned-directory/runs/mine
+said_once "warning: --out $out: the folder was removed during the run; it is made again, with the whole log" && whole "$out" 1
+check "also in another one of that name" $? "$(said_and_left "$out")"
 
 # --- a second run, which finds the folder before the first makes it again, or after that
 # rescued: the first has ended with 2 and one line, has left the second's folder alone, and is resumed beside it
@@ -241,6 +296,11 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     rm -r "$out"
     "$program" "${run[@]}" --keep 2 --no-quiet --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
     check "and what it proposes fits" $? "$(cat "$folder/said")"
+    rm -r "$out"
+    room 21 # two, and no room for the log
+    "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said"
+    [ "$(grep -c "^note: --out $out: .* for 1 of the 2 more that --save-every and --keep hold at a time: the others cannot be saved; make room$" "$folder/said")" -eq 1 ]
+    check "a margin is left for blocks and the log, and nothing is proposed that does not fit" $? "$(head -n 3 "$folder/said")"
 else
     echo "skip - a disk that is too small: mounting is not permitted"
 fi

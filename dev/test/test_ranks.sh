@@ -123,6 +123,14 @@ if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] 
 else
     bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 fi
+blocked() { mv "$folder/blocked" "$folder/blocked-before" && echo mine >"$folder/blocked"; }
+lost_folder blocked blocked
+if [ $status -eq 2 ] && [ "$(grep -c "warning: --out .*/blocked cannot be used: .*; what it wrote before is in .*/blocked-before; the run goes on in .*/blocked-rescued-1" "$folder/said")" -eq 1 ] &&
+    grep -qE 'error: (rank 0: )?--out .*/blocked: .*; this one is saved: go on with --out .*/blocked-rescued-1 --resume; what it wrote before is in ' "$folder/said"; then
+    same "where a file has its name, two go on beside it" 00000400 unlost blocked-rescued-1
+else
+    bad "where a file has its name, two go on beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/blocked*)"
+fi
 # One that is killed: mpirun ends the others, whose last line says what is saved. Before the first save nothing is.
 lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is killed once PATTERN is there; sets $advice
     local name=$1 pattern=$2 launcher

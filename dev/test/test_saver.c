@@ -290,45 +290,53 @@ static void test_failing_save(void **state) {
     run_close(run);
 }
 
-// The folder goes, and comes again with the next save, its lock and log; where its parent is gone the save fails.
+// The folder goes, and comes again with the next save, its lock and log; where its parent is gone and no
+// name is short enough for another one beside it or above, the save fails, and the folder may come back.
 static void test_folder_gone(void **state) {
     (void)state;
     Error err;
     OutFolder out;
+    char name[256] = "mount/";
+    memset(name + 6, 'x', 249);
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 7);
-    Saving s = saving_open(run, "mount/gone");
+    Saving s = saving_open(run, name);
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
     saver_save(s.saver, &rs);
     wait_for(&s);
     s.config.overwrite = true;
     assert_true(out_prepare(&s.config, &out, &err));
     saver_watch(s.saver, &out);
-    assert_int_equal(rename(path_of("mount/gone"), path_of("mount/aside")), 0);
+    assert_int_equal(rename(s.config.out, path_of("mount/aside")), 0);
     rs.step = 30;
     int kept = quiet_begin();
     saver_save(s.saver, &rs);
     wait_for(&s);
     char *said = quiet_end(kept);
     assert_int_equal(lines_of(said), 1);
-    assert_non_null(strstr(said, "mount/gone: the folder was renamed to "));
+    assert_non_null(strstr(said, "xxx: the folder was renamed to "));
     assert_non_null(strstr(said, "made again"));
     free(said);
-    assert_true(path_is_file(path_of("mount/gone/step-00000030/manifest.json")));
-    assert_true(path_is_file(path_of("mount/gone/log.jsonl")));
-    assert_true(path_is_file(path_of("mount/gone/.lock")));
+    assert_true(path_is_file(in(s.config.out, "step-00000030/manifest.json")));
+    assert_true(path_is_file(in(s.config.out, "log.jsonl")));
+    assert_true(path_is_file(in(s.config.out, ".lock")));
     assert_true(path_is_file(path_of("mount/aside/step-00000020/manifest.json")));
     assert_int_equal(rename(path_of("mount"), path_of("unmounted")), 0);
     rs.step = 40;
     saver_save(s.saver, &rs);
     assert_false(saver_finish(s.saver, &err));
     assert_says(&err, "step 40 could not be saved: cannot create the folder ");
-    assert_says(&err, "mount/gone");
+    assert_says(&err, "mount/xxx");
     assert_false(path_is_folder(path_of("mount")));
     assert_int_equal(rename(path_of("unmounted"), path_of("mount")), 0);
+    kept = quiet_begin();
     saver_save(s.saver, &rs);
     wait_for(&s);
-    assert_true(path_is_file(path_of("mount/gone/step-00000040/manifest.json")));
+    said = quiet_end(kept);
+    assert_non_null(strstr(said, "note: --out "));
+    assert_non_null(strstr(said, "xxx can be used again, and the run is saved there\n"));
+    free(said);
+    assert_true(path_is_file(in(s.config.out, "step-00000040/manifest.json")));
     saving_close(&s);
     out_close(&out);
     run_close(run);
@@ -449,11 +457,13 @@ static void test_folder_gone_at_last(void **state) {
     run_close(run);
 }
 
-// One that cannot be made again is said once, and the last save goes to the next folder above that is there.
-static void test_folder_away_at_last(void **state) {
+// One that cannot be made again is left at once, for the next folder above that takes another one; the run stays there,
+// also where that one is lost, and ends with an error.
+static void test_folder_away(void **state) {
     (void)state;
     Error err;
     OutFolder out;
+    Lock other;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 9);
     Saving s = saving_open(run, "top/mount/away");
@@ -463,28 +473,90 @@ static void test_folder_away_at_last(void **state) {
     saver_watch(s.saver, &out);
     assert_int_equal(rename(path_of("top/mount"), path_of("top/unmounted")), 0);
     int kept = quiet_begin();
-    for (rs.step = 20; rs.step < 40; rs.step += 10) saver_save(s.saver, &rs);
+    rs.step = 20;
+    saver_save(s.saver, &rs);
+    assert_int_equal(saver_step(s.saver), 20);
+    assert_string_equal(saver_out(s.saver), path_of("top/away-rescued-1"));
+    assert_int_equal(rename(path_of("top/unmounted"), path_of("top/mount")), 0); // comes back too late
     rs.step = 30;
+    saver_save(s.saver, &rs);
+    assert_true(saver_poll(s.saver, &err)); // the run goes on
+    assert_int_equal(saver_step(s.saver), 30);
+    char *said = quiet_end(kept);
+    assert_non_null(strstr(said, "warning: --out "));
+    assert_non_null(strstr(said, "mount/away cannot be used: cannot create the folder "));
+    assert_non_null(strstr(said, "mount/away: No such file or directory; what it wrote before is in "));
+    assert_non_null(strstr(said, "top/unmounted/away; the run goes on in "));
+    assert_non_null(strstr(said, "top/away-rescued-1\n"));
+    assert_int_equal(lines_of(said), 1);
+    free(said);
+    assert_true(path_is_file(path_of("top/away-rescued-1/step-00000020/manifest.json")));
+    assert_true(path_is_file(path_of("top/away-rescued-1/.lock")));
+    assert_true(lock_take(&other, path_of("top/mount/away"), &err)); // who finds it there may go on from it
+    lock_release(&other);
+    assert_false(path_is_folder(path_of("top/mount/away/step-00000030")));
+    assert_int_equal(rename(path_of("top/away-rescued-1"), path_of("top/second")), 0);
+    kept = quiet_begin();
+    rs.step = 40;
     saver_save_last(s.saver, &rs);
     assert_false(saver_finish(s.saver, &err));
-    char *said = quiet_end(kept);
-    assert_non_null(strstr(said, "mount/away cannot be used: cannot create the folder "));
-    assert_non_null(strstr(said, "warning: the checkpoint of step 20 could not be saved: cannot create the folder "));
-    assert_non_null(strstr(said, "mount/away: No such file or directory; what it has written is in "));
-    assert_non_null(
-        strstr(said, "top/unmounted/away; the run goes on, and saves there once it can, or its last step beside it\n"));
-    assert_int_equal(lines_of(said), 2);    // and the first save; the last one makes up for the second
-    assert_null(strstr(said, "untouched")); // nobody knows
-    free(said);
+    free(quiet_end(kept));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "mount/away: No such file or directory; this one is saved: go on with --out ");
     assert_says(&err, "top/away-rescued-1 --resume; what it wrote before is in ");
     assert_says(&err, "top/unmounted/away");
-    assert_true(path_is_file(path_of("top/away-rescued-1/step-00000030/manifest.json")));
+    assert_true(path_is_file(path_of("top/second/step-00000030/manifest.json")));
+    assert_true(path_is_file(path_of("top/away-rescued-1/step-00000040/manifest.json")));
     assert_true(path_is_file(path_of("top/away-rescued-1/log.jsonl")));
-    assert_false(path_is_folder(path_of("top/mount")));
     saving_close(&s);
     out_close(&out);
+    run_close(run);
+}
+
+// With the working directory a relative --out is gone, too: it is made again where it was, or left for one above.
+static void test_working_directory(void **state) {
+    (void)state;
+    Error err;
+    OutFolder out;
+    char before[TEST_PATH], command[TEST_PATH * 2];
+    assert_non_null(getcwd(before, sizeof before));
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 9);
+    for (int variant = 0; variant < 3; variant++) { // another one has its name; and a file that of its parent
+        assert_int_equal(mkdir(path_of("work"), 0777), 0);
+        assert_int_equal(chdir(path_of("work")), 0);
+        Saving s = saving_open(run, "unused");
+        log_close(s.log);
+        snprintf(s.config.out, sizeof s.config.out, "runs/mine");
+        s.log = log_open(&s.config, 0, 100, 1, 0, 1000, &err);
+        assert_non_null(s.log);
+        s.config.overwrite = true;
+        assert_true(out_prepare(&s.config, &out, &err));
+        s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+        saver_watch(s.saver, &out);
+        snprintf(command, sizeof command, "rm -r '%s'", path_of("work"));
+        assert_int_equal(system(command), 0);
+        if (variant > 0) assert_int_equal(mkdir(path_of("work"), 0777), 0);
+        if (variant == 2) write_text(path_of("work/runs"), "mine");
+        rs.step = 20;
+        int kept = quiet_begin();
+        saver_save(s.saver, &rs);
+        bool good = saver_finish(s.saver, &err);
+        char *said = quiet_end(kept);
+        assert_int_equal(lines_of(said), 1);
+        const char *in_place = "work/runs/mine: the folder was removed during the run; it is made again";
+        assert_int_equal(good, variant < 2);
+        if (!strstr(said, good ? in_place : "what it wrote before is gone; the run goes on in ")) fail_msg("%s", said);
+        if (!good) assert_says(&err, "work/mine-rescued-1 --resume; what it wrote before is gone");
+        free(said);
+        assert_string_equal(saver_out(s.saver), path_of(good ? "work/runs/mine" : "work/mine-rescued-1"));
+        assert_true(path_is_file(in(saver_out(s.saver), "step-00000020/manifest.json")));
+        assert_true(path_is_file(in(saver_out(s.saver), "log.jsonl")));
+        saving_close(&s);
+        out_close(&out);
+        assert_int_equal(chdir(before), 0);
+        assert_int_equal(system(command), 0);
+    }
     run_close(run);
 }
 
@@ -545,17 +617,13 @@ static void test_exit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copy),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_without_memory),
-                                       cmocka_unit_test(test_keep),
-                                       cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_failing_save),
-                                       cmocka_unit_test(test_folder_gone),
-                                       cmocka_unit_test(test_folder_taken),
-                                       cmocka_unit_test(test_exit),
-                                       cmocka_unit_test(test_folder_gone_at_last),
-                                       cmocka_unit_test(test_folder_away_at_last),
-                                       cmocka_unit_test(test_long_paths)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy),           cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_without_memory), cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_failing_save),
+        cmocka_unit_test(test_folder_gone),    cmocka_unit_test(test_folder_taken),
+        cmocka_unit_test(test_exit),           cmocka_unit_test(test_folder_gone_at_last),
+        cmocka_unit_test(test_folder_away),    cmocka_unit_test(test_working_directory),
+        cmocka_unit_test(test_long_paths)};
     return cmocka_run_group_tests_name("saver", tests, test_folder_make, test_folder_remove);
 }
