@@ -285,7 +285,25 @@ said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --e
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ] &&
     ok "another micro-batch in the middle of the data" || bad "another micro-batch in the middle of the data" "$(cat "$folder/said")"
-refuses "a checkpoint of another shape" 2 "its model has channels 32 and this run" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "a checkpoint of another shape" 1 "^error: \-\-channels 64: the run's model has 32; leave \-\-channels away$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "or with other parts" 1 "^error: \-\-no-biases: the run's model has biases; leave \-\-no-biases away$" --train "$data" --no-biases --out "$folder/straight" --resume
+refuses "a checkpoint of another named model" 2 "its model has layers 2 and this run's has 1; give the same model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
+    # shellcheck disable=SC2086 # flags are words
+    {
+        said=$("$program" $flag --val "$val" --val-batches 1 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
+        [[ $said == "step 20  val loss "* ]] && ok "$flag, which the run's model has, may be said again" || bad "$flag, which the run's model has, may be said again" "$said"
+    }
+    [[ $flag == *" "[0-9]* && $flag != *eps* ]] || continue
+    name=${flag% *} value=${flag#* }
+    for what in "--train $data --steps 21" "--prompt x" "--val $val --eval-only"; do
+        # shellcheck disable=SC2086
+        refuses "$name of another model, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; leave $name away$" $what $name $((value + 1)) --out "$folder/straight" --resume
+    done
+done
+"$program" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume >/dev/null 2>"$folder/said" && ok "to sample, too" || bad "to sample, too" "$(cat "$folder/said")"
+rm -rf "$folder/further" && cp -r "$folder/straight" "$folder/further"
+"$program" --train "$data" --steps 21 --sample-tokens 0 --quiet --channels 32 --out "$folder/further" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/further/step-00000021" ] && ok "and to train on" || bad "and to train on" "$(cat "$folder/said")"
 
 # --- the FP8 tensors in the log
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
@@ -308,7 +326,7 @@ resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --jso
 [ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
 [[ $said == "step 10  val loss "* ]] && ok "nor that of a step" || bad "nor that of a step" "$said"
-refuses "what is said of it must be true" 2 "its model has layers 2 and this run's has 3" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "what is said of it must be true" 1 "\-\-layers 3: the run's model has 2; leave \-\-layers away" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
 refuses "prompt without weights" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
 same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
