@@ -16,7 +16,8 @@ run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-b
 last=$(printf 'step-%08d' $steps)
 export OMP_NUM_THREADS=1 # the products' too: the machine's cores may be busy
 
-strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+# A log without times, and without settings: these name --out and the processes.
+strip() { sed -E 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
 # The run without interruption, in $folder/straight.
 straight() {

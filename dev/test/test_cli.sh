@@ -126,19 +126,26 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
     ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
     grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
-[[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
-    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
-[[ $(head -n 1 "$folder/won/log.jsonl") == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"tokenizer":"bytes","train":["'"$data"'"]}}' ]] &&
-    ok "with shape, vocabulary and data" || bad "with shape, vocabulary and data" "$(head -n 1 "$folder/won/log.jsonl")"
-"$program" "${small[@]}" --train "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 >/dev/null 2>&1
-[[ $(head -n 1 "$folder/whole/log.jsonl") =~ '"steps":'([0-9]+)',"lr-final":0.5,'.*'"train":["'"$data"'","'"$val"'"],"train-weight":[2.0,1.0],"val":"'"$val"'"}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] &&
-    ok "all of them resolved" || bad "all of them resolved" "$(head -n 1 "$folder/whole/log.jsonl")"
+settings=$(head -n 1 "$folder/won/log.jsonl")
+[[ $settings == '{"step":0,"settings":{"train":["'"$data"'"],"val":[],"tokenizer":"bytes","shuffle":false,"model":null,'*'"lr":0.002,'* ]] &&
+    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$settings"
+[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,"tied-head":true,"recipe":"coat",'* ]] &&
+    ok "with the shape" || bad "with the shape" "$settings"
+starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # of the process, or beside train
+missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
+[ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings" && ok "and every flag but those of a start" || bad "and every flag but those of a start" "$missing" "$settings"
+"$program" "${small[@]}" --train "$data" "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" "$data" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 --steps -1 >/dev/null 2>&1
+settings=$(head -n 1 "$folder/whole/log.jsonl")
+[[ $settings =~ '"train":[["'"$data"'","'"$data"'"],["'"$val"'"]],"train-weight":[2.0,1.0],"val":["'"$val"'","'"$data"'"],'.*'"batch-tokens":2048,"logits-chunk":'([0-9]+)',"steps":'([0-9]+)',"lr":'.*'"lr-final":0.5,'.*'"val-batches":1,'.*'"hellaswag":null,"hellaswag-every":20,'.*'"out":"'"$folder/whole"'",'.*'"device":"cpu","threads":'([0-9]+)',"profile":null,'.*'"zero":0,"world-size":1}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] && [ "${BASH_REMATCH[2]}" -gt 0 ] && [ "${BASH_REMATCH[3]}" -gt 0 ] &&
+    ok "all of them resolved" || bad "all of them resolved" "$settings"
+"$program" "${small[@]:8}" --tokenizer bytes --train "$data" --model "$folder/won/step-00000001" --steps 1 --out "$folder/from" >/dev/null 2>&1
+grep -q "\"model\":\"$folder/won/step-00000001\"" "$folder/from/log.jsonl" && ok "and where weights are from" || bad "and where weights are from" "$(head -n 1 "$folder/from/log.jsonl")"
 ! grep -q "$folder" "$folder"/whole/step-*/state.json && [ "$(grep -cE '"(steps|lr-final|layers|channels|ffn|vocab|positions)": [-0-9.]+' "$folder"/whole/step-*/state.json)" -eq 7 ] &&
     ok "a checkpoint has them, too, and names no path" || bad "a checkpoint has them, too, and names no path" "$(cat "$folder"/whole/step-*/state.json)"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"\|"steps":[0-9]*,"lr-final":1.0' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" "steps":1,"lr-final":1.0 {"step":1,"settings" "lr":0.002,"warmup" "steps":2,"lr-final":1.0 {"step":2,"settings" "lr":0.004,"warmup" "steps":3,"lr-final":1.0 ' ] &&
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"lr":0.004,"warmup" ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -214,7 +221,8 @@ else
     bad "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
 fi
 strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
-[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] && ok "and the same log" || bad "and the same log"
+[ "$(strip "$folder/straight/log.jsonl" | sed 1d)" = "$(strip "$folder/parts/log.jsonl" | sed 1d)" ] && # after the settings, which name --out
+    [ "$(grep -c '"settings":' "$folder/parts/log.jsonl")" -eq 1 ] && ok "and the same log" || bad "and the same log"
 OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
 diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null && ok "one thread gives the same bytes as several" || bad "one thread gives the same bytes as several"
 
