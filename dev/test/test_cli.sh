@@ -209,6 +209,14 @@ fi
 refuses "memory in bf16" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; --recompute 2 saves [0-9.]+ GB, --saved coat [0-9.]+ GB; see" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
 refuses "memory in coat" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; see" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
 
+# of what the process may take, if that is less than there is
+wide=(--tokenizer bytes --layers 2 --heads 4 --channels 256 --seq-len 256 --train "$data" --steps 1 --sample-tokens 0 --threads 1 --quiet)
+said=$(ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch 512 2>&1)
+status=$?
+[ $status -eq 3 ] && [[ $said =~ ^"error: memory: the run needs "[0-9.]+" GB (could not allocate "[0-9]+" MiB: ulimit -v leaves "[0-9]+" MiB); most of it is saved, ".*"; --micro-batch "([0-9]+)" would fit; "(.*"; ")?"see --plan"$ ]] &&
+    ok "a limit of the process" || bad "a limit of the process" "$status" "$said"
+(ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch "${BASH_REMATCH[1]:-0}" >/dev/null 2>"$folder/said") && ok "under which what it advises fits" || bad "under which what it advises fits" "$(cat "$folder/said")"
+
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
 "$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
