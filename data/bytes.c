@@ -3,8 +3,8 @@
 // be trained on any machine; --headers takes the text from the machine's own C, C++, Linux and CUDA headers.
 //
 // The output depends on the files' contents alone, neither on their names nor on the file system's order: equal
-// files count once, and documents come in the order of their hashes. Validation files, or
-// pieces of large ones, are held out whole.
+// files count once, and documents come in the order of their hashes. Validation files, or pieces of large ones, are held out
+// whole; where these are too large for the share that is asked for, the end of one is held out as well.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -13,6 +13,7 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
+#define ENOUGH_VAL 0.6        // of what was asked for: with less in whole texts, the end of one is held out
 #define LITTLE_VAL 0.2        // of what was asked for: less than this is said
 #define MUCH_VAL 0.2          // of the text: more than this is said
 #define FEW_HEADERS (1 << 20) // with less text than this, a sample will not look like C
@@ -33,7 +34,8 @@ static const char usage[] =
     "left out, equal ones count once.\n"
     "\n"
     "  --out NAME           path of the output, without _train.bin\n"
-    "  --val-fraction F     share of the text held out for validation, in whole files or pieces (default 0.05)\n"
+    "  --val-fraction F     share of the text held out for validation, in whole files or pieces as far as these\n"
+    "                       make it up, else with the end of one (default 0.05)\n"
     "  --max-bytes N        at most N bytes of training text, a fixed choice by content (default: no limit;\n"
     "                       with --headers 12000000; 0 = no limit)\n"
     "  --headers            adds the headers of libc, Linux, libstdc++ and CUDA on this machine, but those over 1 MB\n"
@@ -55,10 +57,9 @@ static bool is_duplicate(const Document *document) {
            before->offset == document->offset;
 }
 
-static int64_t total_bytes(const Documents *documents, bool val) {
+static int64_t total_bytes(const Documents *documents) {
     int64_t sum = 0;
-    for (int64_t i = 0; i < documents->count; i++)
-        if (documents->list[i].val == val) sum += documents->list[i].bytes;
+    for (int64_t i = 0; i < documents->count; i++) sum += documents->list[i].bytes;
     return sum;
 }
 
@@ -94,22 +95,43 @@ static void choose(Documents *documents, const Options *options) {
     free(keep);
 }
 
+// Whether another document has the same text.
+static bool is_repeated(const Documents *documents, int64_t i) {
+    const Document *list = documents->list;
+    return (i > 0 && XXH128_isEqual(list[i - 1].hash, list[i].hash)) ||
+           (i + 1 < documents->count && XXH128_isEqual(list[i + 1].hash, list[i].hash));
+}
+
+// Holds out the end of the first text that is longer than `bytes`; false: there is none.
+static bool hold_out_end(Documents *documents, int64_t bytes) {
+    if (bytes < 1) bytes = 1;
+    for (int64_t i = 0; i < documents->count; i++) {
+        Document *document = &documents->list[i];
+        if (document->val > 0 || document->bytes <= bytes || is_repeated(documents, i)) continue;
+        document->val = bytes;
+        return true;
+    }
+    return false;
+}
+
 // Marks texts for validation, in the order of their hashes, equal ones together, as long as they fit into the share that
-// is asked for; the smallest if none does.
+// is asked for, and the end of another where these are too few; the smallest if that does not help.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
-    const int64_t target = (int64_t)(fraction * (double)total_bytes(documents, false));
+    const int64_t target = (int64_t)(fraction * (double)total_bytes(documents));
     int64_t sum = 0, smallest = 0, next;
+    if (fraction <= 0) return;
     for (int64_t i = 0; i < documents->count; i = next) {
         int64_t bytes = 0;
         for (next = i; next < documents->count && XXH128_isEqual(list[next].hash, list[i].hash); next++)
             bytes += list[next].bytes;
         const bool val = sum + bytes <= target;
-        for (int64_t k = i; k < next; k++) list[k].val = val;
+        for (int64_t k = i; k < next; k++) list[k].val = val ? list[k].bytes : 0;
         if (val) sum += bytes;
         if (list[i].bytes < list[smallest].bytes) smallest = i;
     }
-    if (sum == 0 && fraction > 0) list[smallest].val = true;
+    const bool enough = sum > 0 && (double)sum >= ENOUGH_VAL * (double)target;
+    if (!enough && !hold_out_end(documents, target - sum) && sum == 0) list[smallest].val = list[smallest].bytes;
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
@@ -126,17 +148,16 @@ static bool write_tokens(FILE *file, const unsigned char *text, int64_t begin, i
     return true;
 }
 
-// The bytes of a document that belong to one of the two files. Files are not divided, but for the case that
-// there is only one: then its last lines are the validation text.
-static void document_part(const Documents *documents, const Document *document, const unsigned char *text,
-                          double fraction, bool val, int64_t *begin, int64_t *end) {
-    *begin = 0;
-    *end = document->bytes;
-    if (documents->count != 1 || fraction <= 0) return;
-    int64_t cut = (int64_t)((1 - fraction) * (double)document->bytes);
-    while (cut > 0 && text[cut - 1] != '\n') cut--;
-    if (cut == 0) cut = (int64_t)((1 - fraction) * (double)document->bytes); // a single line
-    *(val ? begin : end) = cut;
+// The bytes of a document that belong to one of the two files: of one whose end is held out, whole lines, where there
+// are any near.
+static void document_part(const Document *document, const unsigned char *text, bool val, int64_t *begin, int64_t *end) {
+    const int64_t even = document->bytes - document->val;
+    const int64_t least = document->val > 0 && even > document->val ? even - document->val : 0;
+    int64_t cut = even;
+    while (cut > least && cut < document->bytes && text[cut - 1] != '\n') cut--;
+    if (cut == least) cut = even; // a long line
+    *begin = val ? cut : 0;
+    *end = val ? document->bytes : cut;
 }
 
 // "NAME_val.bin", the path of one of the two files.
@@ -159,14 +180,14 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     *tokens = 0;
     for (int64_t i = 0; ok && !changed && i < documents->count; i++) {
         const Document *document = &documents->list[i];
-        if (documents->count > 1 && document->val != val) continue;
+        if (val ? document->val == 0 : document->val == document->bytes) continue;
         unsigned char *text = read_part(document->path, document->offset, document->bytes, document->file_bytes);
         changed = !text || !XXH128_isEqual(XXH3_128bits(text, (size_t)document->bytes), document->hash);
         if (changed) {
             error_set(err, EXIT_DATA, "%s changed while it was read: run this again", document->path);
         } else {
             int64_t begin, end;
-            document_part(documents, document, text, options->val_fraction, val, &begin, &end);
+            document_part(document, text, val, &begin, &end);
             ok = fwrite(end_of_text, sizeof end_of_text, 1, file) == 1 && write_tokens(file, text, begin, end);
             *tokens += 1 + end - begin;
         }
@@ -248,7 +269,7 @@ static bool gather(Documents *documents, const Options *options, int count, char
         if (!add_named(documents, paths[i], err)) return false;
     if (options->headers) add_headers(documents);
     choose(documents, options);
-    int64_t bytes = total_bytes(documents, false);
+    int64_t bytes = total_bytes(documents);
     if (documents->count == 0 && documents->beyond > 0)
         return error_set(err, EXIT_DATA,
                          "--max-bytes: no text is as short; take more, or a folder, whose files over 1 MB "
@@ -279,29 +300,38 @@ static bool remove_old_val(const Options *options, Error *err) {
     return error_set(err, EXIT_DATA, "%s could not be removed: %s", path, strerror(errno));
 }
 
+// What is held out: "2 held out, and the end of another", "its end held out".
+static void held_out_text(char *text, size_t size, const Documents *documents) {
+    int64_t whole = 0, ends = 0;
+    for (int64_t i = 0; i < documents->count; i++) {
+        const Document *document = &documents->list[i];
+        whole += document->val == document->bytes;
+        ends += document->val > 0 && document->val < document->bytes;
+    }
+    if (ends && whole)
+        snprintf(text, size, "%" PRId64 " held out, and the end of another", whole);
+    else if (ends)
+        snprintf(text, size, "%s end held out", documents->count > 1 ? "one's" : "its");
+    else
+        snprintf(text, size, "%" PRId64 " held out", whole);
+}
+
 static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
-    int64_t held_out = 0;
-    char cut[80];
+    char cut[80], held_out[80];
     snprintf(cut, sizeof cut, " file%s", plural(documents->count));
-    for (int64_t i = 0; i < documents->count; i++) held_out += documents->list[i].val;
     if (documents->cut)
         snprintf(cut, sizeof cut, " texts, with the pieces of %" PRId64 " file%s over 1 MB", documents->cut,
                  plural(documents->cut));
-    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%" PRId64
-           " held out); left out: %" PRId64 " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64
-           " unreadable, %" PRId64 " beyond --max-bytes\n",
-           options->out, train_tokens, val_tokens, documents->count, cut, documents->count > 1 ? held_out : 0,
-           documents->duplicates, documents->binary, documents->large, documents->unreadable, documents->beyond);
+    held_out_text(held_out, sizeof held_out, documents);
+    printf("%s: %" PRId64 " training and %" PRId64 " validation tokens from %" PRId64 "%s (%s); left out: %" PRId64
+           " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
+           options->out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates,
+           documents->binary, documents->large, documents->unreadable, documents->beyond);
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
-    if (share > MUCH_VAL)
-        fprintf(stderr, "note: %.0f %% of the text is held out for validation%s\n", 100 * share,
-                share <= 1.1 * options->val_fraction ? ", as --val-fraction asks"
-                                                     : ", as files are held out whole: name more files, or one alone");
-    if (share < LITTLE_VAL * options->val_fraction)
-        fprintf(stderr,
-                "note: %.2g %% of the text is held out for validation, as files are held out whole: name more "
-                "files, or a folder, whose large files are cut\n",
-                100 * share);
+    const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;
+    if (much || share < LITTLE_VAL * options->val_fraction)
+        fprintf(stderr, "note: %.2g %% of the text is held out for validation, %s\n", 100 * share,
+                much && asked ? "as --val-fraction asks" : "as equal texts stay together: name more text that differs");
 }
 
 int main(int argc, char **argv) {

@@ -25,7 +25,7 @@ typedef struct {
     int64_t offset, bytes;
     int64_t file_bytes;            // of the whole file
     XXH128_hash_t hash, file_hash; // of the text, and of the pieces' hashes in their file
-    bool val;
+    int64_t val;                   // bytes at its end that are held out
 } Document;
 
 typedef struct {

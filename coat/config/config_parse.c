@@ -8,6 +8,7 @@
 #include "flags.h"
 #include "io/files.h"
 #include "model/tensors.h"
+#include "save/hf.h"
 
 // The command line as read: which flags were given, beside the Config that they filled.
 typedef struct {
@@ -77,25 +78,57 @@ static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     return true;
 }
 
+// The first flag of the shape that was given, `name` as it was named; NULL: none. With `files`, the first that contradicts
+// these.
+static const Flag *shape_flag(const Parse *p, const Config *files, char name[FLAG_TEXT_LENGTH]) {
+    int count;
+    const Flag *table = flag_table(&count);
+    for (const Flag *flag = table; flag < table + count; flag++) {
+        const size_t at = flag->offset;
+        if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
+        if (files && memcmp((const char *)files + at, (const char *)p->config + at, flag->size) == 0) continue;
+        snprintf(name, FLAG_TEXT_LENGTH, "%s", flag->name);
+        if (given(p, name)) return flag;
+        snprintf(name, FLAG_TEXT_LENGTH, "no-%s", flag->name);
+        if (flag_has_negation(flag) && given(p, name)) return flag;
+    }
+    return NULL;
+}
+
+// The shape of the checkpoint that is resumed is the run's: a flag may say it again, and not another.
+static bool same_shape(const Parse *p, Error *err) {
+    Config *files = (Config *)xcalloc(1, sizeof *files);
+    char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
+    const bool good = model_shape_from_files(p->config->shape_files, &files->shape, err);
+    const Flag *other = good ? shape_flag(p, files, name) : NULL;
+    if (other) {
+        flag_value(other, p->config, ours);
+        flag_value(other, files, theirs);
+    }
+    if (other && other->kind == FLAG_BOOL)
+        error_set(err, EXIT_USER, "--%s: the run's model has %s%s; leave --%s away", name,
+                  strcmp(theirs, "on") == 0 ? "" : "no ", other->name, name);
+    else if (other)
+        error_set(err, EXIT_USER, "--%s %s: the run's model has %s; leave --%s away", name, ours, theirs, name);
+    free(files);
+    return good && !other;
+}
+
 // The shape that the flags ask for beyond the named model: what was not given follows from what was.
 static bool finish_shape(const Parse *p, Error *err) {
-    static const char *const flags[] = {
-        "layers", "heads",    "kv-heads",   "head-dim",          "channels", "ffn",       "vocab",     "positions",
-        "norm",   "norm-eps", "activation", "position-encoding", "biases",   "no-biases", "tied-head", "no-tied-head"};
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    const char *first = NULL; // of these that was given
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0] && !first; i++)
-        if (given(p, flags[i])) first = flags[i];
-    if (config->model_from_files && first)
+    char first[FLAG_TEXT_LENGTH]; // of the shape's flags
+    const bool any = shape_flag(p, NULL, first);
+    if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; leave --%s away", first,
                          config->model, first);
     config->shape_files[0] = '\0';
     if (config->model_from_files)
         snprintf(config->shape_files, sizeof config->shape_files, "%s", config->model);
-    else if (!given(p, "model") && !first &&
-             checkpoint_find_shape(config, config->shape_files, sizeof config->shape_files))
+    else if (!given(p, "model") && checkpoint_find_shape(config, config->shape_files, sizeof config->shape_files))
         config->model[0] = '\0';
+    if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0; // known with the shape
         return true;

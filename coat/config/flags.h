@@ -122,6 +122,9 @@ bool flag_group_find(const char *name, FlagGroup *group);
 // "data, model, recipe ..." into text.
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
+// The value in a Config as text, booleans as on and off; "" for kinds that are no number and no choice.
+void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
+
 // A flag as pages show it: "--lr RATE", "--shuffle, --no-shuffle", "--resume[=STEP]"; its default as text, "" where there
 // is none; and its help with the default and llm.c's short flag in parentheses.
 void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]);

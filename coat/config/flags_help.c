@@ -22,9 +22,8 @@ void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
         snprintf(text, FLAG_TEXT_LENGTH, "--%s%s%s", flag->name, *flag->placeholder ? " " : "", flag->placeholder);
 }
 
-// The value in the default Config as text; "" for kinds whose default is always shown as a word.
-static void value_of(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
-    const void *field = (const char *)defaults + flag->offset;
+void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]) {
+    const void *field = (const char *)config + flag->offset;
     int number = 0;
     text[0] = '\0';
     switch (flag->kind) {
@@ -49,7 +48,7 @@ void flag_default(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_
     const char *shown = flag->default_shown;
     const bool has_value = !shown || strncmp(shown, "%s", 2) == 0;
     text[0] = '\0';
-    if (has_value) value_of(flag, defaults, text);
+    if (has_value) flag_value(flag, defaults, text);
     size_t used = strlen(text);
     if (shown) snprintf(text + used, FLAG_TEXT_LENGTH - used, "%s", has_value ? shown + 2 : shown);
 }

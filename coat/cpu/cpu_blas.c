@@ -35,6 +35,10 @@ const char *blas_core(void) {
 
 // It takes the memory in the first product of each thread, and where there is none asks for it again for ever. So it is
 // tried here whether there is, and then taken, before anything else takes it.
+int64_t blas_bytes(int threads) {
+    return (int64_t)BLAS_BYTES * (threads < MOST_RESERVED ? threads : MOST_RESERVED);
+}
+
 bool blas_reserve(int threads) {
     void *taken[MOST_RESERVED];
     int count = threads < MOST_RESERVED ? threads : MOST_RESERVED, tried = 0;
@@ -71,6 +75,11 @@ const char *blas_core(void) {
 bool blas_reserve(int threads) {
     (void)threads;
     return true;
+}
+
+int64_t blas_bytes(int threads) {
+    (void)threads;
+    return 0;
 }
 
 void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "memory.h"
+
 // OpenMP's threads wait for each other by spinning, for milliseconds: no faster on free cores, and many times slower
 // where another program runs on one of them. Its library, linked statically, reads this variable in its constructor,
 // which runs after this one. What the user has set stays.
@@ -52,8 +54,16 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGE_SIZE);
     size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    const char *limit;
+    const int64_t left = memory_limit_left(&limit);
+    const bool limited = left < INT64_MAX && (double)left < (double)rounded;
     // Linux would grant more and end the process when it is touched
-    void *memory = bytes / page < pages ? aligned_alloc(HUGE_PAGE, rounded ? rounded : HUGE_PAGE) : NULL;
+    void *memory = bytes / page < pages && !limited ? aligned_alloc(HUGE_PAGE, rounded ? rounded : HUGE_PAGE) : NULL;
+    if (!memory && limited) {
+        error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
+                  (size_t)left >> 20);
+        return NULL;
+    }
     if (!memory) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB of the machine's %zu MiB of memory", bytes >> 20,
                   pages * (page >> 10) >> 10);
@@ -70,15 +80,12 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// With what Linux holds of files and would give back.
+// A limit must leave room for what OpenBLAS takes, too.
 int64_t cpu_memory_free(Exec *exec) {
-    (void)exec;
-    long long kib = -1;
-    char line[128];
-    FILE *info = fopen("/proc/meminfo", "r");
-    while (info && kib < 0 && fgets(line, sizeof line, info)) sscanf(line, "MemAvailable: %lld kB", &kib);
-    if (info) fclose(info);
-    return kib >= 0 ? (int64_t)kib * 1024 : (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+    const Cpu *cpu = (const Cpu *)exec->backend;
+    const int64_t available = memory_available();
+    const int64_t left = memory_limit_left(NULL) - (cpu && cpu->blas ? blas_bytes(cpu->threads) : 0);
+    return left < 1 ? 1 : left < available ? left : available; // 0 would be unknown
 }
 
 void cpu_release(Exec *exec, void *memory) {

@@ -112,6 +112,7 @@ bool blas_open(void); // false where OpenBLAS is not linked
 const char *blas_core(void);
 // Has OpenBLAS take the memory that products in so many threads need; false where there is not so much.
 bool blas_reserve(int threads);
+int64_t blas_bytes(int threads); // of address space that it reserves
 // c (m, n) = (add ? c : 0) + a b on one thread; a (m, k) or stored (k, m), b (k, n) or stored (n, k).
 void blas_product(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda,
                   const real *b, int64_t ldb, bool add, real *c, int64_t ldc);

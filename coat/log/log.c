@@ -41,12 +41,6 @@ double log_flops_per_token(const Config *config, int64_t parameters) {
     return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
 }
 
-static void note_first(Log *log, int64_t step, double loss) {
-    if (!isnan(log->end.first_loss) || !isfinite(loss)) return;
-    log->end.first_loss = loss;
-    log->end.first_step = step;
-}
-
 static void log_path(char path[LOG_PATH], const Config *config) {
     snprintf(path, LOG_PATH, "%s/log.jsonl", config->out);
 }
@@ -72,8 +66,7 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
         log->val_step = kept.val_step;
         log->hellaswag_step = kept.hellaswag_step;
         log->settings = kept.settings;
-        log->end.first_loss = kept.first_loss;
-        log->end.first_step = kept.first_step;
+        log->end.losses = kept.losses;
     }
     int fd = fresh ? open_fresh(log->path) : open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_set(err, EXIT_DATA, "%s: cannot be opened for writing: %s", log->path, strerror(errno));
@@ -96,7 +89,6 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
-    log->end.first_loss = NAN;
     log->end.skipped = log->val_step = log->hellaswag_step = -1;
     log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
@@ -207,7 +199,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     log->end.loss = loss;
     log->end.grad_norm = grad_norm;
     log->end.trained = true;
-    note_first(log, step, loss);
+    losses_add(&log->end.losses, loss);
     log->end.skipped = skipped;
     log->end.seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
     log->steps_here++;

@@ -30,10 +30,7 @@ static int64_t line_step(LogKept *kept, const char *line, size_t length, int64_t
     if (stays && json_object_get(object, "val_loss")) kept->val_step = step;
     if (stays && json_object_get(object, "hellaswag")) kept->hellaswag_step = step;
     const json_t *loss = json_object_get(object, "loss");
-    if (stays && isnan(kept->first_loss) && json_is_number(loss)) {
-        kept->first_loss = json_number_value(loss);
-        kept->first_step = step;
-    }
+    if (stays && json_is_number(loss)) losses_add(&kept->losses, json_number_value(loss));
     const char *settings = stays && json_object_get(object, "settings")
                                ? (const char *)memmem(line, length, SETTINGS, strlen(SETTINGS))
                                : NULL;
@@ -100,8 +97,8 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
 }
 
 bool log_trim(const char *path, int64_t first_step, LogKept *kept, Error *err) {
-    const LogKept none = {-1, -1, NAN, 0, 0};
-    *kept = none;
+    memset(kept, 0, sizeof *kept);
+    kept->val_step = kept->hellaswag_step = -1;
     if (access(path, F_OK) != 0 && errno == ENOENT) return true;
     FILE *from = file_open_lines(path, err);
     if (!from) return false;

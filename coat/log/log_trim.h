@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "step_line.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,9 +18,8 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err);
 // What the lines that stay say.
 typedef struct {
     int64_t val_step, hellaswag_step; // the last that was evaluated; -1: none
-    double first_loss;                // the first that is finite; NAN: none
-    int64_t first_step;               // which that is of
-    uint64_t settings;                // log_settings_hash() of the last that are recorded; 0: none are
+    Losses losses;
+    uint64_t settings; // log_settings_hash() of the last that are recorded; 0: none are
 } LogKept;
 
 // Of the settings as one line; not 0.

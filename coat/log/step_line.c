@@ -177,20 +177,53 @@ const char *diverged_advice(bool earlier) {
                    : "start again with a smaller --lr or a longer --warmup";
 }
 
+void losses_add(Losses *losses, double loss) {
+    if (!isfinite(loss)) return;
+    if (losses->count < MOST_COMPARED) losses->first[losses->count] = loss;
+    losses->last[losses->count++ % MOST_COMPARED] = loss;
+}
+
+// The mean of some losses and their standard deviation, which of one or two is taken for a tenth of the mean.
+static double mean_of(const double *losses, int count, double *deviation) {
+    double sum = 0.0, squares = 0.0;
+    for (int i = 0; i < count; i++) sum += losses[i];
+    const double mean = sum / count;
+    for (int i = 0; i < count; i++) squares += (losses[i] - mean) * (losses[i] - mean);
+    *deviation = count > 2 ? sqrt(squares / (count - 1)) : 0.1 * mean;
+    return mean;
+}
+
+// Whether the loss has risen, with what is said of it. A run that diverges at once has the loss that it began with in its
+// first steps alone: those before it jumps count.
+static bool has_risen(const Losses *losses, char *text, size_t size) {
+    enum { FEWEST = 5 };
+    const double jump = 1.5, margin = 2.0; // of deviations
+    const int half = (int)((losses->count + 1) / 2 < MOST_COMPARED ? (losses->count + 1) / 2 : MOST_COMPARED);
+    double last[MOST_COMPARED], varies, varied;
+    int first = 1;
+    if (losses->count < FEWEST) return false;
+    for (int i = 0; i < half; i++) last[i] = losses->last[(losses->count - 1 - i) % MOST_COMPARED];
+    while (first < half && losses->first[first] < jump * losses->first[0]) first++;
+    const double now = mean_of(last, half, &varies), then = mean_of(losses->first, first, &varied);
+    if (!(now - then > margin * (varied + varies))) return false;
+    char steps[16] = "step";
+    if (first > 1) snprintf(steps, sizeof steps, "%d steps", first);
+    snprintf(text, size, "the loss has risen, from %.4f in the first %s to %.4f in the last %d: try a smaller --lr",
+             then, steps, now, half);
+    return true;
+}
+
 const char *end_failure(char *text, size_t size, const EndLine *line) {
     const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
     const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
-    const bool loss = line->trained && line->loss > line->first_loss;
-    const bool above = loss || (line->validated && line->val_loss > line->first_loss);
     const char *advice = diverged_advice(line->earlier);
     snprintf(text, size, "%s", "");
     if (line->nonfinite[0])
         snprintf(text, size, "the weights are not finite (%s): %s", line->nonfinite, advice);
     else if (!finite)
         snprintf(text, size, "the last loss or gradient is not finite: %s", advice);
-    else if (above)
-        snprintf(text, size, "the %sloss is above %.6f, that of step %" PRId64 ": try a smaller --lr",
-                 loss ? "" : "validation ", line->first_loss, line->first_step);
+    else if (line->trained)
+        has_risen(&line->losses, text, size);
     return text;
 }
 

@@ -23,13 +23,22 @@ typedef struct {
 // all figures, narrower ones the step, the loss and as many others as fit. columns 0: always in words. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
+#define MOST_COMPARED 8 // losses at either end of a run
+
+// The first losses of a run and the last, of those that are finite; zero: none.
+typedef struct {
+    double first[MOST_COMPARED], last[MOST_COMPARED]; // last: loss i is at i % MOST_COMPARED
+    int64_t count;
+} Losses;
+
+void losses_add(Losses *losses, double loss);
+
 typedef struct {
     int64_t step, total_steps, skipped;
     double seconds;                   // of the steps that this process did
     bool trained, validated;          // whether there are losses
     double loss, grad_norm, val_loss; // the latest
-    double first_loss;                // the first that is known and finite; NAN: none
-    int64_t first_step;               // which that is of
+    Losses losses;                    // of the whole run, as far as they are known
     bool earlier;                     // there is a checkpoint of an earlier step
     char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
 } EndLine;
@@ -42,7 +51,8 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 const char *diverged_advice(bool earlier);
 
 // What to say of a run that has failed though its program has not: weights, a loss or a gradient that are not finite, or
-// a loss above the first. "" of any other.
+// a loss that has risen, by the means of its first and its last steps and beyond what these vary by. "" of any other, and
+// of fewer than five steps.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Prints it on standard output, as wide as that is now.

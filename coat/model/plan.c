@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
-#define FEWEST_LOGITS 512 // tokens whose logits advice lets exist at a time
+#define FEWEST_LOGITS 16  // tokens whose logits advice lets exist at a time
 #define MOST_GPUS 1024    // that are advised
 #define DEEPEST_MODEL 96  // d1, d2, ... of model_shape_named()
 
@@ -153,15 +153,17 @@ static Advice best_level(const Config *config, int ranks, DeviceKind device, siz
         if (!change(&c, ranks, what, tried.level, tried.flag)) break;
         const size_t bytes = planned_bytes(&c, ranks, device);
         tried.saved = bytes < whole ? whole - bytes : 0;
-        if (tried.saved < best.saved + worth || !flags_go_together(&c, ranks, device)) continue;
+        const bool enough = bytes <= limit;
+        if ((tried.saved < best.saved + worth && !enough) || !flags_go_together(&c, ranks, device)) continue;
         best = tried;
-        fits = bytes <= limit;
+        fits = enough;
     }
     return best;
 }
 
 // Leaves away what brings nothing beside the changes before it, as those include it. Returns how many are left.
-static int drop_included(const Config *config, int ranks, DeviceKind device, Advice list[CHANGE_COUNT], int count) {
+static int drop_included(const Config *config, int ranks, DeviceKind device, size_t limit, Advice list[CHANGE_COUNT],
+                         int count) {
     Config c = *config;
     int kept = 0;
     size_t before = planned_bytes(&c, ranks, device);
@@ -170,7 +172,8 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, Adv
         char flag[40];
         if (!change(&next, ranks, list[i].what, list[i].level, flag)) continue;
         const size_t after = planned_bytes(&next, ranks, device);
-        if ((double)after > (double)before * (1 - WORTH_NAMING)) continue;
+        const bool enough = before > limit && after <= limit;
+        if ((double)after > (double)before * (1 - WORTH_NAMING) && !enough) continue;
         list[kept++] = list[i];
         c = next;
         before = after;
@@ -178,7 +181,13 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, Adv
     return kept;
 }
 
-// All changes that are worth it, what saves most first; their number. last: with those of the last resort.
+// Whether a change is named before another: the last resort, which costs accuracy, behind all, then what saves most.
+static bool is_before(const Advice *a, const Advice *b) {
+    const bool last = a->what == CHANGE_NO_MASTER, other = b->what == CHANGE_NO_MASTER;
+    return last != other ? other : a->saved > b->saved;
+}
+
+// All changes that are worth it; their number. last: with those of the last resort.
 static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool last,
                         Advice list[CHANGE_COUNT]) {
     int count = 0;
@@ -186,10 +195,10 @@ static int find_changes(const Config *config, int ranks, DeviceKind device, size
         const Advice found = best_level(config, ranks, device, limit, (Change)what);
         if (found.level == 0) continue;
         int at = count++;
-        for (; at > 0 && list[at - 1].saved < found.saved; at--) list[at] = list[at - 1];
+        for (; at > 0 && is_before(&found, &list[at - 1]); at--) list[at] = list[at - 1];
         list[at] = found;
     }
-    return drop_included(config, ranks, device, list, count);
+    return drop_included(config, ranks, device, limit, list, count);
 }
 
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format, ...) {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "config/config_settings.h"
+#include "config/settings_line.h"
 #include "evaluate.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -12,6 +13,10 @@
 #include "run.h"
 #include "save/checkpoint.h"
 #include "signals.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
 
@@ -203,8 +208,17 @@ static bool leave_old_course(Run *run, Error *err) {
 static void write_settings(const Run *run) {
     JsonText text;
     Config resolved = run->model.config;
+    const Exec *exec = &run->model.exec;
     resolved.steps = run->steps;
-    settings_text(&text, &resolved, run->model.exec.ranks);
+    resolved.batch_tokens = config_accumulation(&resolved, exec->ranks) * config_micro_tokens(&resolved) * exec->ranks;
+    resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
+    resolved.device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+    resolved.world_size = exec->ranks;
+#ifdef _OPENMP
+    if (resolved.threads == 0) resolved.threads = omp_get_max_threads();
+#endif
+    if (resolved.hellaswag_every < 0) resolved.hellaswag_every = resolved.val_every;
+    settings_line(&text, &resolved);
     log_settings(run->log, run->done.step, text.text);
     json_text_free(&text);
 }

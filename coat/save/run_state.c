@@ -53,8 +53,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "master", master_names[r->master]);
 }
 
-// all: also those that change nothing under the others.
-static void settings_fields(JsonText *t, const Config *c, int ranks, bool all) {
+static void settings_fields(JsonText *t, const Config *c, int ranks) {
     char seed[32];
     recipe_fields(t, &c->recipe);
     json_text_int(t, "micro-batch", c->micro_batch);
@@ -65,8 +64,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks, bool all) {
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_name(c->schedule));
     const bool falls = c->schedule != SCHEDULE_CONSTANT;
-    if (all || (falls && c->lr_final != 1.0f)) json_text_int(t, "steps", c->steps); // else they change no rate
-    if (all || falls) json_text_float(t, "lr-final", c->lr_final);
+    if (falls && c->lr_final != 1.0f) json_text_int(t, "steps", c->steps); // else they change no rate
+    if (falls) json_text_float(t, "lr-final", c->lr_final);
     if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
     json_text_float(t, "weight-decay", c->weight_decay);
     json_text_float(t, "beta1", c->beta1);
@@ -91,37 +90,6 @@ static void shape_fields(JsonText *t, const ModelShape *s) {
     json_text_int(t, "ffn", s->ffn);
     json_text_int(t, "vocab", s->vocab);
     json_text_int(t, "positions", s->positions);
-}
-
-// Of so many bytes; of a name that is no UTF-8, which JSON cannot hold, what is ASCII.
-static void name_field(JsonText *t, const char *key, const char *name, size_t length) {
-    char *text = (char *)xcalloc(length + 1, 1);
-    memcpy(text, name, length);
-    json_t *valid = json_string(text);
-    for (char *at = text; !valid && *at; at++)
-        if ((unsigned char)*at > 127) *at = '?';
-    json_decref(valid);
-    json_text_string(t, key, text);
-    free(text);
-}
-
-// The files that a run reads: "train" has a string per --train, several names in one apart by newlines.
-static void file_fields(JsonText *t, const Config *c) {
-    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
-    const char *tokenizer = bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
-    name_field(t, "tokenizer", tokenizer, strlen(tokenizer));
-    json_text_open(t, "train", '[');
-    for (const char *at = c->train; *at;) {
-        const char *end = strstr(at, "\n\n");
-        const size_t length = end ? (size_t)(end - at) : strlen(at);
-        name_field(t, NULL, at, length);
-        at += length + (end ? 2 : 0);
-    }
-    json_text_close(t, ']');
-    if (config_weights(c)) json_text_open(t, "train-weight", '[');
-    for (int k = 0; config_weights(c) && k < c->train_sets; k++) json_text_double(t, NULL, c->train_weights[k]);
-    if (config_weights(c)) json_text_close(t, ']');
-    if (c->val[0]) name_field(t, "val", c->val, strlen(c->val));
 }
 
 static void window_field(JsonText *t, const char *key, const GuardWindow *window) {
@@ -164,18 +132,9 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
         json_text_close(t, '}');
     }
     json_text_open(t, "settings", '{');
-    settings_fields(t, config, ranks, false);
+    settings_fields(t, config, ranks);
     shape_fields(t, &config->shape);
     json_text_close(t, '}');
-    json_text_close(t, '}');
-}
-
-void settings_text(JsonText *t, const Config *config, int ranks) {
-    memset(t, 0, sizeof *t);
-    json_text_open(t, NULL, '{');
-    settings_fields(t, config, ranks, true);
-    shape_fields(t, &config->shape);
-    file_fields(t, config);
     json_text_close(t, '}');
 }
 
@@ -271,7 +230,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
     JsonText t;
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
-    settings_fields(&t, config, exec->ranks, false);
+    settings_fields(&t, config, exec->ranks);
     json_text_close(&t, '}');
     json_t *now = json_parse_object(t.text, t.size, "settings", err);
     json_text_free(&t);

@@ -9,10 +9,6 @@ extern "C" {
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// The settings alone, as one line for the log: with those that change nothing under the others, the model's shape, and the
-// names of the files, which may be others in an equal run.
-void settings_text(JsonText *t, const Config *config, int ranks);
-
 // Settings that have had another name get that of today.
 void settings_rename(json_t *settings);
 

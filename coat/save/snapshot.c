@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "memory.h"
+
 #define RESERVE ((size_t)64 << 20) // of memory that is left to everything else
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
@@ -17,25 +19,10 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->optimizer[i]);
 }
 
-// A number in a file of one line ("max" and what is not there are no number), or behind `key` in one of many lines.
-static bool read_number(const char *path, const char *key, double *number) {
-    char line[256];
-    bool found = false;
-    FILE *file = fopen(path, "r");
-    while (file && !found && fgets(line, sizeof line, file))
-        if (strncmp(line, key, strlen(key)) == 0) found = sscanf(line + strlen(key), " %lf", number) == 1;
-    if (file) fclose(file);
-    return found;
-}
-
 // Whether the machine can really give this much: Linux grants memory that it does not have, and ends the process
 // when that is used.
 static bool fits(size_t bytes) {
-    double available, limit, used, needed = (double)(bytes + RESERVE);
-    if (read_number("/proc/meminfo", "MemAvailable:", &available) && needed > available * 1024.0) return false;
-    // a container's own limit; page cache counts as used there, but gives way
-    if (!read_number("/sys/fs/cgroup/memory.max", "", &limit)) return true;
-    return !read_number("/sys/fs/cgroup/memory.stat", "anon ", &used) || needed <= limit - used;
+    return (double)bytes + (double)RESERVE <= (double)memory_available();
 }
 
 static void place(CheckpointTensor *list, int count, char **at) {

@@ -14,8 +14,8 @@ bad() { # NAME WHAT WAS SAID...
     failures=1
 }
 
-# A log without what differs between equal runs.
-strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//' "$1"; }
+# A log without what differs between equal runs: times, and settings, which name --out and the processes.
+strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
 # text FOLDER [FILES]: files of 10 KB of words, the same every time and on every machine, whatever becomes of the sources
 text() {

@@ -130,19 +130,26 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
     ok "a file of flags is the same as the flags, and so recorded" || bad "a file of flags is the same as the flags, and so recorded"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 1 --out "$folder/won" >/dev/null &&
     grep -q '"lr": 0.002,' "$folder/won/step-00000001/state.json" && ok "flags beside it win" || bad "flags beside it win" "$(ls "$folder/won")"
-[[ $(head -n 1 "$folder/won/log.jsonl") == '{"step":0,"settings":{"precision":"recipe",'*'"lr":0.002,'*'"shuffle":false,'* ]] &&
-    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$(head -n 1 "$folder/won/log.jsonl")"
-[[ $(head -n 1 "$folder/won/log.jsonl") == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"tokenizer":"bytes","train":["'"$data"'"]}}' ]] &&
-    ok "with shape, vocabulary and data" || bad "with shape, vocabulary and data" "$(head -n 1 "$folder/won/log.jsonl")"
-"$program" "${small[@]}" --train "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 >/dev/null 2>&1
-[[ $(head -n 1 "$folder/whole/log.jsonl") =~ '"steps":'([0-9]+)',"lr-final":0.5,'.*'"train":["'"$data"'","'"$val"'"],"train-weight":[2.0,1.0],"val":"'"$val"'"}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] &&
-    ok "all of them resolved" || bad "all of them resolved" "$(head -n 1 "$folder/whole/log.jsonl")"
+settings=$(head -n 1 "$folder/won/log.jsonl")
+[[ $settings == '{"step":0,"settings":{"train":["'"$data"'"],"val":[],"tokenizer":"bytes","shuffle":false,"model":null,'*'"lr":0.002,'* ]] &&
+    ok "and the log begins with the settings" || bad "and the log begins with the settings" "$settings"
+[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,"tied-head":true,"recipe":"coat",'* ]] &&
+    ok "with the shape" || bad "with the shape" "$settings"
+starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # of the process, or beside train
+missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
+[ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings" && ok "and every flag but those of a start" || bad "and every flag but those of a start" "$missing" "$settings"
+"$program" "${small[@]}" --train "$data" "$data" --train-weight 2 --train "$val" --train-weight 1 --val "$val" "$data" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 --steps -1 >/dev/null 2>&1
+settings=$(head -n 1 "$folder/whole/log.jsonl")
+[[ $settings =~ '"train":[["'"$data"'","'"$data"'"],["'"$val"'"]],"train-weight":[2.0,1.0],"val":["'"$val"'","'"$data"'"],'.*'"batch-tokens":2048,"logits-chunk":'([0-9]+)',"steps":'([0-9]+)',"lr":'.*'"lr-final":0.5,'.*'"val-batches":1,'.*'"hellaswag":null,"hellaswag-every":20,'.*'"out":"'"$folder/whole"'",'.*'"device":"cpu","threads":'([0-9]+)',"profile":null,'.*'"zero":0,"world-size":1}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] && [ "${BASH_REMATCH[2]}" -gt 0 ] && [ "${BASH_REMATCH[3]}" -gt 0 ] &&
+    ok "all of them resolved" || bad "all of them resolved" "$settings"
+"$program" "${small[@]:8}" --tokenizer bytes --train "$data" --model "$folder/won/step-00000001" --steps 1 --out "$folder/from" >/dev/null 2>&1
+grep -q "\"model\":\"$folder/won/step-00000001\"" "$folder/from/log.jsonl" && ok "and where weights are from" || bad "and where weights are from" "$(head -n 1 "$folder/from/log.jsonl")"
 ! grep -q "$folder" "$folder"/whole/step-*/state.json && [ "$(grep -cE '"(steps|lr-final|layers|channels|ffn|vocab|positions)": [-0-9.]+' "$folder"/whole/step-*/state.json)" -eq 7 ] &&
     ok "a checkpoint has them, too, and names no path" || bad "a checkpoint has them, too, and names no path" "$(cat "$folder"/whole/step-*/state.json)"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 2e-3 --steps 2 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" --lr 4e-3 --steps 3 --out "$folder/won" --resume >/dev/null 2>&1 # nothing is new
-[ "$(grep -o '^{"step":[0-9]*,"settings"\|"lr":[0-9.]*,"warmup"\|"steps":[0-9]*,"lr-final":1.0' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "lr":0.002,"warmup" "steps":1,"lr-final":1.0 {"step":1,"settings" "lr":0.002,"warmup" "steps":2,"lr-final":1.0 {"step":2,"settings" "lr":0.004,"warmup" "steps":3,"lr-final":1.0 ' ] &&
+[ "$(grep -o '^{"step":[0-9]*,"settings"\|"steps":[0-9]*,"lr":[0-9.]*,"warmup"' "$folder/won/log.jsonl" | tr '\n' ' ')" = '{"step":0,"settings" "steps":1,"lr":0.002,"warmup" {"step":1,"settings" "steps":2,"lr":0.002,"warmup" {"step":2,"settings" "steps":3,"lr":0.004,"warmup" ' ] &&
     ok "which it has again where they change" || bad "which it has again where they change" "$(cat "$folder/won/log.jsonl")"
 refuses "value missing" 1 "\-\-lr" "${run[@]}" --lr
 refuses "not a number" 1 "\-\-steps.*many" "${run[@]}" --steps many
@@ -206,6 +213,14 @@ fi
 refuses "memory in bf16" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; --recompute 2 saves [0-9.]+ GB, --saved coat [0-9.]+ GB; see" --micro-batch 65535 --recipe bf16 --tokenizer bytes --train "$data" --steps 1 --quiet
 refuses "memory in coat" 3 "most of it is saved, [0-9.]+ GB; --micro-batch [0-9]+ would fit; see" --micro-batch 65535 --recipe coat --tokenizer bytes --train "$data" --steps 1 --quiet
 
+# of what the process may take, if that is less than there is
+wide=(--tokenizer bytes --layers 2 --heads 4 --channels 256 --seq-len 256 --train "$data" --steps 1 --sample-tokens 0 --threads 1 --quiet)
+said=$(ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch 512 2>&1)
+status=$?
+[ $status -eq 3 ] && [[ $said =~ ^"error: memory: the run needs "[0-9.]+" GB (could not allocate "[0-9]+" MiB: ulimit -v leaves "[0-9]+" MiB); most of it is saved, ".*"; --micro-batch "([0-9]+)" would fit; "(.*"; ")?"see --plan"$ ]] &&
+    ok "a limit of the process" || bad "a limit of the process" "$status" "$said"
+(ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch "${BASH_REMATCH[1]:-0}" >/dev/null 2>"$folder/said") && ok "under which what it advises fits" || bad "under which what it advises fits" "$(cat "$folder/said")"
+
 # --- resume: 20 steps straight, and 10 + resume + 10, are the same bytes
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
 "$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps"
@@ -217,7 +232,8 @@ if diff -r "$folder/straight/step-00000020" "$folder/parts/step-00000020" >/dev/
 else
     bad "10 + resume + 10 steps give the checkpoint of 20, byte for byte"
 fi
-[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] && ok "and the same log" || bad "and the same log"
+[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] &&
+    [ "$(grep -c '"settings":' "$folder/parts/log.jsonl")" -eq 1 ] && ok "and the same log" || bad "and the same log"
 OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
 diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null && ok "one thread gives the same bytes as several" || bad "one thread gives the same bytes as several"
 
@@ -305,7 +321,25 @@ said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --e
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ] &&
     ok "another micro-batch in the middle of the data" || bad "another micro-batch in the middle of the data" "$(cat "$folder/said")"
-refuses "a checkpoint of another shape" 2 "its model has channels 32 and this run" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "a checkpoint of another shape" 1 "^error: \-\-channels 64: the run's model has 32; leave \-\-channels away$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "or with other parts" 1 "^error: \-\-no-biases: the run's model has biases; leave \-\-no-biases away$" --train "$data" --no-biases --out "$folder/straight" --resume
+refuses "a checkpoint of another named model" 2 "its model has layers 2 and this run's has 1; give the same model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
+    # shellcheck disable=SC2086 # flags are words
+    {
+        said=$("$program" $flag --val "$val" --val-batches 1 --eval-only --quiet --out "$folder/straight" --resume 2>&1)
+        [[ $said == "step 20  val loss "* ]] && ok "$flag, which the run's model has, may be said again" || bad "$flag, which the run's model has, may be said again" "$said"
+    }
+    [[ $flag == *" "[0-9]* && $flag != *eps* ]] || continue
+    name=${flag% *} value=${flag#* }
+    for what in "--train $data --steps 21" "--prompt x" "--val $val --eval-only"; do
+        # shellcheck disable=SC2086
+        refuses "$name of another model, ${what%% *}" 1 "^error: $name $((value + 1)): the run's model has $value; leave $name away$" $what $name $((value + 1)) --out "$folder/straight" --resume
+    done
+done
+"$program" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume >/dev/null 2>"$folder/said" && ok "to sample, too" || bad "to sample, too" "$(cat "$folder/said")"
+rm -rf "$folder/further" && cp -r "$folder/straight" "$folder/further"
+"$program" --train "$data" --steps 21 --sample-tokens 0 --quiet --channels 32 --out "$folder/further" --resume >/dev/null 2>"$folder/said" && [ -d "$folder/further/step-00000021" ] && ok "and to train on" || bad "and to train on" "$(cat "$folder/said")"
 
 # --- the FP8 tensors in the log
 "$program" "${long[@]}" --recipe coat --head fp8 --health-every 8 --steps 20 --out "$folder/health" >/dev/null
@@ -328,7 +362,7 @@ resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --jso
 [ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
 [[ $said == "step 10  val loss "* ]] && ok "nor that of a step" || bad "nor that of a step" "$said"
-refuses "what is said of it must be true" 2 "its model has layers 2 and this run's has 3" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "what is said of it must be true" 1 "\-\-layers 3: the run's model has 2; leave \-\-layers away" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
 refuses "prompt without weights" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
 same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)

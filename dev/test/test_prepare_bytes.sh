@@ -76,7 +76,7 @@ check "the output depends on the contents alone" same_whatever_the_order
 one_file() {
     seq 1 2000 >one.txt
     printf '\303\251\377' >>one.txt
-    "$program" --out one --val-fraction 0.1 one.txt >out && grep -q " from 1 file (" out || return 1
+    "$program" --out one --val-fraction 0.1 one.txt >out && grep -q " from 1 file (its end held out)" out || return 1
     [ "$(tokens one_train.bin | head -1) $(tokens one_val.bin | head -1)" = "256 256" ] || return 1
     # both parts together are the text, divided at a line's end
     { tokens one_train.bin | tail -n +2; tokens one_val.bin | tail -n +2; } >got
@@ -126,12 +126,38 @@ notes() {
     cat out err
     return 1
 }
+shares() { # of validation, in tenths of a percent: LOW HIGH
+    local train val
+    train=$(tokens note_train.bin | wc -l) val=$(tokens note_val.bin | wc -l)
+    [ $((1000 * val)) -ge $(($1 * (train + val))) ] && [ $((1000 * val)) -le $(($2 * (train + val))) ] && return
+    echo "$val of $((train + val))"
+    return 1
+}
+says() { # PATTERN: of the result
+    grep -qE -- "$1" out && return
+    cat out
+    return 1
+}
 mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
-check "much held out, because files are whole, is noted" notes "note: 49 % of the text is held out for validation, as files are held out whole: name more files, or one alone" halves
-check "or because --val-fraction asks" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
+check "files that are larger than the share: no note" notes "" halves
+check "the end of one is held out" says 'from 2 files \(one.s end held out\)'
+check "which is as much as is asked for" shares 45 60
 seq 1 20000 >long.txt
 echo short >short.txt
-check "little held out is noted, too" notes "note: 0.0064 % of the text is held out for validation, as files are held out whole: name more files, or a folder, whose large files are cut" long.txt short.txt
+check "a file that is too small, beside a large one" notes "" long.txt short.txt
+check "the end of the large one is held out as well" says 'from 2 files \(1 held out, and the end of another\)'
+check "as much as is asked for, too" shares 45 60
+# a folder of one file, of any size
+for bytes in 3000 50000 1000000 1048577 1113823 1300000 1700000 2500000; do
+    rm -rf alone && mkdir alone && seq 1 500000 | head -c $bytes >alone/text
+    check "a folder of $bytes bytes: no note" notes "" alone
+    check "and its share" shares 29 62
+    check "and no byte is lost or taken twice" test "$({ tokens note_train.bin; tokens note_val.bin; } | grep -vc '^256$')" -eq $bytes
+done
+yes 'a line that comes again and again' | head -c 2500000 >repeated.txt
+mkdir repeats && cp repeated.txt repeats
+check "texts that are all the same are noted" notes "note: 0.41 % of the text is held out for validation, as equal texts stay together: name more text that differs" repeats
+check "much held out because --val-fraction asks is noted" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
 check "little is not" notes "" --val-fraction 0.19 one.txt
 
 headers() {

@@ -155,7 +155,7 @@ else
 fi
 # --- a noun behind 1 is no plural
 "$build"/prepare_bytes --out "$folder/single" README.md >"$folder/page"
-says "1 file" ' from 1 file \(0 held out\)' "$folder/page"
+says "1 file" ' from 1 file \(its end held out\)' "$folder/page"
 one=("$program" --tokenizer bytes --layers 1 --heads 1 --channels 16 --seq-len 16 --micro-batch 1 --schedule constant --sample-tokens 0 --train)
 "${one[@]}" "$folder/single_train.bin" --positions 16 --val "$folder/single_val.bin" --val-every 1 --val-batches 1 --save-every 1 --warmup 1 --steps 1 \
     --out "$folder/single" >>"$folder/page" 2>&1

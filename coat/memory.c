@@ -1,0 +1,65 @@
+#include "memory.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+// A number in a file of one line ("max" and what is not there are no number), or behind `key` in one of many lines.
+static bool read_number(const char *path, const char *key, double *number) {
+    char line[256];
+    bool found = false;
+    FILE *file = fopen(path, "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        if (strncmp(line, key, strlen(key)) == 0) found = sscanf(line + strlen(key), " %lf", number) == 1;
+    if (file) fclose(file);
+    return found;
+}
+
+// What the control group in a folder leaves.
+static double group_leaves(const char *folder) {
+    char path[4200];
+    double limit, used;
+    snprintf(path, sizeof path, "%s/memory.max", folder);
+    if (!read_number(path, "", &limit)) return 9e18;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    if (!read_number(path, "anon ", &used)) used = 0;
+    return limit > used ? limit - used : 0;
+}
+
+// That of the process: in a container the root of what it sees, else the folder that /proc names.
+static double groups_leave(void) {
+    char line[4096], folder[4150];
+    double least = group_leaves("/sys/fs/cgroup");
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "0::/", 4) != 0) continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
+        const double leaves = group_leaves(folder);
+        if (leaves < least) least = leaves;
+    }
+    if (file) fclose(file);
+    return least;
+}
+
+int64_t memory_limit_left(const char **limit) {
+    struct rlimit space;
+    double pages, least = groups_leave();
+    const char *name = "the control group's memory.max";
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY &&
+        read_number("/proc/self/statm", "", &pages)) {
+        const double leaves = (double)space.rlim_cur - pages * (double)sysconf(_SC_PAGESIZE);
+        if (leaves < least) least = leaves > 0 ? leaves : 0, name = "ulimit -v";
+    }
+    if (limit) *limit = name;
+    return least < 9e18 ? (int64_t)least : INT64_MAX;
+}
+
+int64_t memory_available(void) {
+    double kib, machine = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (read_number("/proc/meminfo", "MemAvailable:", &kib)) machine = kib * 1024.0;
+    const int64_t left = memory_limit_left(NULL);
+    return (double)left < machine ? left : (int64_t)machine;
+}

@@ -1,0 +1,18 @@
+// How much memory the process may still take.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Bytes that the process's own limits leave: of ulimit -v, and of its control group, where page cache counts as used but
+// gives way. INT64_MAX: none is set. *limit, where not NULL, becomes the name of the one that leaves least.
+int64_t memory_limit_left(const char **limit);
+
+// The smaller of that and what the machine has, with what Linux holds of files and would give back.
+int64_t memory_available(void);
+
+#ifdef __cplusplus
+}
+#endif
