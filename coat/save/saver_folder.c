@@ -1,6 +1,8 @@
 #include "saver_folder.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -12,12 +14,14 @@ void saver_folder_open(SaverFolder *f, const Config *config, Log *log) {
     f->config = config;
     f->log = log;
     f->log_fd = log_descriptor(log);
+    f->left_fd = -1;
     snprintf(f->out, sizeof f->out, "%s", config->out);
     snprintf(f->told, sizeof f->told, "%s", config->out);
 }
 
 void saver_folder_close(SaverFolder *f) {
     if (f->log_fd >= 0) close(f->log_fd);
+    if (f->left_fd >= 0) close(f->left_fd);
 }
 
 bool saver_folder_is_locked(const SaverFolder *f) {
@@ -74,12 +78,18 @@ bool saver_folder_is_gone(const SaverFolder *f) {
     return f->away.code != EXIT_DONE && !out_place(f->folder, place, sizeof place);
 }
 
+// Where the folder that the run has left is by now; "": nowhere.
+static void find_left(const SaverFolder *f, char place[PATH_MAX_LENGTH]) {
+    const OutFolder left = {.fd = f->left_fd};
+    out_place(&left, place, PATH_MAX_LENGTH);
+}
+
 // Goes over to the folder that is now in the place of the run's own.
 static void go_over(SaverFolder *f, const Error *why, bool away) {
-    char text[sizeof why->text + 4 * PATH_MAX_LENGTH];
+    char text[sizeof why->text + 4 * PATH_MAX_LENGTH], left[PATH_MAX_LENGTH];
+    find_left(f, left);
     snprintf(text, sizeof text, "--out %s cannot be used: %s; what it wrote before is %s%s; %s in %s", f->out,
-             why->text, f->left[0] ? "in " : "gone", f->left, away ? "the run goes on" : "it is saved",
-             f->folder->path);
+             why->text, left[0] ? "in " : "gone", left, away ? "the run goes on" : "it is saved", f->folder->path);
     if (away && !f->last) fprintf(stderr, "warning: %s\n", text);
     snprintf(f->out, sizeof f->out, "%s", f->folder->path);
     f->taken.code = f->away.code = EXIT_DONE;
@@ -90,12 +100,12 @@ static void go_over(SaverFolder *f, const Error *why, bool away) {
 bool saver_folder_settle(SaverFolder *f, int64_t *saved, Error *err) {
     saver_folder_look(f);
     const bool taken = f->taken.code != EXIT_DONE, away = f->away.code != EXIT_DONE;
-    char left[PATH_MAX_LENGTH];
     Error none;
     if (!taken && !away) return true;
     *err = taken ? f->taken : f->away;
-    out_place(f->folder, left, sizeof left);
+    const int left = fcntl(f->folder->fd, F_DUPFD_CLOEXEC, 0);
     if (!out_rescue(f->folder, away, &none)) {
+        if (left >= 0) close(left);
         if (taken) *err = none;
         f->failed |= away;
         return false;
@@ -104,7 +114,9 @@ bool saver_folder_settle(SaverFolder *f, int64_t *saved, Error *err) {
     f->ends |= taken;
     f->left_saved = *saved;
     *saved = 0;
-    snprintf(f->left, sizeof f->left, "%s", left);
+    if (f->left_fd >= 0) close(f->left_fd);
+    f->left_fd = left;
+    if (left >= 0) flock(left, LOCK_UN); // who finds it may go on from it
     go_over(f, err, away);
     return true;
 }
@@ -133,16 +145,17 @@ static void set_lost(const SaverFolder *f, const char *why, const char *where, E
 }
 
 bool saver_folder_is_lost(const SaverFolder *f, bool good, int64_t saved, Error *err) {
-    char place[PATH_MAX_LENGTH], last[PATH_MAX_LENGTH + 64] = "", before[PATH_MAX_LENGTH + 64] = "", step[64] = "",
-                                                        where[sizeof err->text];
+    char left[PATH_MAX_LENGTH], place[PATH_MAX_LENGTH],
+        last[PATH_MAX_LENGTH + 64] = "", before[PATH_MAX_LENGTH + 64] = "", step[64] = "", where[sizeof err->text];
     const bool taken = f->taken.code != EXIT_DONE, lost = f->lost.code != EXIT_DONE;
     if (!taken && !lost) return false;
     const bool here = lost && !f->ends; // it has gone on elsewhere, and may have lost that, too
     const int64_t earlier = lost && saved == 0 ? f->left_saved : saved;
-    snprintf(place, sizeof place, "%s", f->left);
+    find_left(f, left);
+    snprintf(place, sizeof place, "%s", left);
     if (!lost || (taken && saved > 0)) out_place(f->folder, place, sizeof place);
     if (place[0] && earlier > 0) snprintf(last, sizeof last, "%s/step-%08lld", place, (long long)earlier);
-    if (here) snprintf(before, sizeof before, "; what it wrote before is %s%s", f->left[0] ? "in " : "gone", f->left);
+    if (here) snprintf(before, sizeof before, "; what it wrote before is %s%s", left[0] ? "in " : "gone", left);
     if (!good && saved > 0) snprintf(step, sizeof step, " up to step %lld", (long long)saved);
     if (lost && !taken && (good || saved > 0))
         snprintf(where, sizeof where, "this one is saved%s: go on with --out %s --resume%s", step, f->out, before);

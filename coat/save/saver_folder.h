@@ -17,7 +17,7 @@ typedef struct {
     OutFolder *folder;               // that this process has locked; NULL: it has not
     Error away, taken;               // why it is not this run's now, or never again; EXIT_DONE: it is
     Error lost;                      // why the run has left --out; EXIT_DONE: it has not
-    char left[PATH_MAX_LENGTH];      // where that was then; "": nowhere
+    int left_fd;                     // of that, wherever it is by now; -1: it has not
     int64_t left_saved;              // the last step that has a checkpoint there; 0: none
     bool ends;                       // it was left to another run
     bool failed;                     // it is away, and so is what is beside it, which has been said
