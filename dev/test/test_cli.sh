@@ -89,6 +89,10 @@ for every in 0 1; do
     refuses "validation tokens of another vocabulary, --val-every $every" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
     diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "and nothing has changed" || bad "and nothing has changed"
 done
+{ header 20240520 1 2000 && head -c 3000 /dev/zero && printf '\7\7' && head -c 998 /dev/zero; } >"$folder/late.bin" # token 1500
+refuses "and those that come late" 2 "late.bin: token 1500 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/late.bin" --val-every 0 --out "$folder/kept" --overwrite
+diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "before anything changes" || bad "before anything changes"
+"$program" "${run[@]}" --val "$folder/late.bin" --val-batches 11 >/dev/null 2>"$folder/said" && ok "but what is not validated is not read" || bad "but what is not validated is not read" "$(cat "$folder/said")"
 refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: $val: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
