@@ -179,6 +179,9 @@ done
 refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
 
 
+said=$("$program" "${run[@]}" --steps 1 --threads $(($(nproc --all) + 1)) 2>&1 >/dev/null)
+[[ $said == "note: --threads "*": more than this machine's "*" core"* ]] && ok "more threads than cores are noted" || bad "more threads than cores are noted" "$said"
+
 # --- where it writes
 : >"$folder/file"
 refuses "out is a file" 2 "\-\-out $folder/file: .*a file has that name; name a folder" "${run[@]}" --out "$folder/file"
@@ -341,6 +344,8 @@ trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val"
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
+said=$("$program" --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused" 2>&1 >/dev/null)
+[ "$said" = "note: --out $folder/unused: nothing is written there without training; add --resume to take the run's model" ] && [ ! -e "$folder/unused" ] && ok "an --out without use is noted" || bad "an --out without use is noted" "$said"
 # a checkpoint that is only evaluated or sampled from says its shape, as a model does
 resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
 [ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
