@@ -405,6 +405,17 @@ refuses "no sample" 1 "^error: \-\-samples 0: must be between 1 and" "${prompted
     awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&
     ok "--overfit-one-batch does" || bad "--overfit-one-batch does"
 
+# the folder of a run in place of its checkpoint
+mkdir "$folder/nested" && cp -r "$folder/straight/step-00000010" "$folder/nested/step-00000030"
+refuses "a run in place of its model" 2 "^error: $folder/nested has no config.json; name a checkpoint of this run: $folder/nested/step-00000030$" --model "$folder/nested" --prompt x
+mkdir "$folder/hollow"
+refuses "a folder of neither" 2 "^error: $folder/hollow has no config.json; name a folder of a model, such as OUT/step-00000020$" --model "$folder/hollow" --prompt x
+"$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.png" >/dev/null 2>"$folder/said"
+[ $? -eq 1 ] && [[ $(cat "$folder/said") == *"$folder/curve.png: the picture is an SVG; name it $folder/curve.svg, "* ]] && [ ! -e "$folder/curve.png" ] && ok "plot_loss refuses another kind of picture" || bad "plot_loss refuses another kind of picture" "$(cat "$folder/said")"
+"$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.svg" >/dev/null && [ -s "$folder/curve.svg" ] && ok "and draws its own" || bad "and draws its own"
+completed=$(eval "$("$program" --help=bash)"; COMP_WORDS=("$program" --model gpt) COMP_CWORD=2; compopt() { :; }; "_complete_$(basename "$program")"; echo "${COMPREPLY[@]}")
+[[ " $completed " == *" gpt2 gpt2-medium gpt2-large gpt2-xl "* ]] && ok "--model is completed with names" || bad "--model is completed with names" "$completed"
+
 # --- plans
 plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)
 [[ $plan == '{"parameters": 1557611200, "total_bytes": '* ]] && ok "--plan=json" || bad "--plan=json" "$plan"
