@@ -214,6 +214,14 @@ static bool parse_number(const char *flag, const char *text, double low, double 
     return true;
 }
 
+// Whether `word` is the flag, as "--out NAME" or "--out=NAME"; *value becomes what follows, NULL: nothing does.
+static bool takes_value(const char *word, const char *flag, const char *next, const char **value) {
+    const size_t length = strlen(flag);
+    if (strncmp(word, flag, length) != 0 || (word[length] && word[length] != '=')) return false;
+    *value = word[length] ? word + length + 1 : next;
+    return true;
+}
+
 // Moves what is no flag to the front of argv; *count says how many.
 static bool parse(Options *options, int argc, char **argv, int *count, Error *err) {
     double number;
@@ -221,30 +229,31 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
     options->val_fraction = 0.05;
     *count = 0;
     for (int i = 1; i < argc; i++) {
-        const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        const char *flag = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL, *value = NULL;
         if (!strcmp(flag, "--headers")) {
             options->headers = true;
         } else if (!strcmp(flag, "--overwrite")) {
             options->overwrite = true;
-        } else if (!strcmp(flag, "--out")) {
+        } else if (takes_value(flag, "--out", next, &value)) {
             if (!value || !*value) return error_set(err, EXIT_USER, "--out needs a path: --out data/tokens/mytext");
             options->out = value;
-            i++;
-        } else if (!strcmp(flag, "--val-fraction")) {
-            if (!parse_number(flag, value, 0, 0.9, &options->val_fraction, err)) return false;
-            i++;
-        } else if (!strcmp(flag, "--max-bytes")) {
-            if (!parse_number(flag, value, 0, 2e9, &number, err)) return false;
+        } else if (takes_value(flag, "--val-fraction", next, &value)) {
+            if (!parse_number("--val-fraction", value, 0, 0.9, &options->val_fraction, err)) return false;
+        } else if (takes_value(flag, "--max-bytes", next, &value)) {
+            if (!parse_number("--max-bytes", value, 0, 2e9, &number, err)) return false;
             max_bytes = (int64_t)number;
-            i++;
         } else if (flag[0] == '-') {
             return error_set(err, EXIT_USER, "unknown flag %s: see %s --help", flag, program_invocation_short_name);
         } else {
             argv[(*count)++] = argv[i];
         }
+        i += value && value == next;
     }
     if (!options->out)
         return error_set(err, EXIT_USER, "--out is missing: say where to write, as --out data/tokens/mytext");
+    if (options->out[strlen(options->out) - 1] == '/')
+        return error_set(err, EXIT_USER, "--out %s: it ends in /; name the files in it: --out %stext", options->out,
+                         options->out);
     if (strlen(options->out) > PATH_BYTES - 64) return error_set(err, EXIT_USER, "--out is too long");
     if (*count == 0 && !options->headers)
         return error_set(err, EXIT_USER, "no text: name files or folders, or use --headers");
@@ -327,6 +336,7 @@ static void say_result(const Documents *documents, const Options *options, int64
            " equal, %" PRId64 " binary, %" PRId64 " large, %" PRId64 " unreadable, %" PRId64 " beyond --max-bytes\n",
            options->out, train_tokens, val_tokens, documents->count, cut, held_out, documents->duplicates,
            documents->binary, documents->large, documents->unreadable, documents->beyond);
+    if (documents->left_out[0]) fprintf(stderr, "note: left out as binary or large: %s\n", documents->left_out);
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;
     if (much || share < LITTLE_VAL * options->val_fraction)

@@ -33,6 +33,7 @@ typedef struct {
     int64_t count, capacity;
     int64_t cut;                                           // files that are more than one document
     int64_t duplicates, binary, large, unreadable, beyond; // left out; beyond: of --max-bytes
+    char left_out[PATH_BYTES];                             // the names of the first that are binary or large
 } Documents;
 
 // What becomes of files over LARGE_BYTES: those of a folder are cut at ends of lines, so that some of each can be held
@@ -72,9 +73,19 @@ static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     return cut ? cut : bytes;
 }
 
+// Takes down the name of a file that is not taken, one of the first.
+static void name_left_out(Documents *documents, const char *path) {
+    enum { MOST_NAMED = 3 };
+    const int64_t before = documents->binary + documents->large; // with this one
+    const size_t used = strlen(documents->left_out), room = sizeof documents->left_out - used;
+    if (before > MOST_NAMED + 1 || strlen(path) + 8 > room) return;
+    snprintf(documents->left_out + used, room, "%s%s", used ? ", " : "", before > MOST_NAMED ? "..." : path);
+}
+
 static void add_file(Documents *documents, const char *path, int64_t bytes, Large large) {
     if (bytes > (large == LARGE_LEFT ? LARGE_BYTES : large == LARGE_WHOLE ? FILE_MAX : INT64_MAX)) {
         documents->large++;
+        if (large != LARGE_LEFT) name_left_out(documents, path);
         return;
     }
     const int64_t before = documents->count, limit = large == LARGE_CUT && bytes > LARGE_BYTES ? PIECE_BYTES : FILE_MAX;
@@ -105,6 +116,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
     for (int64_t i = before; i < documents->count; i++) documents->list[i].file_hash = hash;
     if (reason) {
         ++*reason;
+        if (reason == &documents->binary) name_left_out(documents, path);
         while (documents->count > before) free(documents->list[--documents->count].path);
     }
     documents->cut += documents->count > before + 1;

@@ -47,7 +47,7 @@ check_current() {
     version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config.h)
     said=$("$1" --version 2>&1 | head -n 1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
     [ "${said##* }" = "$version" ] || fail "$1 is of another version than its sources, $version: it says '$said'; run make, or remove it"
-    newer=$(find "${@:2}" -newer "$1" | head -n 1)
+    newer=$(find "${@:2}" -newer "$1" -print -quit)
     [ -z "$newer" ] || fail "$1 is older than $newer: run make, or remove it"
 }
 

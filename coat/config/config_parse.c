@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "checkpoint_settings.h"
 #include "config_settings.h"
@@ -220,6 +221,10 @@ static bool check_given(const Parse *p, Error *err) {
                          c->world_size - 1, c->world_size);
     if (c->eval_only && c->prompt[0])
         return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
+    if (c->val_batches == 0)
+        return error_set(
+            err, EXIT_USER,
+            "--val-batches 0: nothing would be validated; leave --val away, or give -1 for all of the data");
     if (!(c->top_p > 0.0f))
         return error_set(err, EXIT_USER, "--top-p %g: must be more than 0, and at most 1, which leaves all tokens",
                          (double)c->top_p);
@@ -247,6 +252,21 @@ static bool check_given(const Parse *p, Error *err) {
                          c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model",
                          c->eval_only ? "" : ", or --train");
     return true;
+}
+
+// Remarks on flags that do nothing, or hardly what is meant.
+static void note_given(Config *c) {
+    const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    size_t used = strlen(c->notes);
+    if (c->plan != PLAN_NONE) return;
+    if (c->threads > cores)
+        snprintf(c->notes + used, sizeof c->notes - used, "note: --threads %d: more than this machine's %d core%s\n",
+                 c->threads, cores, plural(cores));
+    used = strlen(c->notes);
+    if (c->out[0] && !c->resume && config_forward_only(c))
+        snprintf(c->notes + used, sizeof c->notes - used,
+                 "note: --out %s: nothing is written there without training; add --resume to take the run's model\n",
+                 c->out);
 }
 
 static void print_text(const Arguments *args, const char *program, bool *printed) {
@@ -287,6 +307,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
     config->plain_recipe = chosen->recipe;
+    note_given(config);
     return check_given(p, err);
 }
 

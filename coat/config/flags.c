@@ -92,7 +92,7 @@ static const Flag table[] = {
      "sequences per GPU in one forward and backward pass"},
     {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "TOKENS", 1, 1 << 24, NULL, "tokens per sequence"},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "TOKENS", 0, BIG, "one micro-batch per GPU",
-     "tokens per optimizer step over all GPUs; 512k is 524288"},
+     "tokens per optimizer step over all GPUs; 512k is 524288; 0: one micro-batch per GPU"},
     {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), "TOKENS", 0, 1 << 30, "chosen",
      "tokens whose logits exist at a time"},
 
@@ -167,7 +167,7 @@ static const Flag table[] = {
     {GROUP_FILES, "overwrite", FLAG_BOOL, AT(overwrite), "", 0, 0, NULL, "replace what an earlier run left in --out"},
 
     {GROUP_RUN, "device", FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, NULL, "where the model runs"},
-    {GROUP_RUN, "threads", FLAG_INT, AT(threads), "N", 0, 4096, "all cores", "of the CPU backend"},
+    {GROUP_RUN, "threads", FLAG_INT, AT(threads), "N", 1, 4096, "all cores", "of the CPU backend"},
     {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "off",
      "print the memory plan and end; needs no data and no GPU"},
     {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "none",

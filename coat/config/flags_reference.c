@@ -118,6 +118,8 @@ static void print_completion(FILE *out, const char *placeholder) {
         const int length = (int)strcspn(p, "|");
         if (strncmp(p, "GROUP", 5) == 0)
             fprintf(out, "%s%s", between, groups), between = " ";
+        else if (strncmp(p, "NAME", 4) == 0) // of --model
+            fprintf(out, "%sgpt2 gpt2-medium gpt2-large gpt2-xl d2 d12", between), between = " ";
         else if (!isupper((unsigned char)*p))
             fprintf(out, "%s%.*s", between, length, p), between = " ";
         else if (strncmp(p, "DIR", 3) == 0)

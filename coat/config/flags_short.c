@@ -240,6 +240,22 @@ static bool stray_value(const char *text, const char *before, Error *err) {
     return error_set(err, EXIT_USER, "%s: not a flag; flags begin with -- and --help lists them all", text);
 }
 
+// A short flag without its value, which may be another program's.
+static bool needs_value(const Short *s, Error *err) {
+    const char *hint = strcmp(s->name, "-h") == 0   ? " (for the list of flags write --help)"
+                       : strcmp(s->name, "-v") == 0 ? " (for the version write --version)"
+                                                    : "";
+    bool negated;
+    const Flag *flag = flag_find(s->target, strlen(s->target), &negated);
+    if (flag)
+        return error_set(err, EXIT_USER, "%s needs a value: %s %s, which is --%s %s%s", s->name, s->name,
+                         flag->placeholder, flag->name, flag->placeholder, hint);
+    if (s->kind == SHORT_IGNORED)
+        return error_set(err, EXIT_USER, "%s needs a value: it is llm.c's, and without effect here; leave it away",
+                         s->name);
+    return error_set(err, EXIT_USER, "%s needs a value: 1 for %s, 0 for %s", s->name, s->target, s->off);
+}
+
 bool arguments_add(Arguments *args, int count, char **words, Error *err) {
     const Flag *flag = NULL; // the last one
     for (int i = 0; i < count; i++) {
@@ -249,10 +265,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
         if (strncmp(text, "--", 2) == 0 && text[2]) {
             if (!rewrite_long(args, text, next, &flag, &took_next, err)) return false;
         } else if (s) {
-            if (is_flag(next)) {
-                const char *hint = strcmp(text, "-h") == 0 ? " (for the list of flags write --help)" : "";
-                return error_set(err, EXIT_USER, "%s needs a value%s", text, hint);
-            }
+            if (is_flag(next)) return needs_value(s, err);
             if (!rewrite_short(args, s, next, err)) return false;
             flag = flag_find(s->target, strlen(s->target), &negated);
         } else if (text[0] == '-') {

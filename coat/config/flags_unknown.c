@@ -67,7 +67,7 @@ static const Foreign table[] = {
     {"adam-beta1", "beta1", NULL},
     {"adam-beta2", "beta2", NULL},
     {"adam-eps adam-epsilon epsilon", "eps", NULL},
-    {"clip-grad max-grad-norm max-norm gradient-clip gradient-clipping gradient-clip-val", "grad-clip", NULL},
+    {"clip clip-grad max-grad-norm max-norm gradient-clip gradient-clipping gradient-clip-val", "grad-clip", NULL},
     {"optim optimizer optimizer.name", NULL, "AdamW is the optimizer; " LEAVE},
     {"random-seed data-seed", "seed", NULL},
 
@@ -76,6 +76,9 @@ static const Foreign table[] = {
     {"do-train", NULL, "--train GLOB trains"},
     {"do-eval inference-only", "eval-only", NULL},
     {"max-new-tokens", "sample-tokens", NULL},
+    {"max-length", NULL, "--sample-tokens is of a sample, --seq-len of what is trained on"},
+    {"generate do-sample", NULL, "--prompt TEXT samples, from --model FOLDER or --out DIR --resume"},
+    {"nucleus nucleus-p", "top-p", NULL},
     {"num-samples", "samples", NULL},
     {"overfit-single-batch", "overfit-one-batch", NULL},
 
@@ -88,7 +91,7 @@ static const Foreign table[] = {
     {"resume-from resume-from-checkpoint load load-step", "resume", "of --out DIR; --resume=STEP names one checkpoint"},
     {"ckpt checkpoint ckpt-path checkpoint-path", NULL,
      "--model FOLDER starts from a checkpoint's weights, --out RUN --resume goes on with a run"},
-    {"overwrite-output-dir", "overwrite", NULL},
+    {"force overwrite-output-dir", "overwrite", NULL},
     {"verbose", NULL, "every step is shown, and log.jsonl has all; " LEAVE ", or --no-quiet beside --prompt"},
     {"log-interval log-freq logging-steps", "log-every", NULL},
     {"enable-tensorboard", NULL, "TensorBoard's files are always in --out; " LEAVE},
@@ -102,7 +105,8 @@ static const Foreign table[] = {
     {"tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size tensor-parallel-degree "
      "pipeline-parallel-degree context-parallel-degree sequence-parallel tp pp", NULL,
      "GPUs share a model by --zero 1, 2 or 3 alone; " LEAVE},
-    {"cpu no-cuda use-cpu", "device", "--device cpu"},
+    {"cpu no-cuda no-gpu use-cpu", "device", "--device cpu"},
+    {"cuda gpu use-cuda use-gpu", "device", "--device cuda"},
     {"num-gpus n-gpus n-gpu ngpu num-nodes nnodes nproc nproc-per-node num-processes", NULL, "mpirun -np N starts one process per GPU"},
     {"local-rank", NULL, "the launcher says it; " LEAVE},
 };
@@ -115,12 +119,13 @@ const Foreign *flag_foreign(int *count) {
 
 enum { MOST_NAME = 64 };
 
-// The name without dashes in front and what follows '=', with hyphens for underscores; false where it is longer.
+// The name without dashes in front and what follows '=', in small letters, with hyphens for underscores; false where it is
+// longer.
 static bool plain_name(const char *text, char name[MOST_NAME]) {
     text += strspn(text, "-");
     size_t length = strcspn(text, "=");
     if (length >= MOST_NAME) return false;
-    for (size_t i = 0; i < length; i++) name[i] = text[i] == '_' ? '-' : text[i];
+    for (size_t i = 0; i < length; i++) name[i] = text[i] == '_' ? '-' : (char)tolower((unsigned char)text[i]);
     name[length] = '\0';
     return true;
 }
@@ -194,7 +199,7 @@ static bool joined_short(const char *text, Error *err) {
 
 // "no-dropout", "no-val": the opposite of what is not here, or of a flag that has none.
 static bool not_negated(const char *text, int length, const char *name, Error *err) {
-    if (strncmp(name, "no-", 3) != 0) return false;
+    if (strncmp(name, "no-", 3) != 0 || find_foreign(name, 0)) return false;
     bool negated;
     const Foreign *foreign = find_foreign(name + 3, 0);
     const char *ours = foreign ? foreign->ours : name + 3;

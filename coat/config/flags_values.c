@@ -241,6 +241,7 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     config->resume = !negated;
     config->resume_step = -1;
     if (!value) return true;
+    if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
     // the folder of a run, or of its checkpoint?
     const char *checkpoint = strstr(value, "/step-0");

@@ -80,11 +80,14 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// A limit must leave room for what OpenBLAS takes, too.
+#define LIMITED_RESERVE ((int64_t)64 << 20) // for files, stacks of threads and libraries
+
+// A limit must leave room for these and for what OpenBLAS takes, also in a thread of its own.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();
-    const int64_t left = memory_limit_left(NULL) - (cpu && cpu->blas ? blas_bytes(cpu->threads) : 0);
+    const int64_t left =
+        memory_limit_left(NULL) - LIMITED_RESERVE - (cpu && cpu->blas ? blas_bytes(cpu->threads + 1) : 0);
     return left < 1 ? 1 : left < available ? left : available; // 0 would be unknown
 }
 

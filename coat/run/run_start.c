@@ -52,6 +52,8 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     if (c->val[0]) {
         run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
         if (!run->val) return false;
+        // now, rather than at the first validation
+        if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "checkpoint.h"
 #include "io/files.h"
 #include "llmc_weights.h"
 
@@ -70,15 +71,25 @@ static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     return true;
 }
 
+// A folder that is none of a model; perhaps that of a run, whose newest checkpoint is named then. Always false.
+static bool lacks(const char *folder, const char *file, Error *err) {
+    char newest[PATH_BUFFER] = "OUT/step-00000020";
+    int64_t *steps = NULL;
+    Error ignored;
+    const int count = checkpoint_steps(folder, &steps, &ignored);
+    const bool is_run = count > 0 && checkpoint_folder(folder, steps[0], newest, sizeof newest, &ignored);
+    free(steps);
+    return error_set(err, EXIT_DATA, "%s has no %s; name %s%s", folder, file,
+                     is_run ? "a checkpoint of this run: " : "a folder of a model, such as ", newest);
+}
+
 bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     char folder[PATH_BUFFER], config[PATH_BUFFER], *text;
     size_t size;
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
         if (!path_join(config, sizeof config, path, "config.json", err)) return false;
-        if (!path_is_file(config))
-            return error_set(err, EXIT_DATA,
-                             "%s has no config.json; name a folder of a model, such as OUT/step-00000020", path);
+        if (!path_is_file(config)) return lacks(path, "config.json", err);
     } else {
         size_t length = strlen(path);
         if (!path_is_file(path)) return error_set(err, EXIT_DATA, "%s: no such file or folder", path);
@@ -189,8 +200,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    return error_set(err, EXIT_DATA, "%s has no model.safetensors; name a folder of a model, such as OUT/step-00000020",
-                     folder);
+    return lacks(folder, "model.safetensors", err);
 }
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {

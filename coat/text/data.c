@@ -185,17 +185,29 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     return true;
 }
 
-// Whether the first sequence of every file is of the vocabulary: what was made for another is found before it is needed.
-static bool check_beginnings(DataLoader *loader, Error *err) {
+// Whether `count` sequences from `first` on are of the vocabulary.
+static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Error *err) {
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
     bool good = true;
-    for (int i = 0; good && i < loader->count; i++) {
-        const Shard *shard = &loader->shards[i];
-        if (shard->tokens > loader->T) good = read_sequence(loader, shard->first_sequence, tokens, tokens + T, err);
-    }
+    for (int64_t s = first; good && s < first + count; s++) good = read_sequence(loader, s, tokens, tokens + T, err);
     free(tokens);
     return good;
+}
+
+// Whether the first sequence of every file is: what was made for another is found before it is needed.
+static bool check_beginnings(DataLoader *loader, Error *err) {
+    bool good = true;
+    for (int i = 0; good && i < loader->count; i++) {
+        const Shard *shard = &loader->shards[i];
+        if (shard->tokens > loader->T) good = check_sequences(loader, shard->first_sequence, 1, err);
+    }
+    return good;
+}
+
+bool data_check(DataLoader *loader, int batches, Error *err) {
+    const int64_t most = (int64_t)batches * loader->B;
+    return check_sequences(loader, 0, most < loader->sequences ? most : loader->sequences, err);
 }
 
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,

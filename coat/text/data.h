@@ -49,6 +49,10 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 // Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B).
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
+// Whether the first `batches` micro-batches of data that is not shuffled can be read and are of the vocabulary; false with
+// err (EXIT_DATA) as data_batch() would end later.
+bool data_check(DataLoader *loader, int batches, Error *err);
+
 // Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first 65,536 tokens is above 256.
 // False where it has fewer than 1,024, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);

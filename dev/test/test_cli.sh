@@ -89,6 +89,10 @@ for every in 0 1; do
     refuses "validation tokens of another vocabulary, --val-every $every" 2 "beyond.bin: token 0 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
     diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "and nothing has changed" || bad "and nothing has changed"
 done
+{ header 20240520 1 2000 && head -c 3000 /dev/zero && printf '\7\7' && head -c 998 /dev/zero; } >"$folder/late.bin" # token 1500
+refuses "and those that come late" 2 "late.bin: token 1500 is 1799, but the vocabulary ends at 256" "${run[@]}" --val "$folder/late.bin" --val-every 0 --out "$folder/kept" --overwrite
+diff -r "$folder/kept" "$folder/kept-before" >/dev/null && ok "before anything changes" || bad "before anything changes"
+"$program" "${run[@]}" --val "$folder/late.bin" --val-batches 11 >/dev/null 2>"$folder/said" && ok "but what is not validated is not read" || bad "but what is not validated is not read" "$(cat "$folder/said")"
 refuses "a validation file that is truncated" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 said=$("$program" "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1 2>&1 >/dev/null)
 [ "$said" = "note: $val: the tokens look like bytes; those of build/prepare_bytes want --tokenizer bytes" ] && ok "bytes for validation are noted" || bad "bytes for validation are noted" "$said"
@@ -178,6 +182,9 @@ for recipe in "--recipe coat --head fp8" "--recipe fp8-linear" "--head fp8 --log
 done
 refuses "no GPU in this program" 3 "CUDA" "${run[@]}" --device cuda
 
+
+said=$("$program" "${run[@]}" --steps 1 --threads $(($(nproc --all) + 1)) 2>&1 >/dev/null)
+[[ $said == "note: --threads "*": more than this machine's "*" core"* ]] && ok "more threads than cores are noted" || bad "more threads than cores are noted" "$said"
 
 # --- where it writes
 : >"$folder/file"
@@ -357,6 +364,8 @@ trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val"
 logged=$(loss <"$folder/straight/log.jsonl")
 [ -n "$trained" ] && [ "$trained" = "$logged" ] && ok "--eval-only repeats the validation loss of training" || bad "--eval-only repeats the validation loss of training" "$trained" "$logged"
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
+said=$("$program" --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused" 2>&1 >/dev/null)
+[ "$said" = "note: --out $folder/unused: nothing is written there without training; add --resume to take the run's model" ] && [ ! -e "$folder/unused" ] && ok "an --out without use is noted" || bad "an --out without use is noted" "$said"
 # a checkpoint that is only evaluated or sampled from says its shape, as a model does
 resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
 [ "$resumed" = "$logged" ] && ok "--eval-only --resume needs no shape" || bad "--eval-only --resume needs no shape" "$resumed" "$logged"
@@ -415,6 +424,17 @@ refuses "no sample" 1 "^error: \-\-samples 0: must be between 1 and" "${prompted
 "$program" "${run[@]}" --steps 60 --overfit-one-batch --lr 3e-3 --out "$folder/overfit" >/dev/null &&
     awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl" &&
     ok "--overfit-one-batch does" || bad "--overfit-one-batch does"
+
+# the folder of a run in place of its checkpoint
+mkdir "$folder/nested" && cp -r "$folder/straight/step-00000010" "$folder/nested/step-00000030"
+refuses "a run in place of its model" 2 "^error: $folder/nested has no config.json; name a checkpoint of this run: $folder/nested/step-00000030$" --model "$folder/nested" --prompt x
+mkdir "$folder/hollow"
+refuses "a folder of neither" 2 "^error: $folder/hollow has no config.json; name a folder of a model, such as OUT/step-00000020$" --model "$folder/hollow" --prompt x
+"$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.png" >/dev/null 2>"$folder/said"
+[ $? -eq 1 ] && [[ $(cat "$folder/said") == *"$folder/curve.png: the picture is an SVG; name it $folder/curve.svg, "* ]] && [ ! -e "$folder/curve.png" ] && ok "plot_loss refuses another kind of picture" || bad "plot_loss refuses another kind of picture" "$(cat "$folder/said")"
+"$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.svg" >/dev/null && [ -s "$folder/curve.svg" ] && ok "and draws its own" || bad "and draws its own"
+completed=$(eval "$("$program" --help=bash)"; COMP_WORDS=("$program" --model gpt) COMP_CWORD=2; compopt() { :; }; "_complete_$(basename "$program")"; echo "${COMPREPLY[@]}")
+[[ " $completed " == *" gpt2 gpt2-medium gpt2-large gpt2-xl "* ]] && ok "--model is completed with names" || bad "--model is completed with names" "$completed"
 
 # --- plans
 plan=$("$program" --plan=json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)

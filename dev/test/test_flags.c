@@ -257,7 +257,7 @@ static void test_malformed(void **state) {
     refuse("--train x --resume=./2x/step-00000020/", EXIT_USER,
            "--resume ./2x/step-00000020/: not a whole number; the run's folder goes to --out: --out ./2x --resume=20");
     accept("--train x --out ./2x --resume=20");
-    refuse("--train x --out o --resume=", EXIT_USER, "--resume : not a whole number");
+    refuse("--train x --out o --resume=", EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     refuse("--plan x", EXIT_USER, "--plan=x: must be --plan or --plan=json");
     refuse("--train x --shuffle false", EXIT_USER,
            "false: not a flag, and --shuffle takes no value; write --shuffle or --no-shuffle");

@@ -178,6 +178,23 @@ static void test_unknown(void **state) {
     refuse("--no-val", EXIT_USER,
            "--no-val: unknown flag; --val has no --no- form: leave it away, or give --val another value");
     refuse("--no-gradient-checkpointing", EXIT_USER, "--no-gradient-checkpointing: unknown flag; --recompute has no");
+    static const char *const meant[][2] = {
+        {"--clip 1", "--clip: here it is --grad-clip"},
+        {"--force", "--force: here it is --overwrite"},
+        {"--cuda", "--cuda: here it is --device; --device cuda"},
+        {"--gpu 0", "--gpu: here it is --device; --device cuda"},
+        {"--no-cuda", "--no-cuda: here it is --device; --device cpu"},
+        {"--generate", "--generate: unknown flag; --prompt TEXT samples"},
+        {"--max-length 9", "--max-length: unknown flag; --sample-tokens is of a sample, --seq-len"},
+        {"--nucleus 0.9", "--nucleus: here it is --top-p"},
+        {"--LR 1", "--LR: here it is --lr"},
+        {"-v", "-v needs a value: -v STEPS, which is --val-every STEPS (for the version write --version)"},
+        {"-n", "-n needs a value: -n STEPS, which is --save-every STEPS"},
+        {"-f", "-f needs a value: it is llm.c's, and without effect here; leave it away"},
+        {"-y", "-y needs a value: 1 for --resume, 0 for --no-resume"},
+        {"--threads 0", "--threads 0: must be between 1 and 4096"},
+        {"--train x --val-batches 0", "--val-batches 0: nothing would be validated; leave --val away, or give -1"}};
+    for (size_t i = 0; i < sizeof meant / sizeof *meant; i++) refuse(meant[i][0], EXIT_USER, meant[i][1]);
     refuse("--no-quite", EXIT_USER, "--no-quite: unknown flag; did you mean --no-quiet?");
     // slips, also of a foreign name, and beginnings
     refuse("--stpes 5", EXIT_USER, "--stpes: unknown flag; did you mean --steps?");

@@ -98,7 +98,7 @@ large_files() {
     mkdir -p large/deep && seq 1 200000 >large/deep/numbers && seq 1 250000 | tr '\n' , >large/line && echo small >large/small
     { seq 1 300000 && printf '\0'; } >large/binary
     "$program" --out large/t large >out 2>err || return 1
-    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ ! -s err ] || { cat out err; return 1; }
+    grep -q "texts, with the pieces of 2 files over 1 MB (.* 1 binary, 0 large" out && [ "$(cat err)" = "note: left out as binary or large: large/binary" ] || { cat out err; return 1; }
     texts large/t_train.bin | tr @ '\n' >got.train && texts large/t_val.bin | tr @ '\n' >got.val
     cat got.train got.val | grep -v , | grep -v '^$' | grep -v small | sort -n | cmp - large/deep/numbers || return 1
     [ "$(cat got.train got.val | tr -dc , | wc -c)" -eq 250000 ] || return 1
@@ -173,6 +173,17 @@ check "no text" refused 1 "no text" --out x
 check "a limit below every text" refused 2 "--max-bytes: no text is as short" --out x --max-bytes 10 one.txt
 check "an unknown flag" refused 1 "unknown flag --bogus" --out x --bogus in
 check "a bad number" refused 1 "number from 0 to 0.9, not 2" --out x --val-fraction 2 in
+check "--out that names a folder" refused 1 "^prepare_bytes: --out new/: it ends in /; name the files in it: --out new/text$" --out new/ in
+check "--out= with nothing behind" refused 1 "--out needs a path" --out= in
+check "--val-fraction= with no number" refused 1 "number from 0 to 0.9, not x" --out=x --val-fraction=x in
+equals() {
+    "$program" --out=eq --val-fraction=0.2 --max-bytes=0 in >out 2>err && cmp eq_train.bin new/folders/t_train.bin && cmp eq_val.bin new/folders/t_val.bin
+}
+check "values behind =" equals
+check "what is left out is named" test "$(cat err)" = "note: left out as binary or large: in/binary"
+mkdir binaries && for i in 1 2 3 4 5; do printf 'a\0b' >binaries/$i; done
+"$program" --out named --overwrite binaries one.txt >out 2>err
+check "the first few" grep -qE '^note: left out as binary or large: binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.$' err
 check "not a number" refused 1 "--max-bytes needs a number" --out x --max-bytes 12MB in
 check "a flag without its value" refused 1 "--out needs a path" in --out
 check "a missing file" refused 2 "absent.txt" --out x absent.txt

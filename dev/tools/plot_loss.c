@@ -1,6 +1,7 @@
 // Draws the loss curve of a run.
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "dev/tools/loss_svg.h"
 
@@ -44,6 +45,11 @@ static bool run(int argc, char **argv, Error *err) {
         }
     }
     if (file_count < 2) return error_set(err, EXIT_USER, USAGE_LINE(usage));
+    const char *dot = strrchr(files[1], '.');
+    if (dot && !strchr(dot, '/') && strcasecmp(dot, ".svg") != 0)
+        return error_set(err, EXIT_USER,
+                         "%s: the picture is an SVG; name it %.*s.svg, or see scripts/plot.py for others", files[1],
+                         (int)(dot - files[1]), files[1]);
     return plot_loss_svg(files[0], files[1], title, references, reference_count, err);
 }
 
