@@ -18,7 +18,7 @@ static bool is_of_recipe(const Flag *flag) {
     return flag->group == GROUP_RECIPE;
 }
 
-// What else decides the course of a training, but for --overfit-one-batch, which is a check and goes with it.
+// What else a training computes with, but for --overfit-one-batch, which is a check and goes with it.
 static bool is_of_training(const Flag *flag) {
     return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0;
 }
@@ -114,6 +114,6 @@ int64_t recipe_fingerprint(const Config *c) {
     return fingerprint(c, is_of_recipe);
 }
 
-int64_t course_fingerprint(const Config *c) {
+int64_t training_fingerprint(const Config *c) {
     return fingerprint(c, is_of_course);
 }

@@ -17,8 +17,8 @@ bool config_take_settings(Config *config, const json_t *settings, bool recipe, c
 // A number for a recipe, by which processes find out that theirs are the same. Never negative.
 int64_t recipe_fingerprint(const Config *config);
 
-// The same for what else decides the course of a training: the shape, the batch, the optimizer, the order of the data.
-int64_t course_fingerprint(const Config *config);
+// The same for what else a training computes with: the shape, the batch, the optimizer, the order of the data.
+int64_t training_fingerprint(const Config *config);
 
 #ifdef __cplusplus
 }

@@ -61,7 +61,7 @@ static bool copy_lines(LogKept *kept, FILE *from, FILE *to, int64_t first_step) 
     return good && !ferror(from);
 }
 
-// A new file for the lines of a course that is left, by the first name that is free; NULL with errno: there is none.
+// A new file for the lines of an abandoned run, by the first name that is free; NULL with errno: there is none.
 static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t first_step) {
     FILE *file = NULL;
     errno = EEXIST;
@@ -78,7 +78,7 @@ static FILE *new_aside(char path[ASIDE_PATH], const Config *config, int64_t firs
 bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     char path[LOG_PATH], kept[ASIDE_PATH];
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
-    // a run that goes on from its newest checkpoint comes to the later steps again; another course does not
+    // a run that goes on from its newest checkpoint comes to the later steps again; another run does not
     bool other_course = config->resume && (first_step <= 1 || config->resume_step >= 0);
     if (!other_course || !path_is_file(path)) return true;
     FILE *from = file_open_lines(path, err);
@@ -90,7 +90,7 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     if (!good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
     fclose(from);
     if (good && any)
-        fprintf(stderr, "note: %s: lines of the course that is left now are kept in %s\n", path, kept);
+        fprintf(stderr, "note: %s: lines of the run that is abandoned now are kept in %s\n", path, kept);
     else if (to)
         unlink(kept);
     return good;

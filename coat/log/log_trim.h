@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-// Copies the lines of first_step and later, where the run begins another course, because of --resume=STEP or because
+// Copies the lines of first_step and later, where another run begins, because of --resume=STEP or because
 // --resume found no checkpoint, to a new file, log-abandoned-STEP.jsonl: the steps before them. To be called before the
-// checkpoints of the course that is left are renamed and before log_open() drops these lines, so that whatever of this a
+// checkpoints of the abandoned run are renamed and before log_open() drops these lines, so that whatever of this a
 // crash comes between, every line is in a file. Rank 0 alone does so. False with err (EXIT_DATA): it cannot be written.
 bool log_set_aside(const Config *config, int64_t first_step, Error *err);
 

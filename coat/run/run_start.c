@@ -180,8 +180,8 @@ static bool is_common(Run *run, int64_t mine) {
 // those of other machines may differ.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = &run->model.config;
-    const bool recipe = is_common(run, recipe_fingerprint(c)), course = is_common(run, course_fingerprint(c));
-    if (recipe && course) return true;
+    const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
+    if (recipe && training) return true;
     all_failed(&run->all);
     if (!recipe)
         return error_set(
@@ -197,7 +197,7 @@ static bool same_settings(Run *run, Error *err) {
                      "the processes have different flags of model, batch or optimizer; start all with the same");
 }
 
-// What another course than this run's has left in --out is set aside, or deleted with --overwrite.
+// What another run than this one has left in --out is set aside, or deleted with --overwrite.
 static bool leave_old_course(Run *run, Error *err) {
     const Config *c = &run->model.config;
     if (!log_set_aside(c, run->done.step + 1, err)) return false;

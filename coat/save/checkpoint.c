@@ -328,7 +328,7 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
 }
 
 bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err) {
-    const char *what = damaged ? "is damaged" : "belongs to the course that is left now";
+    const char *what = damaged ? "is damaged" : "belongs to the run that is abandoned now";
     int64_t *steps;
     int count = checkpoint_steps(out, &steps, err);
     bool good = count >= 0;

@@ -3,7 +3,7 @@
 //   model.safetensors      the parameters in Hugging Face's names and layout (config.json beside it)
 //   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
 //                          processes wrote them (checkpoint_shards.h)
-//   state.json             where the run stands, and every setting that its further course depends on
+//   state.json             where the run stands, and every setting that it goes on with
 //   matmul_table.txt       of a GPU: which algorithms its products took (matmul_choices.h)
 //   manifest.json          sizes and hashes of all files, written last
 // and the tokenizer's files. No time, path or host is in them: equal runs give equal bytes. What they contain
@@ -65,7 +65,7 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
 // Renames the checkpoints of later steps than `step`, from which a run is resumed, to abandoned-1-step-...: they belong
-// to another course and must be neither resumed nor counted among this one's. damaged: that is why they were passed
+// to another run and must be neither resumed nor counted among this one's. damaged: that is why they were passed
 // over, so it is damaged-1-step-...
 bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *err);
 

@@ -1,4 +1,4 @@
-// state.json of a checkpoint: where the run stands, and the settings that its further course depends on.
+// state.json of a checkpoint: where the run stands, and the settings that it goes on with.
 #pragma once
 #include "checkpoint.h"
 #include "io/json.h"

@@ -1,5 +1,5 @@
-// Tests of what a checkpoint records and a command line that goes on from it gets, the recipe and all else that decides
-// the course of a training: sound and strange ones.
+// Tests of what a checkpoint records and a command line that goes on from it gets, the recipe and what else a training
+// computes with: sound and strange ones.
 #include <xxhash.h>
 
 #include "coat/save/manifest.h"
@@ -156,7 +156,7 @@ static void test_strange(void **state) {
 
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
-// A flag is above what is recorded; what decides no course is taken from nowhere.
+// A flag is above what is recorded; what changes no training is taken from nowhere.
 static void test_training(void **state) {
     (void)state;
     record(

@@ -266,7 +266,7 @@ for file in model.safetensors optimizer.safetensors state.json; do
     damage "$file with a flipped bit" "$file"
 done
 [ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned && ok "and it is kept, under a name that says so" || bad "and it is kept, under a name that says so" "$(ls "$folder/d")"
-# a checkpoint of an abandoned course is neither resumed nor kept in place of a newer one
+# a checkpoint of an abandoned run is neither resumed nor kept in place of a newer one
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
 [ "$(cd "$folder/course" && echo *step-*)" = "abandoned-1-step-00000020 step-00000011 step-00000012" ] && ok "resuming from an earlier step sets later checkpoints aside" || bad "resuming from an earlier step sets later checkpoints aside" "$(ls "$folder/course")"

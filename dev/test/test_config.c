@@ -284,9 +284,9 @@ static void test_fingerprint(void **state) {
         assert_true(recipe_fingerprint(&config) >= 0 && recipe_fingerprint(&config) != coat);
     }
     accept_run("--train x --recipe bf16", 1);
-    const int64_t training = course_fingerprint(&config);
+    const int64_t training = training_fingerprint(&config);
     accept_run("--train y --val z --sample-every 3", 1);
-    assert_true(training >= 0 && course_fingerprint(&config) == training);
+    assert_true(training >= 0 && training_fingerprint(&config) == training);
     static const char *const courses[] = {
         "--micro-batch 8", "--seq-len 512",   "--batch-tokens 8192", "--logits-chunk 64", "--steps 7",
         "--lr 1e-4",       "--lr-final 0.5",  "--warmup 7",          "--schedule linear", "--beta1 0.8",
@@ -298,7 +298,7 @@ static void test_fingerprint(void **state) {
         char line[128];
         snprintf(line, sizeof line, "--train x %s", courses[i]);
         accept_run(line, 1);
-        found[i] = course_fingerprint(&config);
+        found[i] = training_fingerprint(&config);
         assert_true(found[i] >= 0 && found[i] != training);
         for (size_t j = 0; j < i; j++) assert_true(found[j] != found[i]);
     }

@@ -84,8 +84,8 @@ static void hellaswag_of_a_resumed_run(void **state) {
     }
 }
 
-// Lines of a course that is left are kept beside the log; those that a resumed run comes to again are not.
-static void lines_of_the_course_before(void **state) {
+// Lines of an abandoned run are kept beside the log; those that a resumed run comes to again are not.
+static void lines_of_the_run_before(void **state) {
     (void)state;
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
                       after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
@@ -165,7 +165,7 @@ int main(void) {
         TEST(damaged_lines_are_dropped),
         TEST(validations_of_a_resumed_run),
         TEST(hellaswag_of_a_resumed_run),
-        TEST(lines_of_the_course_before),
+        TEST(lines_of_the_run_before),
         TEST(resume_without_a_log),
         TEST(unwritable_folder_is_an_error),
         TEST(full_disk_does_not_stop_the_run),
