@@ -29,7 +29,7 @@ train() {
 }
 
 # The value of KEY in every line of a log that has it.
-values() { sed -n "s/.*\"$1\":\\([^,}]*\\).*/\\1/p" "$folder/$2/log.jsonl"; }
+values() { sed -n "/\"settings\":/d; s/.*\"$1\":\\([^,}]*\\).*/\\1/p" "$folder/$2/log.jsonl"; }
 
 # near WHAT KEY TOLERANCE A B [LINES]: the values of KEY in the logs of runs A and B differ by at most TOLERANCE,
 # relative; LINES "first" or "last": only those.

@@ -77,25 +77,29 @@ else
     echo "skip - HellaSwag by several processes: no python3"
 fi
 # Data that one process cannot read end the run on all of them, with what is done: a token beyond the vocabulary in the
-# last of 40 sequences, four to a step, for training; for the validation after the second step, in the fourth.
+# last of 40 sequences, four to a step, for training; in the fourth for the validation, before the first step.
 bad_file() { # NAME SEQUENCE
     head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
     printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
     printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
 }
 bad_file train 39 && bad_file val 3
-bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps
+bad_data() { # NAME STEP FLAGS...: ends with 2, one error, and the checkpoint of a run of STEP steps; 0: none
     local name=$1 step=$2 status=0 good=("${flags[@]}")
     local flags=("${good[@]/#$folder\/src_$name.bin/$folder\/$name.bin}")
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
         --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
     [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said" &&
         ok "bad data for one process ($name) end all with 2" || bad "bad data for one process ($name) end all with 2" "status $status" "$(cat "$folder/said")"
+    if [ "$step" -eq 0 ]; then
+        compgen -G "$folder/$name/step-*" >/dev/null && bad "and before the first step" "$(ls -A "$folder/$name")" || ok "and before the first step"
+        return
+    fi
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
         same "and with the checkpoint of the last whole step" "$(printf %08d "$step")" "$name" "$name-whole"
 }
 bad_data train 9
-bad_data val 2 --val-every 2
+bad_data val 0 --val-every 2
 # A folder that is renamed comes back for all; where another run has it by then, all save beside it, and end with 2.
 lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
     local name=$1 launcher
