@@ -54,9 +54,9 @@ static const HfName *find(const ModelShape *shape, TensorId id) {
 }
 
 // The patterns are those of the maps above.
-static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, int layer) {
-    const char *number = pattern ? strstr(pattern, "%d") : NULL;
-    if (!pattern) pattern = "";
+static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId id, int layer) {
+    if (!pattern) fatal(EXIT_DATA, "parameter %s has no name in Hugging Face's files", tensor_row(id)->name);
+    const char *number = strstr(pattern, "%d");
     if (number)
         snprintf(name, HF_NAME_LENGTH, "%.*s%d%s", (int)(number - pattern), pattern, layer, number + 2);
     else
@@ -69,14 +69,14 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MO
     int64_t row = 0;
     for (; count < HF_MOST_PARTS && names->parts[count].name; count++) {
         HfPart *part = &parts[count];
-        fill_name(part->name, names->parts[count].name, layer);
+        fill_name(part->name, names->parts[count].name, id, layer);
         part->transposed = names->transposed;
         part->first_row = row;
         part->rows = shape_extent(names->parts[count].rows, shape);
         row += part->rows;
     }
     if (count > 0) return count;
-    fill_name(parts->name, names->whole, layer);
+    fill_name(parts->name, names->whole, id, layer);
     parts->transposed = names->transposed;
     parts->first_row = 0;
     parts->rows = tensor_used_rows(id, shape_extent(tensor_table[id].rows, shape), shape);
@@ -84,5 +84,5 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MO
 }
 
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]) {
-    fill_name(name, find(shape, id)->whole, layer);
+    fill_name(name, find(shape, id)->whole, id, layer);
 }

@@ -66,7 +66,7 @@ static size_t set_aside_in(const char *path, size_t *begin) {
         if (!after) continue;
         const size_t number = strspn(after, "0123456789");
         if (number && after[number] == '-') after += number + 1;
-        if (strncmp(after, "step-", 5) == 0 && strspn(after + 5, "0123456789") >= 8) return at + length;
+        if (out_is_checkpoint_name(after)) return at + length;
     }
     return 0;
 }
