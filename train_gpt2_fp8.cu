@@ -12,6 +12,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/config/config_parse.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
+#include "coat/model/rotations.h"
 #include "coat/model/weights.h"
 #include "coat/run/health.h"
 #include "coat/save/hf.h"
@@ -52,15 +53,34 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-static Attention attention(const Model *m, int layer) {
+static AttentionShape attention_shape(const Model *m) {
+    const ModelShape *s = &m->config.shape;
+    AttentionShape shape;
+    shape.B = m->B;
+    shape.T = m->T;
+    shape.heads = s->heads;
+    shape.kv_heads = s->kv_heads;
+    shape.head_dim = s->head_dim;
+    return shape;
+}
+
+// What happens to q, k and v before attention; nothing in GPT-2.
+static Heads heads(const Model *m, int layer) {
+    Heads h;
+    h.shape = attention_shape(m);
+    h.rotations = arena_tensor(&m->arena, ROTATIONS, VALUE, 0);
+    h.q_weight = param(m, QNORMW, layer);
+    h.k_weight = param(m, KNORMW, layer);
+    h.eps = m->config.shape.norm_eps;
+    h.clip = m->config.shape.clip_qkv;
+    return h;
+}
+
+static Attention attention(const Model *m, Tensor qkv, int layer) {
     const ModelShape *s = &m->config.shape;
     Attention a;
-    a.shape.B = m->B;
-    a.shape.T = m->T;
-    a.shape.heads = s->heads;
-    a.shape.kv_heads = s->kv_heads;
-    a.shape.head_dim = s->head_dim;
-    split_qkv(s, act(m, QKV, layer), &a.q, &a.k, &a.v);
+    a.shape = attention_shape(m);
+    split_qkv(s, qkv, &a.q, &a.k, &a.v);
     a.lse = arena_tensor(&m->arena, LSE, VALUE, layer);
     a.lse.rows = (int64_t)m->B * s->heads;
     a.lse.cols = a.lse.stride = m->T;
@@ -86,7 +106,8 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // ---------------------------------------------------------------------------------------------------------------
 // Forward
 
-// One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))).
+// One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))),
+// gelu standing for SwiGLU too, where fc makes gate and up.
 // The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
 // residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
@@ -96,7 +117,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
     ops->residual_norm_forward(ex, act(m, N1, l), first_norm(m, l), act(m, RESID_IN, l), r_in, y, y_bias);
     ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
-    Attention a = attention(m, l);
+    ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
+    Attention a = attention(m, act(m, HEADS, l), l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
@@ -140,7 +162,8 @@ void model_loss(Model *m, float scale, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
-    Weight head = weight(m, WTE, 0);
+    const TensorId head_id = head_weight(&m->config.shape);
+    Weight head = weight(m, head_id, 0);
     Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
     if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
@@ -156,7 +179,7 @@ void model_loss(Model *m, float scale, bool backward, bool accumulate) {
         if (!backward) continue;
         count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
-        ops->linear_backward_weight(ex, grad(m, WTE, 0), dlogits_t, tensor_rows(nf_t, begin, count),
+        ops->linear_backward_weight(ex, grad(m, head_id, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
     }
     ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
@@ -193,6 +216,13 @@ static Tensor rebuilt_input(Model *m, TensorId x_t, int l) {
     return t;
 }
 
+// q, k and v as attention read them: kept, or made again from what their product left.
+static Tensor rebuilt_heads(Model *m, int l) {
+    Tensor kept = act(m, QKV, l), again = act(m, HEADS_AGAIN, l);
+    if (again.data != kept.data) m->ops->heads_forward(&m->exec, again, kept, heads(m, l));
+    return again;
+}
+
 // y = x w^T in reverse, from dy in codes (dy_q, and dy_qt for the sum over tokens): dx, then the gradient of w.
 static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                              QuantizedGradient gradient, bool accumulate) {
@@ -222,10 +252,12 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
     product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
-    Attention a = attention(m, l);
+    Attention a = attention(m, rebuilt_heads(m, l), l);
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
+    if (heads(m, l).rotations.data) dq.amax = NULL; // the rotation changes them
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), heads(m, l), accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
     ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, first_norm(m, l), true, accumulate);
@@ -248,7 +280,10 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         shards_gradients_ready(&m->shards, l, last);
         ops->range_pop(ex);
     }
-    ops->embed_backward(ex, grad(m, WTE, 0), grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+    Tensor dwte = grad(m, WTE, 0);
+    if (!m->config.shape.tied_head && !accumulate) // a tied head has left its own there
+        ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
+    ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
     shards_pass_end(&m->shards, last);
 }
 
@@ -363,6 +398,7 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     shards_open(&m->shards, &m->arena, &m->exec, m->comm);
     m->exec.state = m->state = (StepState *)arena_tensor(&m->arena, STATE, VALUE, 0).data;
     state_upload(m);
+    rotations_set(&m->arena, &m->exec);
     return true;
 }
 

@@ -23,6 +23,15 @@ extern "C" {
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: a layer norm without weights
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
+typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind; // an RMS norm of q and k: over all heads, or each
+typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitKind; // weights.h says what they draw
+
+// Rotary frequencies of Llama 3.1 and later: long wavelengths are stretched `factor` times.
+typedef struct {
+    float factor;    // 1: none are
+    float low, high; // wavelengths above positions / low are stretched, below positions / high not, between in part
+    int positions;   // of the model before
+} RopeScaling;
 
 // The shape of a model. GPT-2 uses kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels,
 // layer norms, tanh-GELU, learned positions, biases and a tied head; the other values are for Llama-style
@@ -36,7 +45,13 @@ typedef struct {
     ActivationKind activation;
     PositionKind position_kind;
     bool biases, tied_head;
+    bool qkv_biases; // of q, k and v, where there are no others
     float norm_eps;
+    QkNormKind qk_norm;
+    float clip_qkv;   // q, k and v are cut off at plus and minus this; 0: they are not
+    float rope_theta; // base of the rotary frequencies
+    RopeScaling rope;
+    InitKind init;
 } ModelShape;
 
 // The widest rows that the GPU's FP8 kernels are built for: those of norms, and GELU's where scales are per token.
@@ -189,18 +204,6 @@ bool config_check(Config *config, int ranks, Error *err);
 
 // Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names. Errors: EXIT_USER.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
-
-// Sets the shape of a named model (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96; llm.c's descriptors
-// gpt2:dN and gpt3:cN too), with GPT-2's vocabulary. Returns false if the name is not in the table.
-bool model_shape_named(const char *name, ModelShape *shape);
-
-// A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels. `path`, which says
-// them, is for messages. Errors: EXIT_DATA.
-bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
-                int64_t positions, const char *path, Error *err);
-
-// Sets vocab and vocab_padded.
-void model_shape_vocab(ModelShape *shape, int vocab);
 
 const char *recipe_name(RecipeKind kind);
 const char *schedule_name(ScheduleKind kind);

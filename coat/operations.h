@@ -13,7 +13,7 @@
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T))
 
 // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
-// norm.x may be the same memory, r_out and r_in too. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
+// norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
 // reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
 // BF16 SCALE_ROW: its value is stored * scale.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
@@ -23,6 +23,10 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 // x E4M3 SCALE_ROW: y is BF16 SCALE_ROW with x's scales and holds the product without them; no bias.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
+// out (M, heads of q, k and v) = qkv after what `heads` says; plain. Column i of a head and column i + head_dim / 2 are
+// rotated together. out and qkv may be the same memory where there is neither a norm nor a clip.
+OPERATION(heads_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
+
 // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape))
 
@@ -30,7 +34,8 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
-// h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g = gelu(stored h), plain or E4M3 SCALE_TENSOR. With !from_saved
+// h = y + bias, stored (plain, or E4M3 SCALE_GROUP); g (M, F) = gelu(stored h), plain or E4M3 SCALE_TENSOR. Where h is
+// (M, 2 F), gate beside up, g = silu(gate) up (SwiGLU), here and in the operations below that say gelu. With !from_saved
 // (--activation-input product) a grouped h is stored, but gelu is that of y + bias in FP32, unless g has one scale.
 // y and h may be the same memory; then with bias.data NULL h is already complete. g may be E4M3 SCALE_ROW instead;
 // and y BF16 SCALE_ROW where h is SCALE_GROUP.
@@ -91,6 +96,11 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 // three are neighbouring columns of one tensor, whose maxima it holds then.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                Tensor q, Tensor k, Tensor v, AttentionShape shape))
+
+// heads_forward in reverse: dqkv becomes the gradient of qkv, which is what forward read; its maxima are left in
+// dqkv.amax where present. dq_weight, dk_weight FP32, shaped as the weights.
+OPERATION(heads_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+                           bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
 // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.

@@ -69,6 +69,16 @@ typedef struct {
     int B, T, heads, kv_heads, head_dim;
 } AttentionShape;
 
+// What happens to q, k and v between their product and attention, in this order: all are cut off at plus and minus
+// `clip`; q and k pass an RMS norm, over all their heads or over each; q and k are rotated by their position.
+typedef struct {
+    AttentionShape shape;
+    Tensor rotations; // (T, head_dim) FP32: of each position the cosines of head_dim / 2 angles, then the sines;
+                      // data NULL: none
+    Tensor q_weight, k_weight; // (1, head_dim), or as wide as q and k; data NULL: no norm
+    float eps, clip;           // clip 0: none
+} Heads;
+
 // One parameter tensor as the optimizer sees it.
 typedef struct {
     Weight weight;  // value is BF16 or FP32; updated

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "shapes.h"
+
 // A feature that parses and can be planned, but not run yet. Each row goes when its feature comes.
 typedef struct {
     bool (*used)(const Config *config, int ranks);
@@ -35,21 +37,9 @@ static bool has_matmul_table(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
-static bool uses_other_norm(const Config *c, int ranks) {
+static bool other_block_on_gpu(const Config *c, int ranks) {
     (void)ranks;
-    return c->shape.norm != NORM_LAYER;
-}
-static bool uses_other_activation(const Config *c, int ranks) {
-    (void)ranks;
-    return c->shape.activation != ACT_GELU_TANH;
-}
-static bool uses_other_positions(const Config *c, int ranks) {
-    (void)ranks;
-    return c->shape.position_kind != POSITIONS_LEARNED;
-}
-static bool uses_other_heads(const Config *c, int ranks) {
-    (void)ranks;
-    return c->shape.kv_heads != c->shape.heads || c->shape.head_dim * c->shape.heads != c->shape.channels;
+    return shape_architecture(&c->shape) != ARCHITECTURE_GPT2 && may_use_gpu(c) && !c->no_gpu;
 }
 static bool wider_data_codes(const Config *c, int ranks) {
     (void)ranks;
@@ -62,25 +52,9 @@ static bool reads_product(const Config *c, int ranks) {
     return r->activation_input == ACTIVATION_INPUT_PRODUCT && r->saved == SAVED_COAT && r->linear == LINEAR_FP8 &&
            r->scaling == SCALING_TENSOR;
 }
-static bool lacks_biases(const Config *c, int ranks) {
-    (void)ranks;
-    return !c->shape.biases;
-}
-static bool lacks_tied_head(const Config *c, int ranks) {
-    (void)ranks;
-    return !c->shape.tied_head;
-}
-
 // clang-format off
 static const NotBuilt not_built[] = {
-    {uses_other_norm, false, "--norm", "norms other than layer norms with weights are not built yet", "use --norm layer"},
-    {uses_other_activation, false, "--activation swiglu", "SwiGLU is not built yet", "use --activation gelu"},
-    {uses_other_positions, false, "--position-encoding rotary", "rotary positions are not built yet",
-     "use --position-encoding learned"},
-    {uses_other_heads, false, "--kv-heads, --head-dim",
-     "heads other than GPT-2's are not built yet", "leave both away"},
-    {lacks_biases, false, "--no-biases", "models without biases are not built yet", "use --biases"},
-    {lacks_tied_head, false, "--no-tied-head", "a head of its own is not built yet", "use --tied-head"},
+    {other_block_on_gpu, true, "--model", "blocks other than GPT-2's are not built for a GPU yet", "use --device cpu"},
     {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
     {reads_product, false, "--activation-input product", "with one scale per tensor GELU is made from the saved codes",
@@ -144,6 +118,11 @@ static bool check_shape(const Config *c, Error *err) {
         return error_set(err, EXIT_DATA, "%s: its shape is incomplete", c->shape_files);
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
+    if (shape_architecture(s) == ARCHITECTURE_COUNT)
+        return error_set(
+            err, EXIT_USER,
+            "--norm, --activation and the like: no architecture has such a block; take that of --model gpt2, "
+            "llama:dN, olmo:dN, qwen2:dN or qwen3:dN and change its sizes");
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
     if (c->seq_len > s->positions)
@@ -173,7 +152,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
     bool linear = r->linear == LINEAR_FP8, head = r->head == LINEAR_FP8, saved = r->saved == SAVED_COAT;
-    int64_t tokens = config_micro_tokens(c), qkv = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+    int64_t tokens = config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
     if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
         return false;

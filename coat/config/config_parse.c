@@ -10,6 +10,7 @@
 #include "io/files.h"
 #include "model/tensors.h"
 #include "save/hf.h"
+#include "shapes.h"
 
 // The command line as read: which flags were given, beside the Config that they filled.
 typedef struct {
@@ -57,9 +58,7 @@ static bool choose_model(Config *config, Error *err) {
     if (stat(model, &status) == 0) return true;
     if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
         return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
-    return error_set(
-        err, EXIT_USER,
-        "--model %s: neither a name (gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96, gpt3:cN) nor a file", model);
+    return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
 // The first half: what --recipe, --model, --tokenizer and --resume stand for, under the flags that refine it. `chosen`
@@ -137,8 +136,8 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    if (!given(p, "kv-heads")) shape->kv_heads = shape->heads;
-    if (!given(p, "head-dim")) {
+    if (!given(p, "kv-heads") && (channels || heads)) shape->kv_heads = shape->heads;
+    if (!given(p, "head-dim") && (channels || heads)) {
         if (shape->channels % shape->heads)
             return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",
                              shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
@@ -146,7 +145,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     }
     if (shape->heads % shape->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", shape->kv_heads, shape->heads);
-    if (channels && !given(p, "ffn")) shape->ffn = 4 * shape->channels;
+    if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     model_shape_vocab(shape, shape->vocab);
     return true;

@@ -3,25 +3,38 @@
 
 #include "cpu_quantize.h"
 
-// Rows of gelu(h), and of dg gelu'(h), made in the same way in every pass.
+// Rows of the activation function and of its gradient, made in the same way in every pass.
 typedef struct {
     Tensor h, dg;
-} GeluRows;
+    int64_t width; // of g; h is twice as wide where it holds gate and up
+} ActivationRows;
 
-static const real *gelu_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
-    const GeluRows *g = (const GeluRows *)from;
-    cpu->kernels->gelu(buffers.out, row_load(cpu, g->h, row, 0, g->h.cols, buffers.x), g->h.cols);
+// A row of gelu(h) or silu(gate) up.
+static void activate(const Cpu *cpu, real *g, const real *h, int64_t width, bool gated) {
+    if (gated)
+        cpu->kernels->swiglu(g, h, h + width, width);
+    else
+        cpu->kernels->gelu(g, h, width);
+}
+
+static const real *activation_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const ActivationRows *a = (const ActivationRows *)from;
+    activate(cpu, buffers.out, row_load(cpu, a->h, row, 0, a->h.cols, buffers.x), a->width, a->h.cols != a->width);
     return buffers.out;
 }
 
-static const real *gelu_gradient_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
-    const GeluRows *g = (const GeluRows *)from;
-    const real *dg = row_load(cpu, g->dg, row, 0, g->dg.cols, buffers.dy);
-    cpu->kernels->gelu_gradient(buffers.out, dg, row_load(cpu, g->h, row, 0, g->h.cols, buffers.x), g->h.cols);
+static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const ActivationRows *a = (const ActivationRows *)from;
+    const real *dg = row_load(cpu, a->dg, row, 0, a->width, buffers.dy);
+    const real *h = row_load(cpu, a->h, row, 0, a->h.cols, buffers.x);
+    if (a->h.cols != a->width)
+        cpu->kernels->swiglu_gradient(buffers.out, buffers.out + a->width, dg, h, h + a->width, a->width);
+    else
+        cpu->kernels->gelu_gradient(buffers.out, dg, h, a->width);
     return buffers.out;
 }
 
-// One row of h = y + bias. Returns what gelu reads: the row as it is stored or, where it is grouped, as it was before.
+// One row of h = y + bias. Returns what the activation function reads: the row as it is stored or, where it is grouped, as it was before.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
                               bool from_saved, uint32_t *maximum) {
     int64_t F = y.cols;
@@ -44,7 +57,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     require_readable(operation, h);
     require_readable(operation, y);
     const Cpu *cpu = cpu_of(exec);
-    int64_t M = y.rows, F = y.cols;
+    int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
     bool second_pass = codes && g.granularity == SCALE_TENSOR; // for the codes, when their scale is known
@@ -64,22 +77,22 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
             const real *value = hidden_row(cpu, h, y, added, row, h_buffer, from_saved, &saved_maximum);
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
-            cpu->kernels->gelu(out, value, F);
+            activate(cpu, out, value, width, F != width);
             if (second_pass) {
-                uint32_t bits = cpu->kernels->maximum_bits(out, F);
+                uint32_t bits = cpu->kernels->maximum_bits(out, width);
                 if (g.amax) g.amax[row] = bits;
                 maximum = larger_bits(maximum, bits);
             } else if (codes) {
                 maximum = larger_bits(maximum, store_scaled_row(cpu, g, row, out));
             } else {
-                row_store(cpu, g, row, 0, F, out);
+                row_store(cpu, g, row, 0, width, out);
             }
         }
     }
     note_maximum(exec, larger_bits(saved_maximum, maximum));
     if (second_pass) {
-        GeluRows from = {.h = h};
-        RowSource source = {gelu_row, &from, M, F};
+        ActivationRows from = {.h = h, .width = width};
+        RowSource source = {activation_row, &from, M, width};
         write_scale(exec, g, maximum);
         quantize_rows(exec, scratch, &source, g, (Tensor){0});
     }
@@ -95,8 +108,8 @@ void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     } else {
         scale_over_rows(g_t, g);
         require_readable("activation_rebuild", h);
-        GeluRows from = {.h = h};
-        RowSource source = {gelu_row, &from, h.rows, h.cols};
+        ActivationRows from = {.h = h, .width = g_t.cols};
+        RowSource source = {activation_row, &from, h.rows, g_t.cols};
         quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
     }
 }
@@ -109,9 +122,9 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     bool codes = format_is_fp8(dh_q.format), by_row = codes && dh_q.granularity == SCALE_ROW;
     if (!codes) require_plain(operation, dh_q), require_plain(operation, dh_qt);
     const Cpu *cpu = cpu_of(exec);
-    int64_t M = dg.rows, F = dg.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
+    int64_t M = dg.rows, F = h.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
     int64_t stride = (int64_t)(cpu_piece(F) / sizeof(real));
-    GeluRows from = {h, dg};
+    ActivationRows from = {h, dg, dg.cols};
     Scratch scratch = scratch_begin(exec);
     real *sums = dbias.data ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride) : NULL;
     uint32_t maximum = 0;
@@ -126,7 +139,7 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
             real *sum = sums ? sums + b * stride : NULL;
             if (sum) memset(sum, 0, (size_t)F * sizeof(real));
             for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++) {
-                const real *dh = gelu_gradient_row(cpu, &from, row, buffers);
+                const real *dh = gradient_row(cpu, &from, row, buffers);
                 if (sum) cpu->kernels->add(sum, dh, F);
                 if (by_row) {
                     maximum = larger_bits(maximum, store_scaled_row(cpu, dh_q, row, dh));
@@ -149,7 +162,7 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         scale_over_rows(dh_qt, dh_q);
         transpose_codes(exec, dh_qt, dh_q);
     } else if (codes) {
-        RowSource source = {gelu_gradient_row, &from, M, F};
+        RowSource source = {gradient_row, &from, M, F};
         write_scale(exec, dh_q, maximum);
         write_scale(exec, dh_qt, maximum);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);

@@ -65,6 +65,9 @@ typedef struct {
     void (*gelu)(real *g, const real *h, int64_t n);
     void (*gelu_gradient)(real *dh, const real *dg, const real *h, int64_t n); // dh = dg * gelu'(h)
 
+    void (*swiglu)(real *g, const real *gate, const real *up, int64_t n); // g = silu(gate) * up
+    void (*swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up, int64_t n);
+
     // p = exp(scale * x - shift); returns the sum of p. p may be x.
     real (*exponentials)(real *p, const real *x, real scale, real shift, int64_t n);
     // p = p * (dp - delta) * scale, the gradient of scores from probabilities

@@ -177,6 +177,21 @@ static void VARIANT(gelu_gradient)(real *dh, const real *dg, const real *h, int6
     }
 }
 
+static void VARIANT(swiglu)(real *g, const real *gate, const real *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) g[i] = gate[i] / (1 + VARIANT(exponential)(-gate[i])) * up[i];
+}
+
+static void VARIANT(swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up,
+                                     int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        real x = gate[i], d = dg[i], u = up[i];
+        real e = VARIANT(exponential)(x < -80 ? 80 : -x); // finite, as in gelu_gradient
+        real s = 1 / (1 + e);
+        dgate[i] = d * u * (s + x * (s * (e * s)));
+        dup[i] = d * (x * s);
+    }
+}
+
 static real VARIANT(exponentials)(real *p, const real *x, real scale, real shift, int64_t n) {
     VARIANT(vector) acc = {0};
     real tail = 0;
@@ -234,6 +249,8 @@ static const CpuKernels VARIANT(table) = {
     VARIANT(norm_gradient),
     VARIANT(gelu),
     VARIANT(gelu_gradient),
+    VARIANT(swiglu),
+    VARIANT(swiglu_gradient),
     VARIANT(exponentials),
     VARIANT(score_gradient),
     VARIANT(adamw),

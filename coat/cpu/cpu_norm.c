@@ -3,6 +3,14 @@
 
 #include <string.h>
 
+// The weight of a norm, ones where it has none.
+static const real *norm_weight(Scratch *scratch, const Cpu *cpu, Norm norm, int64_t cols) {
+    if (norm.weight.data) return scratch_vector(scratch, cpu, norm.weight);
+    real *ones = scratch_take(scratch, cols);
+    for (int64_t i = 0; i < cols; i++) ones[i] = 1;
+    return ones;
+}
+
 static NormStatistics saved_statistics(Norm norm, int64_t row) {
     NormStatistics s = {norm.mean.data ? *(real *)row_address(norm.mean, row) : 0,
                         *(real *)row_address(norm.rstd, row)};
@@ -59,7 +67,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const Cpu *cpu = cpu_of(exec);
     int64_t M = r_in.rows, C = r_in.cols;
     Scratch scratch = scratch_begin(exec);
-    const real *weight = scratch_vector(&scratch, cpu, norm.weight), *bias = scratch_vector(&scratch, cpu, norm.bias);
+    const real *weight = norm_weight(&scratch, cpu, norm, C), *bias = scratch_vector(&scratch, cpu, norm.bias);
     const real *added = scratch_vector(&scratch, cpu, y_bias);
     bool save_x = norm.x.data && norm.x.data != r_out.data;
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
@@ -112,7 +120,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const Cpu *cpu = cpu_of(exec);
     int64_t C = n_t.cols;
     Scratch scratch = scratch_begin(exec);
-    const real *weight = scratch_vector(&scratch, cpu, norm.weight), *bias = scratch_vector(&scratch, cpu, norm.bias);
+    const real *weight = norm_weight(&scratch, cpu, norm, C), *bias = scratch_vector(&scratch, cpu, norm.bias);
     const NormRows from = {norm.x, norm, weight, bias};
     if (format_is_fp8(n_t.format)) {
         scale_over_rows(n_t, n);
@@ -145,7 +153,7 @@ void cpu_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     int64_t M = g.rows, C = g.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
     int64_t stride = (int64_t)(cpu_piece(C) / sizeof(real));
     Scratch scratch = scratch_begin(exec);
-    const real *weight = scratch_vector(&scratch, cpu, norm.weight);
+    const real *weight = norm_weight(&scratch, cpu, norm, C);
     real *weight_sums = scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride);
     real *bias_sums = dbias.data ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * stride) : NULL;
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));

@@ -2,6 +2,7 @@
 #include "cpu_workspace.h"
 
 #include "ops.h"
+#include "shapes.h"
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
@@ -13,8 +14,8 @@ static int64_t wider(int64_t a, int64_t b) {
 
 // Columns of the widest activation, the logits apart.
 static int64_t widest_activation(const ModelShape *shape) {
-    int64_t qkv = (int64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-    return wider(qkv, wider(shape->ffn, shape->channels));
+    const int64_t hidden = (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
+    return wider(shape_qkv_width(shape), wider(hidden, shape->channels));
 }
 
 WorkspaceNeed cpu_workspace(const Config *config) {

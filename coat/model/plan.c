@@ -1,4 +1,5 @@
 #include "plan.h"
+#include "shapes.h"
 
 #include <inttypes.h>
 

@@ -3,50 +3,55 @@
 // clang-format off
 const TableRow tensor_table[TENSOR_COUNT] = {
     // parameter   name, kind                                                                  rule            rows     cols
-    [WTE] =     {{"wte", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_VP,  DIM_C,   .linear = USED_BY_HEAD},
+    [WTE] =     {{"wte", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_VP,  DIM_C},
     [WPE] =     {{"wpe", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_POS, DIM_C,   .small = true, .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LN1B] =    {{"ln1b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .linear = USED_BY_BLOCK},
-    [QKVB] =    {{"qkvb", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_QKV, .when = WITH_BIASES},
-    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .linear = USED_BY_BLOCK},
+    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .in_block = true},
+    [QKVB] =    {{"qkvb", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_QKV, .when = WITH_QKV_BIASES},
+    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .in_block = true},
     [PROJB] =   {{"projb", .per_layer = true},                                                 RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
     [LN2W] =    {{"ln2w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LN2B] =    {{"ln2b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .linear = USED_BY_BLOCK},
+    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .in_block = true},
     [FCB] =     {{"fcb", .per_layer = true},                                                   RULE_PARAMETER, DIM_1,   DIM_H,   .when = WITH_BIASES},
-    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .linear = USED_BY_BLOCK},
+    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .in_block = true},
     [FCPROJB] = {{"fcprojb", .per_layer = true},                                               RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
     [LNFW] =    {{"lnfw", .init = INIT_ONE},                                                   RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LNFB] =    {{"lnfb"},                                                                     RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
+    [HEADW] =   {{"headw", .init = INIT_NORMAL, .decay = true},                                RULE_PARAMETER, DIM_VP,  DIM_C, .when = WITH_OWN_HEAD},
+    [QNORMW] =  {{"qnormw", .per_layer = true, .init = INIT_ONE},                              RULE_PARAMETER, DIM_1,   DIM_QNORM, .when = WITH_QK_NORM},
+    [KNORMW] =  {{"knormw", .per_layer = true, .init = INIT_ONE},                              RULE_PARAMETER, DIM_1,   DIM_KNORM, .when = WITH_QK_NORM},
 
     // activation      name                                  rule                 rows       cols        first used           last used
     [TOKENS] =         {{"tokens"},                          RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [TARGETS] =        {{"targets"},                         RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [STATE] =          {{"state"},                           RULE_STATE,          DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED},
+    [ROTATIONS] =      {{"rotations"},                       RULE_ROTATIONS,      DIM_T,     DIM_D,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROTATIONS},
     [RESID] =          {{"resid"},                           RULE_CARRIED,        DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF},
     [RESID_IN] =       {{"resid_in", .per_layer = true},     RULE_RESIDUAL,       DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_IN},
     [RESID_MID] =      {{"resid_mid", .per_layer = true},    RULE_RESIDUAL,       DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_MID},
     [RESID_FINAL] =    {{"resid_final"},                     RULE_ALIAS,          DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF,         .source = X_FINAL},
     [X_IN] =           {{"x_in", .per_layer = true},         RULE_NORM_INPUT,     DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_BWD_NORM1},
-    [MEAN1] =          {{"mean1", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1},
+    [MEAN1] =          {{"mean1", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1,     .when = WITH_MEANS},
     [RSTD1] =          {{"rstd1", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM1,         STAGE_BWD_NORM1},
     [N1] =             {{"n1", .per_layer = true},           RULE_NORM_OUT,       DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_QKV,           .maxima = true},
     [QKV] =            {{"qkv", .per_layer = true},          RULE_SAVED,          DIM_M,     DIM_QKV,    STAGE_QKV,           STAGE_BWD_ATTENTION},
+    [HEADS] =          {{"heads"},                           RULE_HEADS,          DIM_M,     DIM_QKV,    STAGE_QKV,           STAGE_ATTENTION,     .source = QKV},
     [O] =              {{"o", .per_layer = true},            RULE_SAVED,          DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_BWD_PROJ},
     [LSE] =            {{"lse", .per_layer = true},          RULE_STATISTIC,      DIM_BH,    DIM_T,      STAGE_ATTENTION,     STAGE_BWD_ATTENTION},
     [OQ] =             {{"oq", .per_layer = true},           RULE_ATT_OUT_Q,      DIM_M,     DIM_ATT,    STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .maxima = true, .scales = ROWS_BY_TOKEN},
     [Y_PROJ] =         {{"y_proj", .per_layer = true},       RULE_PRODUCT_OUT,    DIM_M,     DIM_C,      STAGE_PROJ,          STAGE_NORM2,         .source = Y, .product_of = OQ},
     [Y] =              {{"y"},                               RULE_SCRATCH,        DIM_M,     DIM_C,      STAGE_NORM1,         STAGE_NORMF,         .product_of = G},
     [X_MID] =          {{"x_mid", .per_layer = true},        RULE_NORM_INPUT,     DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_BWD_NORM2},
-    [MEAN2] =          {{"mean2", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2},
+    [MEAN2] =          {{"mean2", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2,     .when = WITH_MEANS},
     [RSTD2] =          {{"rstd2", .per_layer = true},        RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORM2,         STAGE_BWD_NORM2},
     [N2] =             {{"n2", .per_layer = true},           RULE_NORM_OUT,       DIM_M,     DIM_C,      STAGE_NORM2,         STAGE_FC,            .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
     [H] =              {{"h", .per_layer = true},            RULE_HIDDEN,         DIM_M,     DIM_H,      STAGE_FC,            STAGE_BWD_ACT},
     [Y_FC] =           {{"y_fc", .per_layer = true},         RULE_HIDDEN_OUT,     DIM_M,     DIM_H,      STAGE_FC,            STAGE_ACT,           .source = H, .product_of = N2},
     [G] =              {{"g", .per_layer = true},            RULE_ACT_OUT,        DIM_M,     DIM_F,      STAGE_ACT,           STAGE_FCPROJ,        .maxima = true, .scales = ROWS_BY_TOKEN},
     [X_FINAL] =        {{"x_final"},                         RULE_LAST_INPUT,     DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_NORMF},
-    [MEANF] =          {{"meanf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF},
+    [MEANF] =          {{"meanf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS},
     [RSTDF] =          {{"rstdf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF},
     [NF] =             {{"nf"},                              RULE_HEAD_IN,        DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_HEAD,      .maxima = true},
     [LOGITS] =         {{"logits"},                          RULE_LOGITS,         DIM_CHUNK, DIM_VP,     STAGE_HEAD,          STAGE_BWD_HEAD},
@@ -60,8 +65,9 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     [DN2] =            {{"dn2", .per_layer = true},          RULE_PRODUCT_OUT,    DIM_M,     DIM_C,      STAGE_BWD_FC,        STAGE_BWD_NORM2,     .source = DN, .product_of = DH_Q},
     [DO] =             {{"do"},                              RULE_SCRATCH,        DIM_M,     DIM_ATT,    STAGE_BWD_PROJ,      STAGE_BWD_ATTENTION},
     [DG] =             {{"dg"},                              RULE_SCRATCH,        DIM_M,     DIM_F,      STAGE_BWD_FCPROJ,    STAGE_BWD_FC},
-    [DH_Q] =           {{"dh_q", .per_layer = true},         RULE_GRAD_Q,         DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
-    [DH_QT] =          {{"dh_qt", .per_layer = true},        RULE_GRAD_QT,        DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .transpose_of = DH_Q},
+    [DH_Q] =           {{"dh_q", .per_layer = true},         RULE_HIDDEN_GRAD_Q,  DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .maxima = true, .scales = ROWS_BY_TOKEN_IN_COAT},
+    [DH_QT] =          {{"dh_qt", .per_layer = true},        RULE_HIDDEN_GRAD_QT, DIM_M,     DIM_H,      STAGE_BWD_ACT,       STAGE_BWD_FC,        .source = DG, .transpose_of = DH_Q},
+    [HEADS_AGAIN] =    {{"heads_again"},                     RULE_HEADS,          DIM_M,     DIM_QKV,    STAGE_BWD_ATTENTION, STAGE_BWD_ATTENTION, .source = QKV},
     [DQKV] =           {{"dqkv"},                            RULE_SCRATCH,        DIM_M,     DIM_QKV,    STAGE_BWD_ATTENTION, STAGE_BWD_QKV,       .maxima = true},
     [DQKV_Q] =         {{"dqkv_q", .per_layer = true},       RULE_GRAD_Q,         DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV},
     [DQKV_QT] =        {{"dqkv_qt", .per_layer = true},      RULE_GRAD_QT,        DIM_M,     DIM_QKV,    STAGE_BWD_QKV,       STAGE_BWD_QKV,       .source = DQKV, .transpose_of = DQKV_Q},
@@ -94,7 +100,12 @@ bool table_row_exists(const TableRow *row, const ModelShape *shape) {
     case WITH_NORM_WEIGHTS: return shape->norm != NORM_PLAIN;
     case WITH_NORM_BIASES: return shape->norm == NORM_LAYER && shape->biases;
     case WITH_BIASES: return shape->biases;
+    case WITH_QKV_BIASES: return shape->biases || shape->qkv_biases;
     case WITH_POSITIONS: return shape->position_kind == POSITIONS_LEARNED;
+    case WITH_OWN_HEAD: return !shape->tied_head;
+    case WITH_QK_NORM: return shape->qk_norm != QK_NORM_NONE;
+    case WITH_MEANS: return shape->norm != NORM_RMS;
+    case WITH_ROTATIONS: return shape->position_kind == POSITIONS_ROTARY;
     }
     return true;
 }

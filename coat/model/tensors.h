@@ -15,17 +15,18 @@ typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
     LNFW, LNFB,
+    HEADW, QNORMW, KNORMW,
     PARAMETER_COUNT,
     // input
-    TOKENS = PARAMETER_COUNT, TARGETS, STATE,
+    TOKENS = PARAMETER_COUNT, TARGETS, STATE, ROTATIONS,
     // forward
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
-    X_IN, MEAN1, RSTD1, N1, QKV, O, LSE, OQ, Y_PROJ, Y,
+    X_IN, MEAN1, RSTD1, N1, QKV, HEADS, O, LSE, OQ, Y_PROJ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward
-    DRESID, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, DQKV, DQKV_Q, DQKV_QT,
+    DRESID, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, HEADS_AGAIN, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
     // FP8 health
     CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
@@ -58,7 +59,7 @@ typedef enum {
 } Stage;
 // clang-format on
 
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // N(0, 0.02), and / sqrt(2 L)
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // weights.h says what is drawn
 
 // What a row says, independent of any configuration.
 typedef struct {
@@ -104,6 +105,11 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
 
 // The first of the patterns of --moments-fp32, of *length characters, that is no parameter's; NULL: there is none.
 const char *moments_unmatched(const char *patterns, size_t *length);
+
+// The weight of the output head: the token embedding, or the model's own.
+static inline TensorId head_weight(const ModelShape *shape) {
+    return shape->tied_head ? WTE : HEADW;
+}
 
 // Number of parameters (padding rows of the vocabulary not counted).
 int64_t model_parameters(const ModelShape *shape);

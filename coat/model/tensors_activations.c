@@ -1,5 +1,6 @@
 // What an activation's row of the table becomes under a configuration: saved, scratch or another's memory, in which format
 // and with which scales.
+#include "shapes.h"
 #include "tensors_table.h"
 
 static void make_scratch(TensorLayout *t) {
@@ -67,6 +68,18 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_SAVED:
     case RULE_LAST_INPUT: break;
     case RULE_STATISTIC: t->format = FMT_FP32; break;
+    case RULE_ROTATIONS:
+        t->category = CATEGORY_SCRATCH;
+        t->format = FMT_FP32;
+        break;
+    case RULE_HEADS:
+        if (!shape_changes_heads(&c->shape)) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_scratch(t);
+        t->saved = false;
+        break;
     case RULE_SCRATCH:
         make_scratch(t);
         t->saved = false;
@@ -130,6 +143,18 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     }
     case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;
+    case RULE_HIDDEN_GRAD_Q:
+    case RULE_HIDDEN_GRAD_QT:
+        if (!fp8 && c->shape.activation == ACT_SWIGLU) {
+            if (row->rule == RULE_HIDDEN_GRAD_QT) make_alias(t, row->transpose_of);
+            make_scratch(t);
+            t->saved = false;
+            break;
+        }
+        make_copy(t, fp8, row->source, true, row->rule == RULE_HIDDEN_GRAD_QT,
+                  row->rule == RULE_HIDDEN_GRAD_QT ? r->gradient_codes_weights : r->gradient_codes_data);
+        scale_operand(t, row, by_row, coat);
+        break;
     case RULE_GRAD_Q:
     case RULE_GRAD_QT:
         make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT,

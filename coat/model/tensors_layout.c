@@ -1,6 +1,7 @@
 // What the table of tensors becomes under a configuration: formats, shapes, lifetimes, bytes. Of activations, what their
 // rules say is in tensors_activations.c.
 #include "ops.h"
+#include "shapes.h"
 #include "tensors_table.h"
 
 #define SCALE_ALIGNED 16       // a per-tensor scale: one FP32 in 16 bytes, as the libraries demand
@@ -22,9 +23,12 @@ static int64_t logits_chunk(const Config *c) {
 int64_t shape_extent(Dim dim, const ModelShape *s) {
     switch (dim) {
     case DIM_C: return s->channels;
-    case DIM_QKV: return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+    case DIM_QKV: return shape_qkv_width(s);
     case DIM_ATT: return (int64_t)s->heads * s->head_dim;
     case DIM_KV: return (int64_t)s->kv_heads * s->head_dim;
+    case DIM_D: return s->head_dim;
+    case DIM_QNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->heads : 1) * s->head_dim;
+    case DIM_KNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->kv_heads : 1) * s->head_dim;
     case DIM_F: return s->ffn;
     case DIM_H: return (int64_t)s->ffn * (s->activation == ACT_SWIGLU ? 2 : 1);
     case DIM_VP: return s->vocab_padded;
@@ -163,7 +167,7 @@ static void share_parameter(const TableRow *row, const Config *c, int ranks, Ten
         out[role].shard_elements = tensor_share(out[role].shard_elements, ranks);
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) keep_shard(&out[role]);
-    bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->linear == USED_BY_BLOCK;
+    bool share_grad = zero >= 2 && row->row.per_layer, share_value = zero >= 3 && row->in_block;
     if (share_grad) {
         out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
         keep_shard(&out[GRAD]);
@@ -185,7 +189,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     const TableRow *row = &tensor_table[id];
     const Recipe *r = &c->recipe;
     Format plain = plain_format(r);
-    bool of_block = row->linear == USED_BY_BLOCK, of_head = row->linear == USED_BY_HEAD;
+    bool of_block = row->in_block, of_head = id == head_weight(&c->shape);
     if (!table_row_exists(row, &c->shape)) return;
     out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, plain);
     // Gradients of the blocks' products are stored as the flag says; all others are small or, as the tied
@@ -211,6 +215,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 }
 
 static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
+    if (!table_row_exists(&tensor_table[id], &c->shape)) return;
     *t = layout_of(&tensor_table[id], c, CATEGORY_SAVED, plain_format(&c->recipe));
     tensor_resolve_activation(id, c, t);
 }

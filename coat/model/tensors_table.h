@@ -10,6 +10,9 @@ typedef enum {
     DIM_QKV,    // (heads + 2 kv_heads) * head_dim
     DIM_ATT,    // heads * head_dim
     DIM_KV,     // kv_heads * head_dim
+    DIM_D,      // head_dim
+    DIM_QNORM,  // width of the norm of q: head_dim, or heads * head_dim
+    DIM_KNORM,  // of k
     DIM_F,      // feed-forward width
     DIM_H,      // of the activation's input: F, or gate and up, 2 F
     DIM_VP,     // padded vocabulary
@@ -27,11 +30,13 @@ typedef enum {
 // How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
 typedef enum {
     RULE_PARAMETER,
-    RULE_ALIAS,         // its source
-    RULE_INPUT,         // I32, resident
-    RULE_STATE,         // bytes, resident
-    RULE_SAVED,         // plain, saved from forward to backward in every recipe
-    RULE_STATISTIC,     // FP32, saved
+    RULE_ALIAS,     // its source
+    RULE_INPUT,     // I32, resident
+    RULE_ROTATIONS, // FP32, resident
+    RULE_STATE,     // bytes, resident
+    RULE_SAVED,     // plain, saved from forward to backward in every recipe
+    RULE_STATISTIC, // FP32, saved
+    RULE_HEADS, // q, k and v as attention reads them: their product's memory where it can be rotated back, else scratch
     RULE_SCRATCH,       // plain, alive between its stages only
     RULE_PRODUCT_OUT,   // what one of several products leaves in the memory that they share
     RULE_LOSSES,        // FP32, resident
@@ -54,17 +59,28 @@ typedef enum {
     RULE_ATT_OUT_T,
     RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
     RULE_GRAD_QT,
+    RULE_HIDDEN_GRAD_Q, // the same of h, which is wider than its source where it is gate and up: a plain one has memory of
+                        // its own then
+    RULE_HIDDEN_GRAD_QT,
     RULE_CODE_COUNTS,   // bytes, resident, where gradients have codes that are to be counted
     RULE_REFERENCE,     // a weight gradient once more, scratch, where FP8 products are to be compared with BF16's; its
                         // source is kept until then
     RULE_INNER_PRODUCTS // bytes, resident, there too
 } Rule;
 
-// Which models have a parameter.
-typedef enum { ALWAYS, WITH_NORM_WEIGHTS, WITH_NORM_BIASES, WITH_BIASES, WITH_POSITIONS } When;
-
-// Which products read a weight. It has FP8 codes where they are FP8.
-typedef enum { USED_BY_NONE, USED_BY_BLOCK, USED_BY_HEAD } LinearUse;
+// Which models have a tensor.
+typedef enum {
+    ALWAYS,
+    WITH_NORM_WEIGHTS,
+    WITH_NORM_BIASES,
+    WITH_BIASES,
+    WITH_QKV_BIASES,
+    WITH_POSITIONS,
+    WITH_OWN_HEAD,
+    WITH_QK_NORM,
+    WITH_MEANS,
+    WITH_ROTATIONS
+} When;
 
 // Codes that are made a row at a time have a scale per row with --scaling token, which is known with the row, where the
 // result of their product is read by a kernel that can multiply by it: those of the attention and of the activation
@@ -79,10 +95,10 @@ typedef struct {
     Rule rule;
     Dim rows, cols;
     Stage first, last; // of an activation
-    // parameters
     When when;
-    LinearUse linear;
-    bool small; // keeps FP32 moments, as all that have one dimension
+    // parameters
+    bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
+    bool small;    // keeps FP32 moments, as all that have one dimension
     // activations
     TensorId source;       // what an alias rule falls back to
     TensorId transpose_of; // whose codes these are, transposed: they share the scale
@@ -94,7 +110,7 @@ typedef struct {
 
 extern const TableRow tensor_table[TENSOR_COUNT];
 
-// Whether a model has this parameter; true of activations.
+// Whether a model has this tensor.
 bool table_row_exists(const TableRow *row, const ModelShape *shape);
 
 // The extents that follow from the shape alone, and all of them.

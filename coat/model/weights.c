@@ -70,9 +70,28 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     }
 }
 
+// The standard deviation of what a weight is drawn from. OLMo 1 takes it from the width of what the weight reads.
+static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
+    const bool residual = init == INIT_NORMAL_RESIDUAL;
+    switch (s->init) {
+    case INIT_KIND_NORMAL: return residual ? 0.02f / sqrtf(2.0f * (float)s->layers) : 0.02f;
+    case INIT_KIND_MITCHELL: return 1.0f / sqrtf((float)cols * (residual ? 2.0f * (float)(layer + 1) : 1.0f));
+    case INIT_KIND_TRUNCATED: return 0.02f;
+    }
+    return 0.0f;
+}
+
+// A standard normal number, drawn again while it is beyond `most` deviations.
+static float drawn(uint64_t seed, uint64_t stream, uint64_t index, float most) {
+    float x = rng_normal(seed, stream, index);
+    for (uint64_t again = 1; fabsf(x) > most; again++) x = rng_normal(seed, stream, index + (again << 40));
+    return x;
+}
+
 static void init_values(float *values, Tensor t, Init init, uint64_t seed, uint64_t stream, int64_t valid_rows,
-                        int layers) {
-    float scale = init == INIT_NORMAL_RESIDUAL ? 0.02f / sqrtf(2.0f * (float)layers) : 0.02f;
+                        const ModelShape *shape, int layer) {
+    const float scale = deviation(shape, init, t.cols, layer);
+    const float most = shape->init == INIT_KIND_NORMAL ? INFINITY : 3.0f;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < t.rows; row++) {
         for (int64_t col = 0; col < t.cols; col++) {
@@ -82,7 +101,7 @@ static void init_values(float *values, Tensor t, Init init, uint64_t seed, uint6
             else if (init == INIT_ZERO || row >= valid_rows)
                 values[i] = 0.0f;
             else
-                values[i] = scale * rng_normal(seed, stream, (uint64_t)i);
+                values[i] = scale * drawn(seed, stream, (uint64_t)i, most);
         }
     }
 }
@@ -98,8 +117,8 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         Tensor t = list[i].weight.value;
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
-        init_values(values, t, tensor_row(ids[i])->init, seed, stream, tensor_used_rows(ids[i], t.rows, shape),
-                    shape->layers);
+        init_values(values, t, tensor_row(ids[i])->init, seed, stream, tensor_used_rows(ids[i], t.rows, shape), shape,
+                    layers[i]);
         parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
     }

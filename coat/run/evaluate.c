@@ -88,7 +88,8 @@ void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
         batch_upload(m, B, padded, window, NULL);
         model_forward(m);
-        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows), weight(m, WTE, 0), no_tensor());
+        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows),
+                               weight(m, head_weight(&m->config.shape), 0), no_tensor());
         m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
         for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
         uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;

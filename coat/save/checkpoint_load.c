@@ -33,15 +33,27 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Mode
                   {"positions", files->positions, run->positions},
                   {"norm", (int)files->norm, (int)run->norm},
                   {"biases", files->biases, run->biases},
+                  {"qkv-biases", files->qkv_biases, run->qkv_biases},
+                  {"qk-norm", (int)files->qk_norm, (int)run->qk_norm},
+                  {"position-encoding", (int)files->position_kind, (int)run->position_kind},
                   {"tied-head", files->tied_head, run->tied_head},
                   {"activation", (int)files->activation, (int)run->activation}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].there != fields[i].here)
             return error_set(err, EXIT_DATA, "%s: its model has %s %d and this run's has %d; give the same model", path,
                              fields[i].name, fields[i].there, fields[i].here);
-    if (files->norm_eps != run->norm_eps)
-        return error_set(err, EXIT_DATA, "%s: its model has norm-eps %g and this run's has %g; give the same model",
-                         path, (double)files->norm_eps, (double)run->norm_eps);
+    const struct {
+        const char *name;
+        float there, here;
+    } numbers[] = {{"norm-eps", files->norm_eps, run->norm_eps},
+                   {"clip-qkv", files->clip_qkv, run->clip_qkv},
+                   {"rope-theta", files->rope_theta, run->rope_theta},
+                   {"rope-factor", files->rope.factor, run->rope.factor}};
+    const bool rotary = run->position_kind == POSITIONS_ROTARY;
+    for (size_t i = 0; i < (rotary ? 4 : 1); i++)
+        if (numbers[i].there != numbers[i].here)
+            return error_set(err, EXIT_DATA, "%s: its model has %s %g and this run's has %g; give the same model", path,
+                             numbers[i].name, (double)numbers[i].there, (double)numbers[i].here);
     return true;
 }
 
@@ -150,18 +162,20 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
-static bool stored_in_hf(const HfWeights *weights, const HfPart *part, int rank, int64_t cols, StoredMatrix *stored,
-                         const char *path, Error *err) {
+static bool stored_in_hf(const HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
+                         Error *err) {
     const SafeFile *file;
     const SafeTensor *tensor;
     if (!hf_weights_find(weights, part->name, &file, &tensor))
-        return error_set(err, EXIT_DATA, "%s has no tensor '%s'; is it a GPT-2 model?", path, part->name);
+        return error_set(err, EXIT_DATA,
+                         "%s has no tensor '%s', which its config.json asks for; use another copy of the model", path,
+                         part->name);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 &&
         tensor->dtype != DTYPE_F64)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
                          dtype_name(tensor->dtype));
-    stored->rows = part->transposed ? cols : part->rows;
-    stored->cols = part->transposed ? part->rows : cols;
+    stored->rows = part->transposed ? part->cols : part->rows;
+    stored->cols = part->transposed ? part->rows : part->cols;
     bool same = tensor->rank == rank && tensor->shape[rank - 1] == stored->cols &&
                 (rank == 1 || tensor->shape[0] == stored->rows);
     if (!same)
@@ -197,9 +211,9 @@ static bool load_parameter(const HfWeights *hf, const LlmcFile *llmc, const char
         StoredMatrix stored;
         if (llmc)
             stored_in_llmc(llmc, &parts[i], id, layer, &stored);
-        else if (!stored_in_hf(hf, &parts[i], tensor_rank(id), cols, &stored, path, err))
+        else if (!stored_in_hf(hf, &parts[i], tensor_rank(id), &stored, path, err))
             return false;
-        if (!read_values(&stored, values + parts[i].first_row * cols, err)) return false;
+        if (!read_values(&stored, values + parts[i].first_row * cols + parts[i].first_col, err)) return false;
     }
     return true;
 }

@@ -87,13 +87,14 @@ static void cut_to_part(CheckpointTensor *entry, const Arena *arena, int64_t fir
 // A part of a parameter, as the file holds it.
 static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
     CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
-    int64_t first = part->first_row * entry->cols;
+    int64_t first = part->first_row * entry->cols + part->first_col;
     bool last = part->first_row + part->rows == tensor_used_rows(id, entry->rows, &arena->config.shape);
     snprintf(entry->name, sizeof entry->name, "%s", part->name);
     entry->transposed = part->transposed;
     entry->offset = (size_t)first * dtype_bytes(entry->dtype);
     entry->rows = last ? entry->rows - part->first_row : part->rows; // padding rows belong to the last
     entry->kept_rows = part->rows;
+    entry->cols = part->cols;
     if (arena->layout[id][VALUE].sharded)
         cut_to_part(entry, arena, first, entry->rows * entry->cols);
     else

@@ -5,62 +5,14 @@
 #include "checkpoint.h"
 #include "io/files.h"
 #include "llmc_weights.h"
+#include "shapes.h"
 
 #define CONFIG_LIMIT (1u << 20)
 #define INDEX_LIMIT (16u << 20)
 #define MAX_SHARDS 1024
 #define PATH_BUFFER 4096
-#define PREFIX "transformer."
 
 // ---------------------------------------------------------------- shapes
-
-// A setting that must have one value, where the file names it at all.
-static bool require_bool(const json_t *config, const char *path, const char *key, bool value, Error *err) {
-    const json_t *item = json_object_get(config, key);
-    if (!item || json_is_null(item) || (json_is_boolean(item) && json_is_true(item) == value)) return true;
-    return error_set(err, EXIT_DATA, "%s: '%s' must be %s; other models are not supported", path, key,
-                     value ? "true" : "false");
-}
-
-static bool require_kind(const json_t *config, const char *path, Error *err) {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    if (!type || strcmp(type, "gpt2") != 0)
-        return error_set(err, EXIT_DATA, "%s: model_type is '%.60s'; only 'gpt2' is supported", path,
-                         type ? type : "missing");
-    const json_t *item = json_object_get(config, "activation_function");
-    const char *activation = item ? json_string_value(item) : "gelu_new"; // transformers' default
-    if (!activation || (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0))
-        return error_set(err, EXIT_DATA, "%s: activation_function is '%.60s'; only 'gelu_new' is supported", path,
-                         activation ? activation : "not a name");
-    if (json_object_get(config, "quantization_config"))
-        return error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
-    return require_bool(config, path, "tie_word_embeddings", true, err) &&
-           require_bool(config, path, "scale_attn_weights", true, err) &&
-           require_bool(config, path, "scale_attn_by_inverse_layer_idx", false, err) &&
-           require_bool(config, path, "add_cross_attention", false, err);
-}
-
-bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
-    json_t *config = json_parse_object(text, size, path, err);
-    if (!config) return false;
-    int64_t layers, heads, channels, vocab, positions, ffn = 0;
-    double eps = 1e-5;
-    const json_t *inner = json_object_get(config, "n_inner");
-    bool good = require_kind(config, path, err) && json_get_int(config, path, "n_layer", 1, 1024, &layers, err) &&
-                json_get_int(config, path, "n_head", 1, 1024, &heads, err) &&
-                json_get_int(config, path, "n_embd", 1, 65536, &channels, err) &&
-                json_get_int(config, path, "vocab_size", 1, 1 << 24, &vocab, err) &&
-                json_get_int(config, path, "n_positions", 1, 1 << 24, &positions, err);
-    if (good && inner && !json_is_null(inner)) good = json_get_int(config, path, "n_inner", 1, 1 << 20, &ffn, err);
-    if (good && json_object_get(config, "layer_norm_epsilon"))
-        good = json_get_double(config, path, "layer_norm_epsilon", &eps, err);
-    if (good && !((float)eps > 0 && (float)eps < 1)) // as it will be used
-        good = error_set(err, EXIT_DATA, "%s: layer_norm_epsilon is %g, outside 0 ... 1", path, eps);
-    good = good && gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, path, err);
-    if (good) shape->norm_eps = (float)eps;
-    json_decref(config);
-    return good;
-}
 
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     LlmcFile file;
@@ -104,58 +56,6 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     bool good = hf_parse_config(text, size, config, shape, err);
     free(text);
     return good;
-}
-
-// ---------------------------------------------------------------- texts
-
-static void end_token(JsonText *t, const char *key, int id) {
-    if (id >= 0)
-        json_text_int(t, key, id);
-    else
-        json_text_null(t, key);
-}
-
-bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, int eos, Error *err) {
-    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // nothing is dropped here
-    if (s->norm != NORM_LAYER || s->activation != ACT_GELU_TANH || s->position_kind != POSITIONS_LEARNED ||
-        !s->biases || !s->tied_head || s->kv_heads != s->heads || s->head_dim * s->heads != s->channels)
-        return error_set(err, EXIT_DATA, "only GPT-2 models can be written as GPT2LMHeadModel");
-    const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
-    json_text_open(t, "architectures", '[');
-    json_text_string(t, NULL, "GPT2LMHeadModel");
-    json_text_close(t, ']');
-    json_text_string(t, "model_type", "gpt2");
-    json_text_int(t, "n_layer", s->layers);
-    json_text_int(t, "n_head", s->heads);
-    json_text_int(t, "n_embd", s->channels);
-    json_text_int(t, "n_inner", s->ffn);
-    json_text_int(t, "n_positions", s->positions);
-    json_text_int(t, "n_ctx", s->positions);
-    json_text_int(t, "vocab_size", s->vocab);
-    json_text_string(t, "activation_function", "gelu_new");
-    json_text_float(t, "layer_norm_epsilon", s->norm_eps);
-    for (int i = 0; i < 3; i++) json_text_float(t, zeros[i], 0.0f);
-    json_text_float(t, "initializer_range", 0.02f);
-    json_text_bool(t, "scale_attn_weights", true);
-    json_text_bool(t, "tie_word_embeddings", true);
-    json_text_bool(t, "use_cache", true);
-    end_token(t, "bos_token_id", eos);
-    end_token(t, "eos_token_id", eos);
-    json_text_string(t, "torch_dtype", dtype);
-    json_text_close(t, '}');
-    return true;
-}
-
-void hf_generation_text(JsonText *t, int eos) {
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
-    end_token(t, "bos_token_id", eos);
-    end_token(t, "eos_token_id", eos);
-    json_text_close(t, '}');
 }
 
 // ---------------------------------------------------------------- weights
@@ -218,11 +118,14 @@ void hf_weights_close(HfWeights *weights) {
 }
 
 bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
-    bool prefixed = strncmp(name, PREFIX, strlen(PREFIX)) == 0;
+    static const char *const prefixes[] = {"transformer.", "model."};
+    const char *bare = NULL;
+    for (int i = 0; i < 2; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) bare = name + strlen(prefixes[i]);
     for (int i = 0; i < weights->count; i++) {
         *file = &weights->files[i];
         *tensor = safetensors_find(*file, name);
-        if (!*tensor && prefixed) *tensor = safetensors_find(*file, name + strlen(PREFIX));
+        if (!*tensor && bare) *tensor = safetensors_find(*file, bare);
         if (*tensor) return true;
     }
     return false;

@@ -1,5 +1,5 @@
-// Hugging Face's GPT-2: config.json to a ModelShape and back, and the safetensors files of a model folder, in one
-// piece or sharded.
+// Hugging Face's models: config.json to a ModelShape and back (hf_config.c), and the safetensors files of a model folder,
+// in one piece or sharded.
 #pragma once
 #include "config.h"
 #include "io/json.h"
@@ -18,7 +18,7 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. eos is
-// the id that ends and begins texts, -1 = unknown. Fails for shapes that GPT2LMHeadModel cannot express.
+// the id that ends and begins texts, -1 = unknown. Fails for shapes of no architecture.
 bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, int eos, Error *err);
 void hf_generation_text(JsonText *t, int eos);
 
@@ -30,7 +30,7 @@ typedef struct {
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by its full name, or without the leading "transformer.". False if there is none.
+// Finds a tensor by its full name, or without the leading "transformer." or "model.". False if there is none.
 bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 
 #ifdef __cplusplus

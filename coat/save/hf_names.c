@@ -5,12 +5,12 @@
 #include "model/tensors_table.h"
 
 typedef struct {
-    const char *whole; // %d: the layer
+    const char *whole; // %d: the layer; where there are parts, the name of moments and masters
     bool transposed;   // GPT-2's linear weights are stored (in, out)
     struct {
         const char *name;
-        Dim rows;
-    } parts[HF_MOST_PARTS]; // from the first row on; none: the whole is one tensor
+        Dim rows;           // or columns, of a single row
+    } parts[HF_MOST_PARTS]; // from the first on; none: the whole is one tensor
 } HfName;
 
 // clang-format off
@@ -40,12 +40,18 @@ static const HfName llama_names[PARAMETER_COUNT] = {
     [QKVW] = {"model.layers.%d.self_attn.qkv_proj.weight", .parts = {{"model.layers.%d.self_attn.q_proj.weight", DIM_ATT},
                                                                      {"model.layers.%d.self_attn.k_proj.weight", DIM_KV},
                                                                      {"model.layers.%d.self_attn.v_proj.weight", DIM_KV}}},
+    [QKVB] = {"model.layers.%d.self_attn.qkv_proj.bias", .parts = {{"model.layers.%d.self_attn.q_proj.bias", DIM_ATT},
+                                                                   {"model.layers.%d.self_attn.k_proj.bias", DIM_KV},
+                                                                   {"model.layers.%d.self_attn.v_proj.bias", DIM_KV}}},
+    [QNORMW] = {"model.layers.%d.self_attn.q_norm.weight"},
+    [KNORMW] = {"model.layers.%d.self_attn.k_norm.weight"},
     [PROJW] = {"model.layers.%d.self_attn.o_proj.weight"},
     [LN2W] = {"model.layers.%d.post_attention_layernorm.weight"},
     [FCW] = {"model.layers.%d.mlp.gate_up_proj.weight", .parts = {{"model.layers.%d.mlp.gate_proj.weight", DIM_F},
                                                                   {"model.layers.%d.mlp.up_proj.weight", DIM_F}}},
     [FCPROJW] = {"model.layers.%d.mlp.down_proj.weight"},
     [LNFW] = {"model.norm.weight"},
+    [HEADW] = {"lm_head.weight"},
 };
 // clang-format on
 
@@ -65,20 +71,25 @@ static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId i
 
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MOST_PARTS]) {
     const HfName *names = find(shape, id);
+    const bool single = tensor_table[id].rows == DIM_1;
     int count = 0;
-    int64_t row = 0;
+    int64_t at = 0;
     for (; count < HF_MOST_PARTS && names->parts[count].name; count++) {
         HfPart *part = &parts[count];
         fill_name(part->name, names->parts[count].name, id, layer);
         part->transposed = names->transposed;
-        part->first_row = row;
-        part->rows = shape_extent(names->parts[count].rows, shape);
-        row += part->rows;
+        const int64_t extent = shape_extent(names->parts[count].rows, shape);
+        part->first_row = single ? 0 : at;
+        part->rows = single ? 1 : extent;
+        part->first_col = single ? at : 0;
+        part->cols = single ? extent : shape_extent(tensor_table[id].cols, shape);
+        at += extent;
     }
     if (count > 0) return count;
     fill_name(parts->name, names->whole, id, layer);
     parts->transposed = names->transposed;
-    parts->first_row = 0;
+    parts->first_row = parts->first_col = 0;
+    parts->cols = shape_extent(tensor_table[id].cols, shape);
     parts->rows = tensor_used_rows(id, shape_extent(tensor_table[id].rows, shape), shape);
     return 1;
 }

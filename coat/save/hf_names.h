@@ -9,11 +9,12 @@ extern "C" {
 
 enum { HF_MOST_PARTS = 3, HF_NAME_LENGTH = 128 };
 
-// A tensor of a file: rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding.
+// A tensor of a file: rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding, or of one that
+// has a single row columns [first_col, first_col + cols).
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file holds (columns, rows)
-    int64_t first_row, rows;
+    int64_t first_row, rows, first_col, cols;
 } HfPart;
 
 // The tensors that hold a parameter of a layer (0 where it is not per layer), and how many they are.

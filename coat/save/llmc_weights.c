@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "io/files.h"
+#include "shapes.h"
 
 #define LLMC_MAGIC 20240326
 #define LLMC_FP32 3

@@ -13,6 +13,7 @@
 #include "train_gpt2_fp8.cu"
 
 #include "bench_ceiling.h"
+#include "coat/shapes.h"
 
 #define BATCH 4
 #define HEAD_DIM 128

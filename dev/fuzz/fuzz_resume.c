@@ -9,6 +9,7 @@
 #include "coat/save/checkpoint.h"
 #include "coat/save/hf.h"
 #include "coat/save/manifest.h"
+#include "coat/shapes.h"
 #include "dev/test/fake_device.h"
 
 #define MOST_EDITS 12

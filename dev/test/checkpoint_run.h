@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "coat/save/checkpoint.h"
+#include "coat/shapes.h"
 #include "dev/test/fake_device.h"
 
 typedef struct {

@@ -4,6 +4,7 @@
 
 #include "coat/model/arena.h"
 #include "coat/run/health.h"
+#include "coat/shapes.h"
 
 #include <jansson.h>
 

@@ -109,6 +109,17 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     writes_data(y);
 }
 
+static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
+    (void)exec;
+    if (same_memory(out.data, qkv.data) && !heads.rotations.data) return;
+    begin("heads_forward");
+    reads(qkv);
+    reads(heads.rotations);
+    reads_data(heads.q_weight);
+    reads_data(heads.k_weight);
+    writes(out);
+}
+
 static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                                     AttentionShape shape) {
     (void)exec, (void)shape;
@@ -281,6 +292,21 @@ static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv
     for (int i = 0; i < 6; i++) reads(read[i]);
     for (int i = 0; i < 3; i++) writes(written[i]);
     writes_maxima(dq);
+}
+
+static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
+                                 bool accumulate) {
+    (void)exec;
+    if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
+    begin("heads_backward");
+    reads(heads.rotations);
+    reads_data(heads.q_weight);
+    reads_data(heads.k_weight);
+    if (heads.q_weight.data || heads.clip > 0) reads(qkv);
+    sums(dqkv, true);
+    writes_maxima(dqkv);
+    sums(dq_weight, accumulate);
+    sums(dk_weight, accumulate);
 }
 
 // --- update -------------------------------------------------------------------------------------------------------

@@ -298,7 +298,7 @@ static void write_logits(const char *folder, const char *out) {
     batch_upload(&m, 1, T, tokens, tokens);
     model_forward(&m);
     Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
-    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, WTE, 0), no_tensor());
+    m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config.shape), 0), no_tensor());
     double *values = values_of(&m, logits);
     float *row = (float *)xmalloc((size_t)vocab * sizeof *row);
     SafeWriter writer;

@@ -9,6 +9,7 @@
 #include "coat/model/weights.h"
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"
+#include "coat/shapes.h"
 
 // Saves, wipes the device, loads, compares, saves again elsewhere and compares the files.
 static void round_trip(Run *run, const char *out) {

@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include "coat/config/config_settings.h"
+#include "coat/model/tensors.h"
+#include "coat/shapes.h"
 #include "config_fixture.h"
 
 static void test_defaults(void **state) {
@@ -101,7 +103,7 @@ static void test_check(void **state) {
     refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use 80");
     refuse_run("--plan --saved coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
     refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
-    refuse_run("--plan --recipe fp8-linear --layers 1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
+    refuse_run("--plan --recipe fp8-linear --model llama:d1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
                "--head-dim&multiple of 16");
     accept_run("--plan --saved coat --micro-batch 1 --seq-len 100", 1); // of channels alone
     accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
@@ -129,9 +131,11 @@ static void test_not_built(void **state) {
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
     assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
-    refuse_run("--train x --norm rms", 1, "--norm&not built yet");
-    refuse_run("--plan --activation swiglu", 1, "--activation swiglu&not built yet");
-    refuse_run("--train x --no-tied-head", 1, "--no-tied-head&not built yet");
+    accept_run("--train x --model llama:d2 --device cpu", 1);
+    accept_run("--plan --model llama:d2 --device cuda", 1);
+    refuse_run("--train x --norm rms", 1, "no architecture&--model gpt2&llama:dN");
+    refuse_run("--plan --model llama:d2 --activation gelu", 1, "no architecture");
+    refuse_run("--train x --no-tied-head", 1, "no architecture");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
     assert_true(config.recipe.cache_transposed);
     assert_string_equal(config.notes, "note: --zero 3: one process shares nothing; mpirun -np N starts several\n");
@@ -339,6 +343,42 @@ static void test_named_models(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
 }
 
+// Against the published numbers of parameters.
+static void test_named_llamas(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } models[] = {{"llama2-7b", 6738415616},    {"llama2-13b", 13015864320}, {"llama3-8b", 8030261248},
+                  {"llama3.1-8b", 8030261248},  {"llama3.2-1b", 1235814400}, {"llama3.2-3b", 3212749824},
+                  {"mistral-7b", 7248023552},   {"smollm2-135m", 134515008}, {"tinyllama", 1100048384},
+                  {"olmo-1b", 1176764416},      {"olmo-7b", 6888095744},     {"qwen2.5-0.5b", 494032768},
+                  {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-3b", 3085938688},  {"qwen2.5-7b", 7615616512},
+                  {"qwen2.5-14b", 14770033664}, {"qwen3-0.6b", 596049920},   {"qwen3-1.7b", 1720574976},
+                  {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360}};
+    ModelShape s;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        if (!model_shape_named(models[i].name, &s)) fail_msg("%s is not known", models[i].name);
+        if (model_parameters(&s) != models[i].parameters)
+            fail_msg("%s has %lld parameters", models[i].name, (long long)model_parameters(&s));
+        assert_true(shape_architecture(&s) != ARCHITECTURE_GPT2 && shape_architecture(&s) != ARCHITECTURE_COUNT);
+    }
+    assert_true(model_shape_named("llama:d12", &s) && s.channels == 768 && s.ffn == 2048 && s.heads == 12);
+    static const char *const bad[] = {"llama", "llama:", "llama:d0", "llama:12", "llama:d97", "lama:d2", "llama2:d2"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
+    accept_run("--train x --model llama3.2-1b --layers 2 --device cpu", 1); // a flag changes one size
+    assert_int_equal(config.shape.layers, 2);
+    assert_int_equal(config.shape.kv_heads, 8);
+    assert_int_equal(config.shape.head_dim, 64);
+    assert_int_equal(config.shape.ffn, 8192);
+    accept_run("--train x --model llama:d12 --kv-heads 4 --device cpu", 1);
+    assert_int_equal(config.shape.kv_heads, 4);
+    accept_run("--train x --model qwen2:d1 --channels 192 --device cpu", 1); // what follows from the width
+    assert_int_equal(config.shape.heads, 3);
+    assert_int_equal(config.shape.kv_heads, 3);
+    assert_int_equal(config.shape.ffn, 512);
+}
+
 static void test_explicit_shapes(void **state) {
     (void)state;
     accept_run("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", 1);
@@ -393,10 +433,13 @@ static void test_model_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_contradictions),  cmocka_unit_test(test_check),
-        cmocka_unit_test(test_not_built),    cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
-        cmocka_unit_test(test_named_models), cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
-        cmocka_unit_test(test_fallback),     cmocka_unit_test(test_fallback_of_gpu), cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_check),           cmocka_unit_test(test_not_built),
+        cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_named_models),    cmocka_unit_test(test_named_llamas),
+        cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
+        cmocka_unit_test(test_fallback),        cmocka_unit_test(test_fallback_of_gpu),
+        cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

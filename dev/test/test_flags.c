@@ -12,7 +12,7 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
         break;
     case FLAG_INT64: return "49152";
     case FLAG_SEED: return "18446744073709551615";
-    case FLAG_FLOAT: return "0.0625";
+    case FLAG_FLOAT: return flag->min < 1 ? "0.0625" : "16";
     case FLAG_STRING:
         return strcmp(flag->name, "model") == 0 ? "d6" : strcmp(flag->name, "moments-fp32") == 0 ? "wte,fc*" : "x.bin";
     case FLAG_CHOICE:

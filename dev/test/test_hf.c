@@ -5,6 +5,7 @@
 #include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
 #include "coat/save/llmc_weights.h"
+#include "coat/shapes.h"
 
 #define VOCAB 130 // padded to 256
 #define POSITIONS 12
@@ -56,9 +57,86 @@ static void test_config(void **state) {
     assert_non_null(strstr(t.text, "\"torch_dtype\": \"bfloat16\""));
     assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
     json_text_free(&t);
+    // the other architectures, with every setting that one has of its own
+    for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
+        ModelShape other;
+        architecture_shape((Architecture)i, &other);
+        other.layers = 3, other.channels = 96, other.heads = 6, other.kv_heads = 2, other.ffn = 256;
+        other.head_dim = i == ARCHITECTURE_LLAMA || i == ARCHITECTURE_QWEN3 ? 24 : 16;
+        other.positions = 4000;
+        other.rope_theta = 5e5f;
+        other.tied_head = i % 2;
+        if (i == ARCHITECTURE_LLAMA) other.rope = (RopeScaling){8.0f, 2.0f, 5.0f, 512};
+        if (i == ARCHITECTURE_OLMO) other.clip_qkv = 7.5f;
+        model_shape_vocab(&other, 131);
+        assert_true(hf_config_text(&t, &other, DTYPE_BF16, -1, &err));
+        if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+        assert_memory_equal(&other, &again, sizeof s);
+        json_text_free(&t);
+    }
     s.norm = NORM_RMS;
     assert_false(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
 }
+
+#define SIZES                                                                                                          \
+    "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, "           \
+    "\"vocab_size\": 130, \"max_position_embeddings\": 512, \"hidden_act\": \"silu\""
+
+// Keys as both versions of transformers write them, what is absent, and what only some files have.
+static void test_other_configs(void **state) {
+    (void)state;
+    ModelShape s;
+    Error err;
+    if (!parse("{\"model_type\": \"llama\", " SIZES ", \"rms_norm_eps\": 1e-05, \"num_key_value_heads\": null, "
+               "\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", \"factor\": 32.0, "
+               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}",
+               &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(s.kv_heads == 4 && s.head_dim == 16 && s.rope_theta == 5e5f && s.rope.factor == 32.0f && !s.tied_head);
+    if (!parse("{\"model_type\": \"llama\", " SIZES ", \"rope_theta\": 1e4, \"rope_scaling\": null, \"head_dim\": 32, "
+               "\"tie_word_embeddings\": true}",
+               &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(s.rope.factor == 1.0f && s.head_dim == 32 && s.tied_head && s.norm_eps == 1e-6f);
+    if (!parse("{\"model_type\": \"mistral\", " SIZES ", \"sliding_window\": 256, \"num_key_value_heads\": 2}", &s,
+               &err))
+        fail_msg("%s", err.text);
+    assert_true(s.positions == 256 && s.kv_heads == 2); // no sequence is longer than the window
+    if (!parse("{\"model_type\": \"qwen2\", " SIZES ", \"sliding_window\": 256, \"use_sliding_window\": false}", &s,
+               &err))
+        fail_msg("%s", err.text);
+    assert_true(s.positions == 512 && s.qkv_biases);
+    if (!parse("{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}", &s, &err)) fail_msg("%s", err.text);
+    assert_true(s.norm == NORM_PLAIN && s.clip_qkv == 0.0f && s.norm_eps == 1e-5f);
+    if (!parse("{\"model_type\": \"qwen3\", " SIZES "}", &s, &err)) fail_msg("%s", err.text);
+    assert_true(s.qk_norm == QK_NORM_HEAD && s.head_dim == 128);
+    static const struct {
+        const char *type, *rest, *says;
+    } bad[] = {{"llama", "\"attention_bias\": true", "attention_bias"},
+               {"llama", "\"mlp_bias\": true", "mlp_bias"},
+               {"llama", "\"tie_word_embeddings\": 3", "tie_word_embeddings"},
+               {"llama", "\"num_key_value_heads\": 3", "4 heads cannot share 3"},
+               {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "'linear'"},
+               {"llama", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "original_max_position"},
+               {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
+               {"llama", "\"rope_parameters\": 4", "rope_parameters"},
+               {"llama", "\"rope_theta\": 0", "rope_theta"},
+               {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
+               {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
+               {"llama", "\"quantization_config\": {}", "quantization_config"},
+               {"llama", "\"head_dim\": 0", "head_dim"},
+               {"olmo", "\"head_dim\": 32", "a olmo with such settings"},
+               {"qwen2", "\"use_sliding_window\": true", "use_sliding_window"},
+               {"qwen3", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
+               {"mistral", "\"sliding_window\": -1", "sliding_window"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES ", %s}", bad[i].type, bad[i].rest);
+        if (parse(text, &s, &err)) fail_msg("%s: accepted", bad[i].rest);
+        assert_says(&err, bad[i].says);
+    }
+}
+#undef SIZES
 
 static void test_bad_configs(void **state) {
     (void)state;
@@ -69,7 +147,8 @@ static void test_bad_configs(void **state) {
         {"", "JSON"},
         {"[1]", "object"},
         {"{" NUMBERS "}", "model_type is 'missing'"},
-        {"{\"model_type\": \"llama\", " NUMBERS "}", "'llama'"},
+        {"{\"model_type\": \"bloom\", " NUMBERS "}", "'bloom'"},
+        {"{\"model_type\": \"llama\", " NUMBERS "}", "num_hidden_layers"},
         {"{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", " NUMBERS "}", "'relu'"},
         {"{\"model_type\": \"gpt2\", \"activation_function\": 3, " NUMBERS "}", "activation_function"},
         {"{\"model_type\": \"gpt2\", \"tie_word_embeddings\": false, " NUMBERS "}", "tie_word_embeddings"},
@@ -152,8 +231,7 @@ static void test_names(void **state) {
                                         "transformer.ln_f.weight",
                                         "transformer.ln_f.bias"};
     const ModelShape gpt2 = {.layers = 4};
-    assert_int_equal(PARAMETER_COUNT, sizeof names / sizeof *names); // a file of GPT-2's has no others
-    for (int id = 0; id < PARAMETER_COUNT; id++) {
+    for (int id = 0; id < (int)(sizeof names / sizeof *names); id++) { // a file of GPT-2's has no others
         char name[HF_NAME_LENGTH];
         hf_whole_name(&gpt2, (TensorId)id, 3, name);
         assert_string_equal(name, names[id]);
@@ -455,9 +533,10 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_config),  cmocka_unit_test(test_bad_configs),
-        cmocka_unit_test(test_import),      cmocka_unit_test(test_masters), cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_bad_weights), cmocka_unit_test(test_llmc),    cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
+                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }

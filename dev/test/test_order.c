@@ -171,7 +171,8 @@ static void sample(Model *m) {
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     batch_upload(m, 1, T, none, NULL);
     model_forward(m);
-    m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows), weight(m, WTE, 0), no_tensor());
+    m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows),
+                           weight(m, head_weight(&m->config.shape), 0), no_tensor());
     m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,
                      (size_t)few.cols * format_bytes(few.format));
 }

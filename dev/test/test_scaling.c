@@ -9,6 +9,7 @@
 
 #include "coat/model/arena.h"
 #include "coat/ops.h"
+#include "coat/shapes.h"
 
 enum { LAYERS = 3, ROWS = 2 * 16 };
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "coat/model/arena.h"
+#include "coat/shapes.h"
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 

@@ -6,6 +6,7 @@
 #include "coat/moments_host.h"
 #include "coat/ops.h"
 #include "coat/save/snapshot.h"
+#include "coat/shapes.h"
 
 typedef struct {
     MomentsKind moments;

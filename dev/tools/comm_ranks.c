@@ -14,6 +14,7 @@
 #include "coat/comm/comm.h"
 #include "coat/rng.h"
 #include "coat/save/saver.h"
+#include "coat/shapes.h"
 
 static const char usage[] =
     "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"

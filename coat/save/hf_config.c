@@ -1,0 +1,280 @@
+// config.json of Hugging Face's models, read and written. The keys are those of transformers 4; what version 5 renamed is
+// read too.
+#include <string.h>
+
+#include "hf.h"
+#include "shapes.h"
+
+// ---------------------------------------------------------------- reading
+
+// The file under way: its object, and its path for messages.
+typedef struct {
+    const json_t *root;
+    const char *path;
+    Error *err;
+} Reader;
+
+static const json_t *find(const Reader *r, const char *key) {
+    const json_t *item = json_object_get(r->root, key);
+    return item && !json_is_null(item) ? item : NULL;
+}
+
+// A setting that must have one value, where the file names it at all.
+static bool require_bool(const Reader *r, const char *key, bool value) {
+    const json_t *item = find(r, key);
+    if (!item || (json_is_boolean(item) && json_is_true(item) == value)) return true;
+    return error_set(r->err, EXIT_DATA, "%s: '%s' must be %s; other models are not supported", r->path, key,
+                     value ? "true" : "false");
+}
+
+static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *value) {
+    const json_t *item = find(r, key);
+    *value = item ? json_is_true(item) : otherwise;
+    return !item || json_is_boolean(item) ||
+           error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
+}
+
+// Where the file does not name it: `otherwise`, or with 0 an error.
+static bool get_int(const Reader *r, const char *key, int64_t most, int64_t otherwise, int *value) {
+    int64_t found = otherwise;
+    if ((!otherwise || find(r, key)) && !json_get_int(r->root, r->path, key, 1, most, &found, r->err)) return false;
+    *value = (int)found;
+    return true;
+}
+
+static bool get_float(const Reader *r, const char *key, double above, double below, float otherwise, float *value) {
+    double found;
+    *value = otherwise;
+    if (!find(r, key)) return true;
+    if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
+    *value = (float)found;
+    return ((double)*value > above && (double)*value < below) || // as it will be used
+           error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, above, below);
+}
+
+// The activation function is the one that is built, under one of two names.
+static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
+    const json_t *item = json_object_get(r->root, key);
+    const char *value = item ? json_string_value(item) : name; // transformers' default
+    if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
+    return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
+                     value ? value : "not a name", name);
+}
+
+static bool read_gpt2(const Reader *r, ModelShape *shape) {
+    int layers, heads, channels, vocab, positions, ffn = 0;
+    float eps;
+    if (!require_activation(r, "activation_function", "gelu_new", "gelu_pytorch_tanh") ||
+        !require_bool(r, "tie_word_embeddings", true) || !require_bool(r, "scale_attn_weights", true) ||
+        !require_bool(r, "scale_attn_by_inverse_layer_idx", false) || !require_bool(r, "add_cross_attention", false))
+        return false;
+    if (!get_int(r, "n_layer", 1024, 0, &layers) || !get_int(r, "n_head", 1024, 0, &heads) ||
+        !get_int(r, "n_embd", 65536, 0, &channels) || !get_int(r, "vocab_size", 1 << 24, 0, &vocab) ||
+        !get_int(r, "n_positions", 1 << 24, 0, &positions) ||
+        (find(r, "n_inner") && !get_int(r, "n_inner", 1 << 20, 0, &ffn)) ||
+        !get_float(r, "layer_norm_epsilon", 0, 1, 1e-5f, &eps) ||
+        !gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, r->path, r->err))
+        return false;
+    shape->norm_eps = eps;
+    return true;
+}
+
+// rope_scaling of transformers 4, or what is left of rope_parameters of 5.
+static bool read_rope_scaling(const Reader *file, Architecture architecture, const json_t *object, RopeScaling *rope) {
+    const Reader r = {object, file->path, file->err};
+    const char *kind = json_string_value(find(&r, "rope_type") ? find(&r, "rope_type") : find(&r, "type"));
+    if (!kind) return error_set(r.err, EXIT_DATA, "%s: its rope scaling has no 'rope_type'", r.path);
+    if (strcmp(kind, "default") == 0) return true;
+    if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
+        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' is not supported; only 'llama3' of llama is",
+                         r.path, kind);
+    if (!get_float(&r, "factor", 0.999999, 1e6, 0, &rope->factor) ||
+        !get_float(&r, "low_freq_factor", 0, 1e6, 0, &rope->low) ||
+        !get_float(&r, "high_freq_factor", 0, 1e6, 0, &rope->high) ||
+        !get_int(&r, "original_max_position_embeddings", 1 << 24, 0, &rope->positions))
+        return false;
+    return (rope->factor > 0 && rope->low > 0 && rope->high > rope->low) ||
+           error_set(r.err, EXIT_DATA, "%s: rope scaling needs factor, low_freq_factor and a larger high_freq_factor",
+                     r.path);
+}
+
+static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
+    const json_t *parameters = find(r, "rope_parameters"), *scaling = find(r, "rope_scaling");
+    const Reader inner = {parameters, r->path, r->err};
+    if (parameters && !json_is_object(parameters))
+        return error_set(r->err, EXIT_DATA, "%s: 'rope_parameters' is not an object", r->path);
+    if (scaling && !json_is_object(scaling))
+        return error_set(r->err, EXIT_DATA, "%s: 'rope_scaling' is not an object", r->path);
+    const Reader *theta = parameters && find(&inner, "rope_theta") ? &inner : r;
+    float whole;
+    if (!get_float(theta, "rope_theta", 0.999999, 1e12, 10000.0f, &shape->rope_theta) ||
+        !get_float(theta, "partial_rotary_factor", 0, 1.000001, 1.0f, &whole))
+        return false;
+    if (whole != 1.0f)
+        return error_set(r->err, EXIT_DATA, "%s: 'partial_rotary_factor' must be 1; other models are not supported",
+                         r->path);
+    if (parameters) scaling = find(&inner, "rope_type") ? parameters : NULL;
+    return !scaling || read_rope_scaling(r, architecture, scaling, &shape->rope);
+}
+
+// Attention over all positions before, or within a window that no sequence here is longer than.
+static bool read_window(const Reader *r, const char *type, ModelShape *shape) {
+    int window = 0;
+    if (strncmp(type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
+    if (find(r, "sliding_window") && !get_int(r, "sliding_window", 1 << 24, 0, &window)) return false;
+    if (window > 0 && window < shape->positions) shape->positions = window;
+    return true;
+}
+
+static bool read_other(const Reader *r, const char *type, Architecture architecture, ModelShape *shape) {
+    ModelShape *s = shape;
+    const bool has_eps = architecture != ARCHITECTURE_OLMO;
+    bool tied;
+    architecture_shape(architecture, s);
+    if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
+        !require_bool(r, "mlp_bias", false) || !get_bool(r, "tie_word_embeddings", false, &tied))
+        return false;
+    if (!get_int(r, "num_hidden_layers", 1024, 0, &s->layers) || !get_int(r, "hidden_size", 65536, 0, &s->channels) ||
+        !get_int(r, "intermediate_size", 1 << 20, 0, &s->ffn) ||
+        !get_int(r, "num_attention_heads", 1024, 0, &s->heads) ||
+        !get_int(r, "num_key_value_heads", 1024, s->heads, &s->kv_heads) ||
+        !get_int(r, "vocab_size", 1 << 24, 0, &s->vocab) ||
+        !get_int(r, "max_position_embeddings", 1 << 24, 2048, &s->positions))
+        return false;
+    if (s->heads % s->kv_heads)
+        return error_set(r->err, EXIT_DATA, "%s: %d heads cannot share %d key and value heads", r->path, s->heads,
+                         s->kv_heads);
+    const int usual = architecture == ARCHITECTURE_QWEN3 ? 128 : s->channels % s->heads ? 0 : s->channels / s->heads;
+    if (!get_int(r, "head_dim", 4096, usual, &s->head_dim)) return false;
+    if (!get_float(r, has_eps ? "rms_norm_eps" : "", 0, 1, has_eps ? 1e-6f : 1e-5f, &s->norm_eps) ||
+        !get_float(r, "clip_qkv", 0, 1e6, 0, &s->clip_qkv))
+        return false;
+    s->tied_head = tied;
+    model_shape_vocab(s, s->vocab);
+    return read_rope(r, architecture, shape) && read_window(r, type, shape);
+}
+
+bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
+    static const struct {
+        const char *type;
+        Architecture architecture;
+    } kinds[] = {{"gpt2", ARCHITECTURE_GPT2}, {"llama", ARCHITECTURE_LLAMA}, {"mistral", ARCHITECTURE_LLAMA},
+                 {"olmo", ARCHITECTURE_OLMO}, {"qwen2", ARCHITECTURE_QWEN2}, {"qwen3", ARCHITECTURE_QWEN3}};
+    json_t *config = json_parse_object(text, size, path, err);
+    if (!config) return false;
+    const Reader r = {config, path, err};
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const int count = sizeof kinds / sizeof *kinds;
+    int kind = 0;
+    while (kind < count && (!type || strcmp(type, kinds[kind].type) != 0)) kind++;
+    bool good;
+    if (kind == count)
+        good = error_set(err, EXIT_DATA,
+                         "%s: model_type is '%.60s'; only gpt2, llama, mistral, olmo, qwen2 and qwen3 are supported",
+                         path, type ? type : "missing");
+    else if (find(&r, "quantization_config"))
+        good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
+    else
+        good = kind == 0 ? read_gpt2(&r, shape) : read_other(&r, type, kinds[kind].architecture, shape);
+    if (good && shape_architecture(shape) == ARCHITECTURE_COUNT)
+        good = error_set(err, EXIT_DATA, "%s: a %s with such settings is not supported", path, type);
+    json_decref(config);
+    return good;
+}
+
+// ---------------------------------------------------------------- writing
+
+static void end_token(JsonText *t, const char *key, int id) {
+    if (id >= 0)
+        json_text_int(t, key, id);
+    else
+        json_text_null(t, key);
+}
+
+static void gpt2_fields(JsonText *t, const ModelShape *s) {
+    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // nothing is dropped here
+    json_text_int(t, "n_layer", s->layers);
+    json_text_int(t, "n_head", s->heads);
+    json_text_int(t, "n_embd", s->channels);
+    json_text_int(t, "n_inner", s->ffn);
+    json_text_int(t, "n_positions", s->positions);
+    json_text_int(t, "n_ctx", s->positions);
+    json_text_int(t, "vocab_size", s->vocab);
+    json_text_string(t, "activation_function", "gelu_new");
+    json_text_float(t, "layer_norm_epsilon", s->norm_eps);
+    for (int i = 0; i < 3; i++) json_text_float(t, zeros[i], 0.0f);
+    json_text_float(t, "initializer_range", 0.02f);
+    json_text_bool(t, "scale_attn_weights", true);
+}
+
+static void rope_scaling_fields(JsonText *t, const RopeScaling *rope) {
+    json_text_open(t, "rope_scaling", '{');
+    json_text_string(t, "rope_type", "llama3");
+    json_text_float(t, "factor", rope->factor);
+    json_text_float(t, "low_freq_factor", rope->low);
+    json_text_float(t, "high_freq_factor", rope->high);
+    json_text_int(t, "original_max_position_embeddings", rope->positions);
+    json_text_close(t, '}');
+}
+
+static void other_fields(JsonText *t, const ModelShape *s, Architecture architecture) {
+    json_text_int(t, "num_hidden_layers", s->layers);
+    json_text_int(t, "hidden_size", s->channels);
+    json_text_int(t, "intermediate_size", s->ffn);
+    json_text_int(t, "num_attention_heads", s->heads);
+    json_text_int(t, "num_key_value_heads", s->kv_heads);
+    if (architecture == ARCHITECTURE_LLAMA || architecture == ARCHITECTURE_QWEN3)
+        json_text_int(t, "head_dim", s->head_dim);
+    json_text_int(t, "max_position_embeddings", s->positions);
+    json_text_int(t, "vocab_size", s->vocab);
+    json_text_string(t, "hidden_act", "silu");
+    if (architecture != ARCHITECTURE_OLMO) json_text_float(t, "rms_norm_eps", s->norm_eps);
+    if (architecture != ARCHITECTURE_QWEN2) json_text_bool(t, "attention_bias", false);
+    if (architecture == ARCHITECTURE_LLAMA) json_text_bool(t, "mlp_bias", false);
+    if (architecture == ARCHITECTURE_OLMO && s->clip_qkv > 0) json_text_float(t, "clip_qkv", s->clip_qkv);
+    if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3)
+        json_text_bool(t, "use_sliding_window", false);
+    json_text_float(t, "attention_dropout", 0.0f);
+    json_text_float(t, "rope_theta", s->rope_theta);
+    if (s->rope.factor != 1.0f) rope_scaling_fields(t, &s->rope);
+    json_text_float(t, "initializer_range", 0.02f);
+}
+
+bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, int eos, Error *err) {
+    static const char *const classes[ARCHITECTURE_COUNT] = {
+        [ARCHITECTURE_GPT2] = "GPT2LMHeadModel",   [ARCHITECTURE_LLAMA] = "LlamaForCausalLM",
+        [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM",
+        [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
+    };
+    const Architecture architecture = shape_architecture(s);
+    if (architecture == ARCHITECTURE_COUNT)
+        return error_set(err, EXIT_DATA, "a model of no architecture of Hugging Face's cannot be written");
+    const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_text_open(t, "architectures", '[');
+    json_text_string(t, NULL, classes[architecture]);
+    json_text_close(t, ']');
+    json_text_string(t, "model_type", architecture_name(architecture));
+    if (architecture == ARCHITECTURE_GPT2)
+        gpt2_fields(t, s);
+    else
+        other_fields(t, s, architecture);
+    json_text_bool(t, "tie_word_embeddings", s->tied_head);
+    json_text_bool(t, "use_cache", true);
+    end_token(t, "bos_token_id", eos);
+    end_token(t, "eos_token_id", eos);
+    json_text_string(t, "torch_dtype", dtype);
+    json_text_close(t, '}');
+    return true;
+}
+
+void hf_generation_text(JsonText *t, int eos) {
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    end_token(t, "bos_token_id", eos);
+    end_token(t, "eos_token_id", eos);
+    json_text_close(t, '}');
+}

@@ -1,0 +1,227 @@
+#include "shapes.h"
+
+#include <string.h>
+
+#define DEEPEST 96 // of dN
+
+static const char *const names[ARCHITECTURE_COUNT] = {
+    [ARCHITECTURE_GPT2] = "gpt2",   [ARCHITECTURE_LLAMA] = "llama", [ARCHITECTURE_OLMO] = "olmo",
+    [ARCHITECTURE_QWEN2] = "qwen2", [ARCHITECTURE_QWEN3] = "qwen3",
+};
+
+const char *architecture_name(Architecture architecture) {
+    return names[architecture];
+}
+
+void architecture_shape(Architecture architecture, ModelShape *s) {
+    memset(s, 0, sizeof *s); // the bytes between fields too: shapes are compared
+    s->norm_eps = 1e-5f;
+    s->rope_theta = 10000.0f;
+    s->rope = (RopeScaling){1.0f, 1.0f, 4.0f, 8192};
+    if (architecture == ARCHITECTURE_GPT2) {
+        s->biases = s->tied_head = true;
+        return;
+    }
+    s->norm = architecture == ARCHITECTURE_OLMO ? NORM_PLAIN : NORM_RMS;
+    s->activation = ACT_SWIGLU;
+    s->position_kind = POSITIONS_ROTARY;
+    s->qkv_biases = architecture == ARCHITECTURE_QWEN2;
+    if (architecture == ARCHITECTURE_QWEN3) s->qk_norm = QK_NORM_HEAD;
+    if (architecture == ARCHITECTURE_OLMO) s->init = INIT_KIND_MITCHELL;
+    if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3) s->norm_eps = 1e-6f;
+}
+
+// What of a shape only some architectures have.
+static bool fits(const ModelShape *s, Architecture architecture) {
+    ModelShape a;
+    architecture_shape(architecture, &a);
+    const bool gpt2 = architecture == ARCHITECTURE_GPT2, llama = architecture == ARCHITECTURE_LLAMA;
+    const bool own_width = llama || architecture == ARCHITECTURE_QWEN3;
+    return s->norm == a.norm && s->activation == a.activation && s->position_kind == a.position_kind &&
+           s->biases == a.biases && (s->biases || s->qkv_biases == a.qkv_biases) && s->qk_norm == a.qk_norm &&
+           (!gpt2 || (s->tied_head && s->kv_heads == s->heads)) &&
+           (own_width || s->head_dim * s->heads == s->channels) && (llama || s->rope.factor == 1.0f) &&
+           (architecture == ARCHITECTURE_OLMO || s->clip_qkv == 0.0f);
+}
+
+Architecture shape_architecture(const ModelShape *shape) {
+    int architecture = 0;
+    while (architecture < ARCHITECTURE_COUNT && !fits(shape, (Architecture)architecture)) architecture++;
+    return (Architecture)architecture;
+}
+
+void model_shape_vocab(ModelShape *shape, int vocab) {
+    shape->vocab = vocab;
+    shape->vocab_padded = (vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;
+}
+
+int shape_usual_ffn(const ModelShape *shape) {
+    if (shape->activation != ACT_SWIGLU) return 4 * shape->channels;
+    return (8 * shape->channels / 3 + 127) / 128 * 128;
+}
+
+static void shape_gpt2(ModelShape *shape, int layers, int heads, int channels, int positions) {
+    architecture_shape(ARCHITECTURE_GPT2, shape);
+    shape->layers = layers;
+    shape->heads = shape->kv_heads = heads;
+    shape->channels = channels;
+    shape->head_dim = channels / heads;
+    shape->ffn = 4 * channels;
+    shape->positions = positions;
+    model_shape_vocab(shape, 50257);
+}
+
+bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
+                int64_t positions, const char *path, Error *err) {
+    const struct {
+        const char *name;
+        int64_t value, max;
+    } checks[] = {{"layers", layers, 1024},
+                  {"heads", heads, 1024},
+                  {"channels", channels, 65536},
+                  {"vocabulary", vocab, 1 << 24},
+                  {"positions", positions, 1 << 24}};
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        if (checks[i].value < 1 || checks[i].value > checks[i].max)
+            return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,
+                             checks[i].name, (long long)checks[i].max);
+    if (channels % heads)
+        return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
+                         (long long)channels, plural(channels), (long long)heads);
+    shape_gpt2(shape, (int)layers, (int)heads, (int)channels, (int)positions);
+    if (ffn) shape->ffn = (int)ffn;
+    model_shape_vocab(shape, (int)vocab);
+    return true;
+}
+
+typedef struct {
+    const char *name;
+    int layers, heads, channels, positions;
+} Gpt2Name;
+
+static const Gpt2Name gpt2_names[] = {
+    {"gpt2", 12, 12, 768, 1024},
+    {"gpt2-medium", 24, 16, 1024, 1024},
+    {"gpt2-large", 36, 20, 1280, 1024},
+    {"gpt2-xl", 48, 25, 1600, 1024},
+    {"d6", 6, 6, 384, 1024},
+    {"d12", 12, 12, 768, 1024},
+    {"d24", 24, 16, 1024, 1024},
+    {"d36", 36, 20, 1280, 1024},
+    {"d48", 48, 25, 1600, 1024},
+    // llm.c's descriptors where they differ from dN
+    {"gpt2:d60", 60, 30, 1920, 1024},
+    {"gpt2:d72", 72, 30, 2880, 1024},
+    {"gpt2:d84", 84, 36, 3456, 1024},
+    {"gpt3:c384", 6, 6, 384, 2048},
+    {"gpt3:c768", 12, 12, 768, 2048},
+    {"gpt3:c1024", 24, 16, 1024, 2048},
+    {"gpt3:c1536", 24, 16, 1536, 2048},
+    {"gpt3:c2048", 24, 16, 2048, 2048},
+    {"gpt3:c2560", 32, 32, 2560, 2048},
+    {"gpt3:c4096", 32, 32, 4096, 2048},
+    {"gpt3:c5120", 40, 40, 5120, 2048},
+    {"gpt3:c12288", 96, 96, 12288, 2048},
+};
+
+typedef struct {
+    const char *name;
+    Architecture architecture;
+    int layers, channels, ffn, heads, kv_heads, head_dim, vocab, positions;
+    float theta, eps;
+    bool tied;
+    float stretched; // factor of the rotary scaling, 0: none
+} Name;
+
+// clang-format off
+static const Name other_names[] = {
+    // name          architecture         layers  C    ffn  heads kv  D   vocabulary positions theta eps    tied   stretched
+    {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0},
+    {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0},
+    {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0},
+    {"llama3-8b",    ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256,   8192, 5e5f, 1e-5f, false, 0},
+    {"llama3.1-8b",  ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256, 131072, 5e5f, 1e-5f, false, 8},
+    {"llama3.2-1b",  ARCHITECTURE_LLAMA, 16, 2048,  8192, 32,  8,  64, 128256, 131072, 5e5f, 1e-5f, true, 32},
+    {"llama3.2-3b",  ARCHITECTURE_LLAMA, 28, 3072,  8192, 24,  8, 128, 128256, 131072, 5e5f, 1e-5f, true, 32},
+    {"mistral-7b",   ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128,  32768,  32768, 1e6f, 1e-5f, false, 0},
+    {"smollm2-135m", ARCHITECTURE_LLAMA, 30,  576,  1536,  9,  3,  64,  49152,   8192, 1e5f, 1e-5f, true, 0},
+    {"tinyllama",    ARCHITECTURE_LLAMA, 22, 2048,  5632, 32,  4,  64,  32000,   2048, 1e4f, 1e-5f, false, 0},
+    {"olmo-1b",      ARCHITECTURE_OLMO,  16, 2048,  8192, 16, 16, 128,  50304,   2048, 1e4f, 1e-5f, true, 0},
+    {"olmo-7b",      ARCHITECTURE_OLMO,  32, 4096, 11008, 32, 32, 128,  50304,   2048, 1e4f, 1e-5f, false, 0},
+    {"qwen2.5-0.5b", ARCHITECTURE_QWEN2, 24,  896,  4864, 14,  2,  64, 151936,  32768, 1e6f, 1e-6f, true, 0},
+    {"qwen2.5-1.5b", ARCHITECTURE_QWEN2, 28, 1536,  8960, 12,  2, 128, 151936, 131072, 1e6f, 1e-6f, true, 0},
+    {"qwen2.5-3b",   ARCHITECTURE_QWEN2, 36, 2048, 11008, 16,  2, 128, 151936,  32768, 1e6f, 1e-6f, true, 0},
+    {"qwen2.5-7b",   ARCHITECTURE_QWEN2, 28, 3584, 18944, 28,  4, 128, 152064, 131072, 1e6f, 1e-6f, false, 0},
+    {"qwen2.5-14b",  ARCHITECTURE_QWEN2, 48, 5120, 13824, 40,  8, 128, 152064, 131072, 1e6f, 1e-5f, false, 0},
+    {"qwen3-0.6b",   ARCHITECTURE_QWEN3, 28, 1024,  3072, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
+    {"qwen3-1.7b",   ARCHITECTURE_QWEN3, 28, 2048,  6144, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
+    {"qwen3-4b",     ARCHITECTURE_QWEN3, 36, 2560,  9728, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
+    {"qwen3-8b",     ARCHITECTURE_QWEN3, 36, 4096, 12288, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, false, 0},
+};
+// clang-format on
+
+const char *model_names(void) {
+    return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
+           "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, qwen2.5-0.5b to -14b, "
+           "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
+}
+
+static void shape_of_name(const Name *n, ModelShape *s) {
+    architecture_shape(n->architecture, s);
+    s->layers = n->layers;
+    s->channels = n->channels;
+    s->ffn = n->ffn;
+    s->heads = n->heads;
+    s->kv_heads = n->kv_heads;
+    s->head_dim = n->head_dim;
+    s->positions = n->positions;
+    s->rope_theta = n->theta;
+    s->norm_eps = n->eps;
+    s->tied_head = n->tied;
+    if (n->stretched > 0) s->rope.factor = n->stretched;
+    model_shape_vocab(s, n->vocab);
+}
+
+// The depth of "dN", or 0.
+static int depth_of(const char *name) {
+    size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
+    if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;
+    int depth = atoi(name + 1);
+    return depth <= DEEPEST ? depth : 0;
+}
+
+bool model_shape_named(const char *name, ModelShape *shape) {
+    for (size_t i = 0; i < sizeof gpt2_names / sizeof gpt2_names[0]; i++) {
+        const Gpt2Name *n = &gpt2_names[i];
+        if (strcmp(n->name, name) != 0) continue;
+        shape_gpt2(shape, n->layers, n->heads, n->channels, n->positions);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof other_names / sizeof other_names[0]; i++) {
+        if (strcmp(other_names[i].name, name) != 0) continue;
+        shape_of_name(&other_names[i], shape);
+        return true;
+    }
+    if (strncmp(name, "gpt2:d", 6) == 0) return model_shape_named(name + 5, shape);
+    const char *colon = strchr(name, ':');
+    const int depth = depth_of(colon ? colon + 1 : name);
+    if (depth == 0) return false;
+    if (!colon) {
+        shape_gpt2(shape, depth, depth, 64 * depth, 1024);
+        return true;
+    }
+    for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
+        if (strlen(names[i]) != (size_t)(colon - name) || strncmp(name, names[i], (size_t)(colon - name)) != 0)
+            continue;
+        architecture_shape((Architecture)i, shape);
+        shape->layers = shape->heads = shape->kv_heads = depth;
+        shape->head_dim = 64;
+        shape->channels = 64 * depth;
+        shape->ffn = shape_usual_ffn(shape);
+        shape->positions = 2048;
+        shape->tied_head = true;
+        model_shape_vocab(shape, 50257);
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,59 @@
+// The shapes of models: architectures, which fix what a block is made of, and the sizes of models by name.
+#pragma once
+#include "config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What Hugging Face's config.json calls model_type.
+typedef enum {
+    ARCHITECTURE_GPT2,
+    ARCHITECTURE_LLAMA, // Llama 2 and 3, Mistral, TinyLlama, SmolLM2
+    ARCHITECTURE_OLMO,
+    ARCHITECTURE_QWEN2,
+    ARCHITECTURE_QWEN3,
+    ARCHITECTURE_COUNT
+} Architecture;
+
+const char *architecture_name(Architecture architecture); // "gpt2", "llama", ...
+
+// Sets the shape to an architecture's usual settings, without sizes.
+void architecture_shape(Architecture architecture, ModelShape *shape);
+
+// The architecture that a shape is of; ARCHITECTURE_COUNT: of none.
+Architecture shape_architecture(const ModelShape *shape);
+
+// Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96, llm.c's descriptors gpt2:dN and
+// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, qwen2:dN, qwen3:dN, which are as deep and 64
+// channels wide for each layer. GPT-2's have its vocabulary, as those by depth. Returns false if there is no such name.
+bool model_shape_named(const char *name, ModelShape *shape);
+
+// A list of names for messages.
+const char *model_names(void);
+
+// A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels. `path`, which says
+// them, is for messages. Errors: EXIT_DATA.
+bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
+                int64_t positions, const char *path, Error *err);
+
+// Sets vocab and vocab_padded.
+void model_shape_vocab(ModelShape *shape, int vocab);
+
+// The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that, rounded
+// up to a multiple of 128.
+int shape_usual_ffn(const ModelShape *shape);
+
+// q, k and v together.
+static inline int64_t shape_qkv_width(const ModelShape *shape) {
+    return (int64_t)(shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+}
+
+// Whether attention reads q, k and v as their product made them, but for the rotation, which can be undone.
+static inline bool shape_changes_heads(const ModelShape *shape) {
+    return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,47 @@
+// The blocks that the tests of whole models go through: GPT-2's, and each switch of the others in a small model.
+#pragma once
+#include "coat/shapes.h"
+
+typedef struct {
+    const char *name;
+    Architecture architecture;
+    bool tied_head;
+    int shared, head_dim; // query heads per key and value head; 0: channels / heads
+    float stretched,
+        clip; // --rope-factor with --rope-positions 8; --clip-qkv, in deviations of a product of normalised rows
+    QkNormKind qk_norm; // beyond the architecture's
+} Block;
+
+static const Block blocks[] = {
+    {"gpt2", ARCHITECTURE_GPT2, true, 1, 0, 0, 0, QK_NORM_NONE},
+    {"llama, own head", ARCHITECTURE_LLAMA, false, 1, 0, 0, 0, QK_NORM_NONE},
+    {"llama 3.2, grouped heads", ARCHITECTURE_LLAMA, true, 2, 24, 8, 0, QK_NORM_NONE},
+    {"olmo, clip", ARCHITECTURE_OLMO, true, 1, 0, 0, 2.0f, QK_NORM_NONE},
+    {"qwen2, grouped heads", ARCHITECTURE_QWEN2, true, 2, 0, 0, 0, QK_NORM_NONE},
+    {"qwen3, wide heads", ARCHITECTURE_QWEN3, false, 2, 40, 0, 0, QK_NORM_HEAD},
+    {"norm over rows of q and k", ARCHITECTURE_LLAMA, true, 1, 0, 0, 0, QK_NORM_ROW},
+};
+enum { BLOCKS = sizeof blocks / sizeof *blocks };
+static const Block *block = blocks; // that the tests are at
+
+// Gives a model of GPT-2's sizes the block. Heads are doubled where they are shared and their number is odd.
+static inline void set_block(ModelShape *s) {
+    const ModelShape gpt2 = *s;
+    if (block == blocks) return;
+    architecture_shape(block->architecture, s);
+    s->layers = gpt2.layers;
+    s->channels = gpt2.channels;
+    s->head_dim = block->head_dim > 0 ? block->head_dim : gpt2.head_dim;
+    s->heads = gpt2.heads % block->shared ? 2 * gpt2.heads : gpt2.heads;
+    if (s->heads != gpt2.heads && block->head_dim == 0) s->head_dim /= 2;
+    s->kv_heads = s->heads / block->shared;
+    s->ffn = gpt2.channels / 16 * 48;
+    s->vocab = gpt2.vocab;
+    s->vocab_padded = gpt2.vocab_padded;
+    s->positions = gpt2.positions;
+    s->tied_head = block->tied_head;
+    s->clip_qkv = block->clip * 0.02f * sqrtf((float)s->channels);
+    s->init = INIT_KIND_NORMAL; // the tests' limits are for this
+    if (block->stretched > 0) s->rope = (RopeScaling){block->stretched, 1.0f, 4.0f, 8};
+    if (block->qk_norm != QK_NORM_NONE) s->qk_norm = block->qk_norm;
+}
