@@ -184,8 +184,8 @@ static void VARIANT(swiglu)(real *g, const real *gate, const real *up, int64_t n
 static void VARIANT(swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up,
                                      int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        real x = gate[i], d = dg[i], u = up[i];
-        real e = VARIANT(exponential)(x < -80 ? 80 : -x); // finite, as in gelu_gradient
+        real x = gate[i] < -80 ? -80 : gate[i], d = dg[i], u = up[i]; // both slopes are 0 from there on
+        real e = VARIANT(exponential)(-x);
         real s = 1 / (1 + e);
         dgate[i] = d * u * (s + x * (s * (e * s)));
         dup[i] = d * (x * s);

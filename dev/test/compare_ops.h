@@ -300,6 +300,44 @@ static void compare_attention(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
+// q, k and v before attention: rotated alone, in place; with norms of the heads; with norms over all heads and a clip.
+static void compare_heads(Backends *b, OpShape o) {
+    const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
+    const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
+    const int64_t widths[3][2] = {{0, 0}, {D, D}, {shape.heads * D, shape.kv_heads * D}};
+    const int64_t cols = (shape.heads + 2 * shape.kv_heads) * D;
+    Pair rotations = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51);
+    for (int way = 0; way < 3; way++) {
+        const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
+        Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
+        Pair separate = pair_poisoned(b, M, cols, o.format), d = pair_random(b, M, cols, o.format, 1.0f, 53);
+        Pair q_weight = pair_random(b, 1, q_width, o.format, 1.0f, 54),
+             k_weight = pair_random(b, 1, k_width, o.format, 1.0f, 55);
+        Pair dq = pair_random(b, 1, q_width, FMT_FP32, 1.0f, 56), dk = pair_random(b, 1, k_width, FMT_FP32, 1.0f, 57);
+        Pair maxima = pair_poisoned(b, M, 1, FMT_FP32);
+        Pair out = way ? separate : qkv;
+        ON_BOTH(b) {
+            const Tensor none = no_tensor();
+            Heads h = {shape, rotations.t[s],        way ? q_weight.t[s] : none, way ? k_weight.t[s] : none,
+                       1e-5f, way == 2 ? 0.7f : 0.0f};
+            d.t[s].amax = (uint32_t *)maxima.t[s].data;
+            CALL(b, heads_forward, out.t[s], qkv.t[s], h);
+            CALL(b, heads_backward, d.t[s], way ? dq.t[s] : none, way ? dk.t[s] : none, kept.t[s], h, true);
+        }
+        pair_check(b, out, o.tight, "heads forward",
+                   way == 0   ? "rotated"
+                   : way == 1 ? "normed by head"
+                              : "normed and cut off");
+        pair_check(b, d, o.tight, "heads backward", "dqkv");
+        if (way) pair_check(b, dq, 1e-4, "heads backward", "dq_weight");
+        if (way) pair_check(b, dk, 1e-4, "heads backward", "dk_weight");
+        check_maxima(b, d, maxima, "heads backward");
+        Pair all[] = {qkv, kept, separate, d, q_weight, k_weight, dq, dk, maxima};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    }
+    pair_free(b, rotations);
+}
+
 static void compare_embedding_and_loss(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C, V = b->config.shape.vocab, Vp = b->config.shape.vocab_padded;
     Pair tokens = pair_integers(b, M, (int)V, 41), targets = pair_integers(b, M, (int)V, 42);
@@ -339,6 +377,7 @@ static void compare_shape(OpShape o, const char *how) {
     compare_gelu(&b, o);
     compare_linear(&b, o);
     compare_attention(&b, o);
+    compare_heads(&b, o);
     compare_embedding_and_loss(&b, o);
     backends_close(&b);
 }

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Trains a small model of every family beside PyTorch: 30 updates of AdamW from the same weights and tokens.
+
+    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [FAMILY...] [-- FLAGS]
+
+Each model is a random one of odd shape that transformers wrote (grouped heads, a head width of its own, tied and own heads,
+scaled rotations, a clip). The program starts from its folder and trains in FP32, BF16 and COAT; the losses of all updates
+are compared with those of transformers' own model in FP32. Then transformers opens the last FP32 checkpoint, whose loss
+must be that of PyTorch's trained model. FLAGS go to the program (--device cpu).
+
+Prints one line per check and PASS or FAIL; the exit status says the same. Needs torch and transformers 4.56 or later.
+"""
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+if {"-h", "--help"} & set(sys.argv):
+    print(__doc__)
+    sys.exit(0)
+try:
+    import torch
+    import transformers
+    from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OlmoConfig, Qwen2Config, Qwen3Config)
+except ImportError as e:
+    print(f"error: check_families.py needs torch and transformers 4.56 or later: pip install torch transformers ({e})",
+          file=sys.stderr)
+    sys.exit(2)
+
+transformers.utils.logging.disable_progress_bar()
+VOCAB, B, T, UPDATES = 300, 4, 40, 30
+SIZES = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05)
+SCALING = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+               original_max_position_embeddings=32)
+FAMILIES = {
+    "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
+    "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
+    "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=16)),
+    "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.5, num_key_value_heads=4, eos_token_id=None,
+                              pad_token_id=None)),  # whose row would have no gradient
+    "qwen2": (Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
+    "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24, rope_theta=1e6)),
+}
+# the largest difference of a loss; a loss of the exported model may be off by what 30 updates add up in FP32
+TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
+OPTIMIZER = dict(betas=(0.9, 0.95), eps=1e-8)
+failures = 0
+
+
+def report(name, difference, limit):
+    global failures
+    good = difference <= limit
+    failures += not good
+    print(f"{'PASS' if good else 'FAIL'}  {name}: {difference:.2e} (at most {limit:g})", flush=True)
+
+
+def write_model(name, folder):
+    kind, settings = FAMILIES[name]
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(kind(**{**SIZES, **settings}), dtype=torch.float32,
+                                             attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms and biases off their first values, so that each counts
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            parameter.copy_(parameter.bfloat16().float())
+    model.save_pretrained(folder)
+    return model
+
+
+def write_tokens(path):
+    count = UPDATES * B * T + T + 1
+    tokens = torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(2))
+    tokens = (tokens * tokens // VOCAB)  # small ones are likelier, so that there is something to learn
+    with open(path, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+        file.write(struct.pack(f"<{count}H", *tokens.tolist()))
+    return tokens
+
+
+def loss_of(model, tokens, step):
+    first = step * B * T
+    rows = torch.stack([tokens[first + i * T : first + i * T + T + 1] for i in range(B)])
+    logits = model(rows[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
+
+
+def train_here(model, tokens, rates):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    adamw = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
+                              **OPTIMIZER)
+    losses = []
+    for step, rate in enumerate(rates):
+        adamw.zero_grad()
+        loss = loss_of(model, tokens, step)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_there(a, folder, tokens, out, recipe):
+    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", UPDATES, "--micro-batch", B,
+               "--seq-len", T, "--lr", 1e-3, "--warmup", UPDATES, "--schedule", "constant", "--weight-decay", 0.1,
+               "--beta2", 0.95, "--grad-clip", 1, "--sample-tokens", 0, "--quiet", "--out", out, *recipe.split(), *a.flags]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
+    lines = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"), encoding="utf-8")]
+    steps = [line for line in lines if "step" in line and "loss" in line]
+    return [line["loss"] for line in steps], [line["lr"] for line in steps]
+
+
+def check(a, name, work):
+    folder, token_file = os.path.join(work, name), os.path.join(work, "tokens.bin")
+    model, tokens = write_model(name, folder), write_tokens(token_file)
+    expected = None
+    for recipe, limit in TOLERANCES.items():
+        out = os.path.join(work, name + recipe.replace(" ", ""))
+        losses, rates = train_there(a, folder, token_file, out, recipe)
+        expected = expected or train_here(model, tokens, rates)
+        largest = max(abs(x - y) for x, y in zip(losses, expected, strict=True))
+        report(f"{name}, {recipe}, {len(losses)} losses from {expected[0]:.4f} to {expected[-1]:.4f}", largest, limit)
+        if recipe == "--precision fp32":
+            opened = AutoModelForCausalLM.from_pretrained(os.path.join(out, f"step-{UPDATES:08d}"), dtype=torch.float32)
+            with torch.no_grad():
+                report(f"{name}, the checkpoint in transformers",
+                       abs(loss_of(opened, tokens, 0).item() - loss_of(model, tokens, 0).item()), 1e-5)
+
+
+def main():
+    words, flags = sys.argv[1:], []
+    if "--" in words:
+        words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("families", nargs="*")
+    a = parser.parse_args(words)
+    a.flags = flags
+    for name in a.families:
+        if name not in FAMILIES:
+            sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
+    with tempfile.TemporaryDirectory() as work:
+        for name in a.families or FAMILIES:
+            check(a, name, work)
+    print("FAIL" if failures else "PASS")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
