@@ -247,6 +247,7 @@ static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
     if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
+    if (label_id(label) == ROTATIONS) return true; // written once
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {
     case GRAD:

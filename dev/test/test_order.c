@@ -94,6 +94,7 @@ enum {
     ZERO,
     RANK,
     MICRO_BATCHES,
+    BLOCK,
     SETTINGS
 };
 #define MOST_CHOICES 5
@@ -111,6 +112,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
     [MICRO_BATCHES] = {"", "", ""},                                // --batch-tokens: so many, and one more
+    [BLOCK] = {"", "--model llama:d1 --no-tied-head", "--model qwen3:d1 --head-dim 32", "--model olmo:d1 --clip-qkv 1"},
 };
 
 typedef struct {
@@ -316,6 +318,7 @@ static const Choice several[] = {
     {{[RECIPE] = 1, [LAYERS] = 2, [ZERO] = 3, [RANK] = 1, [MICRO_BATCHES] = 2}},
     {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 2, [ZERO] = 2, [RANK] = 0, [MICRO_BATCHES] = 1}},
     {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 1, [RANK] = 2, [MICRO_BATCHES] = 1}},
+    {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1, [BLOCK] = 2}},
 };
 #define SEVERAL ((int)(sizeof several / sizeof *several))
 
