@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Every family of models through the CPU's program: it trains, its checkpoints go on bit for bit and on other processes, its
+# folder is what config.json says, and it writes samples.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+. dev/test/ranks.sh
+
+data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
+batch=(--seq-len 64 --micro-batch 4 --batch-tokens 512 --lr 2e-3 --schedule constant --sample-tokens 0 --threads 1)
+
+train() { "$program" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>&1 </dev/null; }
+same() { if diff -r "$folder/$2" "$folder/$3" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -n 3 "$folder/diff")"; fi; }
+loss() { sed -n 's/.*"step":'"$2"',.*"loss":\([0-9.]*\).*/\1/p' "$folder/$1/log.jsonl" | head -n 1; }
+near() { # NAME FIRST SECOND: within 0.01 %
+    if awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && a < 1.0001 * b && b < 1.0001 * a) }'; then ok "$1: $2 and $3"; else bad "$1" "$2 and $3"; fi
+}
+
+for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-factor=8 --rope-positions=16 llama" \
+    "olmo:d2 --clip-qkv=1 olmo" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
+    read -r -a words <<<"$family"
+    type=${words[-1]} flags=(--tokenizer bytes --model "${words[@]:0:${#words[@]}-1}") name=${words[*]:0:${#words[@]}-1}
+    rm -rf "$folder"/{whole,halves,two}
+    train whole 10 "${flags[@]}" "${batch[@]}" && train halves 5 "${flags[@]}" "${batch[@]}" && train halves 10 --resume
+    if [ $? -ne 0 ]; then bad "$name trains" "$(cat "$folder/page")" && continue; fi
+    same "$name goes on bit for bit" whole/step-00000010 halves/step-00000010
+    first=$(loss whole 1) last=$(loss whole 10)
+    if awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.5) }'; then ok "$name learns: $first to $last"; else bad "$name learns" "$first to $last"; fi
+    if grep -q "\"model_type\": \"$type\"" "$folder/whole/step-00000010/config.json"; then ok "$name is a $type"; else
+        bad "$name is a $type" "$(cat "$folder/whole/step-00000010/config.json")"
+    fi
+    text=$("$program" --model "$folder/whole/step-00000010" --prompt 'the ' --sample-tokens 8 2>&1) && [ ${#text} -gt 4 ] &&
+        ok "$name writes a sample" || bad "$name writes a sample" "$text"
+    # in FP32, where the order of sums is all that differs
+    train alone 10 "${flags[@]}" "${batch[@]}" --precision fp32 --overwrite
+    for stage in 0 3; do
+        rm -rf "$folder/two"
+        if timeout 120 "${mpirun[@]}" -np 2 "$program" "${data[@]}" "${flags[@]}" "${batch[@]}" --precision fp32 --micro-batch 2 \
+            --zero $stage --out "$folder/two" --steps 10 >"$folder/page" 2>&1 </dev/null; then
+            near "$name on two processes, --zero $stage" "$(loss two 10)" "$(loss alone 10)"
+        else
+            bad "$name on two processes, --zero $stage" "$(tail -n 3 "$folder/page")"
+        fi
+    done
+done
+
+train other 2 --resume --out "$folder/whole" --head-dim 16
+if [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; leave --head-dim away' "$folder/page"; then
+    ok "another shape is refused on resume"
+else
+    bad "another shape is refused on resume" "$(cat "$folder/page")"
+fi
+exit $failures
