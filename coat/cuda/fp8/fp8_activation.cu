@@ -32,7 +32,7 @@ struct HiddenGroups {
         if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
         if (inside && (column / SPAN & (group_lanes - 1)) == 0)
             *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
-        if constexpr (SAVED) decode_words(packs.value, scale, x);
+        if constexpr (SAVED) decode<SPAN>(packs.value, scale, x);
     }
     __device__ void finish(float largest_h) const {
         if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;

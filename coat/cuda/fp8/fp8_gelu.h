@@ -51,37 +51,6 @@ __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
 }
 
-// --- codes --------------------------------------------------------------------------------------------------
-// 16 values from E4M3 codes, without their scale, from whole registers.
-__device__ inline void decode_words(const uint32_t code[SPAN / 4], float out[SPAN]) {
-#if __CUDA_ARCH__ >= 890
-#pragma unroll
-    for (int i = 0; i < SPAN / 4; i++) {
-        uint32_t halves[2];
-        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
-            "cvt.rn.f16x2.e4m3x2 %1, high; }"
-            : "=r"(halves[0]), "=r"(halves[1])
-            : "r"(code[i]));
-        __half2 pairs[2];
-        memcpy(pairs, halves, sizeof pairs);
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            out[4 * i + 2 * k] = __low2float(pairs[k]);
-            out[4 * i + 2 * k + 1] = __high2float(pairs[k]);
-        }
-    }
-#else
-    decode_unscaled<SPAN>(code, out);
-#endif
-}
-
-// The same with it, as decode() makes them.
-__device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, float out[SPAN]) {
-    decode_words(code, out);
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) out[i] *= scale;
-}
-
 // --- the order of loads -------------------------------------------------------------------------------------
 // A thread asks for its next values as soon as the last have come, and then works on those. Left to itself the
 // compiler asks later, or earlier: then the wait for the last values, which counts all that is on its way, takes in
@@ -140,9 +109,11 @@ template <bool LAST> struct GroupSpans {
     }
     __device__ static uint32_t word(const Loaded &loaded) { return loaded.codes.value[SPAN / 4 - 1] ^ loaded.scale; }
     __device__ static void values(const Loaded &loaded, float out[SPAN]) {
-        decode_words(loaded.codes.value, bf16_decode(loaded.scale), out);
+        decode<SPAN>(loaded.codes.value, bf16_decode(loaded.scale), out);
     }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { decode_words(loaded.codes.value, out); }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) {
+        decode_unscaled<SPAN>(loaded.codes.value, out);
+    }
     __device__ static float scale(const Loaded &loaded) { return bf16_decode(loaded.scale); }
 };
 
