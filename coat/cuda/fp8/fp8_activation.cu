@@ -48,7 +48,7 @@ HiddenGroups hidden_groups(Exec *exec, Tensor h) {
 template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
     static constexpr bool maxima = !PLAIN;
     struct Loaded {
-        PairWords y, bias;
+        Bf16Words<SPAN> y, bias;
     };
     HiddenGroups h;
     PlainSpans<true> y;
@@ -60,18 +60,18 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
     __device__ Loaded load(int row, int column) const {
         Loaded loaded;
         loaded.y = y.load(row, column);
-        if constexpr (BIAS) loaded.bias = load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
+        if constexpr (BIAS) loaded.bias = load_words<SPAN, CACHE_PARAMETER>(bias + column);
         return loaded;
     }
     __device__ static uint32_t word(const Loaded &loaded) {
-        return loaded.y.value[SPAN / 2 - 1] ^ (BIAS ? loaded.bias.value[SPAN / 2 - 1] : 0u);
+        return loaded.y.word[SPAN / 2 - 1] ^ (BIAS ? loaded.bias.word[SPAN / 2 - 1] : 0u);
     }
     __device__ float apply(int row, int column, bool inside, const Loaded &loaded, float *largest_h) const {
         float x[SPAN];
-        unpack_pairs(loaded.y, x);
+        unpack<SPAN>(loaded.y, x);
         if constexpr (BIAS) {
             float add[SPAN];
-            unpack_pairs(loaded.bias, add);
+            unpack<SPAN>(loaded.bias, add);
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] += add[i];
         }
@@ -110,24 +110,22 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from
 // h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
 template <bool BIAS, bool SAVED> struct HiddenRows {
     static constexpr bool parameters = BIAS, sums = false;
-    typedef PairWords Loaded;
+    typedef Bf16Words<SPAN> Loaded;
     HiddenGroups h;
     PlainSpans<true> y;
     const float *y_scales; // NULL: none
     const bf16 *bias;
 
-    __device__ PairWords parameter(int column) const {
-        return load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
-    }
+    __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
     __device__ Loaded load(int row, int column) const { return y.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
-    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor, const PairWords &add,
-                           float x[SPAN], float *largest_h) const {
-        unpack_pairs(loaded, x);
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
+                           const Bf16Words<SPAN> &add, float x[SPAN], float *largest_h) const {
+        unpack<SPAN>(loaded, x);
         if constexpr (BIAS) {
             float bias_here[SPAN];
-            unpack_pairs(add, bias_here);
+            unpack<SPAN>(add, bias_here);
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] = fmaf(x[i], factor, bias_here[i]);
         } else {
@@ -158,7 +156,7 @@ template <bool SUMS, typename Source> struct RowsOf {
     __device__ float row_factor(int) const { return 1.0f; }
     __device__ Loaded load(int row, int column) const { return source.load(row, column); }
     __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ void values(int, int, bool, const Loaded &loaded, float, const PairWords &, float out[SPAN],
+    __device__ void values(int, int, bool, const Loaded &loaded, float, const Bf16Words<SPAN> &, float out[SPAN],
                            float *) const {
         source.values(loaded, out);
     }

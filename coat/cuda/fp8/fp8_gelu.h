@@ -66,28 +66,18 @@ constexpr LoadOrder LOAD_ORDER = {0, -1};
 // A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon
 // again. Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction.
 // word(): some word of what came.
-typedef Pack<uint32_t, SPAN / 2> PairWords;
-
-__device__ inline void unpack_pairs(const PairWords &pairs, float out[SPAN]) {
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; i++) {
-        out[2 * i] = __uint_as_float(pairs.value[i] << 16);
-        out[2 * i + 1] = __uint_as_float(pairs.value[i] & 0xffff0000u);
-    }
-}
-
 template <bool LAST> struct PlainSpans {
-    typedef PairWords Loaded;
+    typedef Bf16Words<SPAN> Loaded;
     const char *data;
     int row_bytes;
 
     __device__ Loaded load(int row, int column) const {
         constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        return ::load<SPAN / 2, policy>((const uint32_t *)((data + 2 * column) + (int64_t)row * row_bytes));
+        return load_words<SPAN, policy>((const bf16 *)((data + 2 * column) + (int64_t)row * row_bytes));
     }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
     __device__ static float scale(const Loaded &) { return 1.0f; }
 };
 
@@ -156,18 +146,18 @@ template <typename S> struct GeluOf {
 
 template <typename S, bool LAST> struct GeluGradientOf {
     struct Loaded {
-        PairWords dg;
+        Bf16Words<SPAN> dg;
         typename S::Loaded h;
     };
     PlainSpans<LAST> dg;
     S h;
 
     __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.value[SPAN / 2 - 1] ^ S::word(loaded.h); }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.word[SPAN / 2 - 1] ^ S::word(loaded.h); }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
         float t[SPAN];
         S::unscaled(loaded.h, t);
-        unpack_pairs(loaded.dg, out);
+        unpack<SPAN>(loaded.dg, out);
         const GeluScaled gelu(S::scale(loaded.h));
 #pragma unroll
         for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i]);

@@ -10,7 +10,7 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 // A block stays and takes every gridDim.x-th row; a thread keeps its SPANS spans of 16 columns, THREADS spans apart. Its
 // part of the next row is on its way while this one is worked on; one barrier per row, for its maximum. `Op`:
 //   parameters: whether there are parameters of the columns, kept in shared memory where KEPT_BYTES hold them;
-//   parameter(column) -> PairWords
+//   parameter(column) -> Bf16Words<SPAN>
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
 //   sums: true for a gradient: its columns are summed, and the largest of its scales is kept for the transpose
@@ -31,9 +31,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
                                                                    const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP;
     static_assert(WARPS <= WARP, "a warp reads the maxima of all");
-    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(PairWords) <= KEPT_BYTES;
+    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
     __shared__ uint32_t maxima[2][WARPS];
-    __shared__ PairWords parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
+    __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
-            PairWords parameter = {};
+            Bf16Words<SPAN> parameter = {};
             if constexpr (KEPT)
                 parameter = parameters[s][threadIdx.x];
             else if constexpr (Op::parameters)

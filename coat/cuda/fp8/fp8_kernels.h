@@ -18,7 +18,7 @@ typedef Pack<bf16, SPAN> Bf16Span;
 // --- BF16 in whole words ------------------------------------------------------------------------------------
 // Values of 16 bits that live across a branch are taken apart as soon as they arrive, and so waited for: what is on its
 // way while other work is done is kept in words of two.
-template <int N> struct Bf16Words { uint32_t word[N / 2]; };
+template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
     const Pack<uint32_t, N / 2> pack = load<N / 2, POLICY>((const uint32_t *)address);
