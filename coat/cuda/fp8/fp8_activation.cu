@@ -51,7 +51,7 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
         Bf16Words<SPAN> y, bias;
     };
     HiddenGroups h;
-    PlainSpans<true> y;
+    Bf16Reader<true> y;
     const bf16 *bias;
     bf16 *g; // written with PLAIN, which needs no maxima
     int64_t g_stride;
@@ -91,7 +91,7 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
 
 template <bool BIAS, bool PLAIN, bool SAVED>
 void hidden_launch(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
-    const HiddenOf<BIAS, PLAIN, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
+    const HiddenOf<BIAS, PLAIN, SAVED> op = {hidden_groups(exec, h), bf16_reader<true>(y), (const bf16 *)bias.data,
                                              (bf16 *)g.data, g.stride};
     gelu_walk_run<1, 3, true>(exec, op, y.rows, y.cols, g, maxima);
 }
@@ -112,7 +112,7 @@ template <bool BIAS, bool SAVED> struct HiddenRows {
     static constexpr bool parameters = BIAS, sums = false;
     typedef Bf16Words<SPAN> Loaded;
     HiddenGroups h;
-    PlainSpans<true> y;
+    Bf16Reader<true> y;
     const float *y_scales; // NULL: none
     const bf16 *bias;
 
@@ -142,7 +142,7 @@ template <bool BIAS, bool SAVED> struct HiddenRows {
 
 template <bool BIAS, bool SAVED>
 void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    const HiddenRows<BIAS, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y),
+    const HiddenRows<BIAS, SAVED> op = {hidden_groups(exec, h), bf16_reader<true>(y),
                                         scaled_by_row(y) ? (const float *)y.scale : NULL, (const bf16 *)bias.data};
     gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
@@ -165,16 +165,16 @@ template <bool SUMS, typename Source> struct RowsOf {
 
 // The scale of g from the maxima of gelu(h).
 template <int BATCH, int BLOCKS> void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
-    typedef GeluOf<PlainSpans<false>> Source;
-    const MaximaOf<Source> op = {Source{plain_spans<false>(h)}};
+    typedef GeluOf<Bf16Reader<false>> Source;
+    const MaximaOf<Source> op = {Source{bf16_reader<false>(h)}};
     gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, g, maxima);
 }
 
 // --- g from h -----------------------------------------------------------------------------------------------
 template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluOf<decltype(spans)> Source;
-        const Source source = {spans};
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluOf<decltype(reader)> Source;
+        const Source source = {reader};
         const int row_bytes = (int)(g.stride * (g.format == FMT_BF16 ? 2 : 1));
         if (g.format == FMT_BF16)
             gelu_walk_run<BATCH, BLOCKS, false>(exec, CastOf<FMT_BF16, Source>{source, (char *)g.data, row_bytes, NULL},
@@ -187,8 +187,8 @@ template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tens
 }
 
 template <int BATCH, int BLOCKS> void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_spans<true>(h, [&](auto spans) {
-        const GeluOf<decltype(spans)> source = {spans};
+    for_reader<true>(h, [&](auto reader) {
+        const GeluOf<decltype(reader)> source = {reader};
         gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, BATCH, BLOCKS>(exec, operation, source, Tensor{}, g,
                                                                               h.rows, h.cols, Tensor{}, false, false);
     });
@@ -197,9 +197,9 @@ template <int BATCH, int BLOCKS> void gelu_cast_transposed(Exec *exec, const cha
 // --- backward -----------------------------------------------------------------------------------------------
 template <int BATCH, int BLOCKS>
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
-    for_spans<false>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), false> Source;
-        const MaximaOf<Source> op = {Source{plain_spans<false>(dg), spans}};
+    for_reader<false>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), false> Source;
+        const MaximaOf<Source> op = {Source{bf16_reader<false>(dg), reader}};
         gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
     });
 }
@@ -207,9 +207,9 @@ void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, ui
 template <int BATCH, int BLOCKS>
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), true> Source;
-        const Source source = {plain_spans<true>(dg), spans};
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), true> Source;
+        const Source source = {bf16_reader<true>(dg), reader};
         const auto cast = [&](auto run, Tensor transposed, bool early) {
             run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate, early);
         };
@@ -227,9 +227,9 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 // dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), true> Source;
-        const RowsOf<true, Source> op = {Source{plain_spans<true>(dg), spans}};
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), true> Source;
+        const RowsOf<true, Source> op = {Source{bf16_reader<true>(dg), reader}};
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dh_t, dbias, accumulate);
         else
@@ -279,8 +279,8 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
         if (!h.data) h = y;
         if (by_row) {
-            typedef GeluOf<PlainSpans<false>> Source;
-            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{plain_spans<false>(h)}}, g, Tensor{},
+            typedef GeluOf<Bf16Reader<false>> Source;
+            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{bf16_reader<false>(h)}}, g, Tensor{},
                                     Tensor{}, false);
         }
         if (cast) gelu_maxima<1, 4>(exec, g, h, maxima);

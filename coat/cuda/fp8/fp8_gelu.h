@@ -5,7 +5,7 @@
 // Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
 // the last. So each begins with what the one before it left in the L2 cache.
 #pragma once
-#include "fp8_kernels.h"
+#include "fp8_readers.h"
 
 namespace {
 
@@ -62,64 +62,6 @@ struct LoadOrder {
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-// --- what is stored -----------------------------------------------------------------------------------------
-// A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon
-// again. Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction.
-// word(): some word of what came.
-template <bool LAST> struct PlainSpans {
-    typedef Bf16Words<SPAN> Loaded;
-    const char *data;
-    int row_bytes;
-
-    __device__ Loaded load(int row, int column) const {
-        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        return load_words<SPAN, policy>((const bf16 *)((data + 2 * column) + (int64_t)row * row_bytes));
-    }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
-    __device__ static float scale(const Loaded &) { return 1.0f; }
-};
-
-template <bool LAST> struct GroupSpans {
-    struct Loaded {
-        Pack<uint32_t, SPAN / 4> codes;
-        uint16_t scale;
-    };
-    const uint8_t *codes;
-    const char *scales; // (rows, groups) BF16
-    int row_bytes, scale_bytes, group_bits;
-
-    __device__ Loaded load(int row, int column) const {
-        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        Loaded loaded;
-        loaded.codes = ::load<SPAN / 4, policy>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
-        loaded.scale = *(const uint16_t *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes);
-        return loaded;
-    }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.codes.value[SPAN / 4 - 1] ^ loaded.scale; }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
-        decode<SPAN>(loaded.codes.value, bf16_decode(loaded.scale), out);
-    }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) {
-        decode_unscaled<SPAN>(loaded.codes.value, out);
-    }
-    __device__ static float scale(const Loaded &loaded) { return bf16_decode(loaded.scale); }
-};
-
-template <bool LAST> PlainSpans<LAST> plain_spans(Tensor t) {
-    return {(const char *)t.data, (int)(2 * t.stride)};
-}
-
-// Calls f(spans) with the reader that a plain or grouped tensor needs.
-template <bool LAST, typename F> void for_spans(Tensor t, F f) {
-    if (is_grouped(t))
-        f(GroupSpans<LAST>{(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride,
-                           (int)(2 * ceil_div(t.cols, t.group)), group_bits_of(t)});
-    else
-        f(plain_spans<LAST>(t));
-}
-
 constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
 
 template <typename S> struct GeluOf {
@@ -149,7 +91,7 @@ template <typename S, bool LAST> struct GeluGradientOf {
         Bf16Words<SPAN> dg;
         typename S::Loaded h;
     };
-    PlainSpans<LAST> dg;
+    Bf16Reader<LAST> dg;
     S h;
 
     __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }

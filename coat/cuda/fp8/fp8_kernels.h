@@ -13,8 +13,6 @@
 constexpr int SPAN = 16;       // columns of a thread
 constexpr int THREAD_ROWS = 4; // and its rows in a tile
 
-typedef Pack<bf16, SPAN> Bf16Span;
-
 // --- BF16 in whole words ------------------------------------------------------------------------------------
 // Values of 16 bits that live across a branch are taken apart as soon as they arrive, and so waited for: what is on its
 // way while other work is done is kept in words of two.

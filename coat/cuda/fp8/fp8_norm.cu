@@ -36,11 +36,11 @@ constexpr int NORM_WIDTH = 8; // columns per thread and vector
 constexpr int NORM_THREADS = 128;
 constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
 
-// Parameters of 8 columns; 0 where there are none.
-__device__ inline void parameters(const bf16 *address, float out[NORM_WIDTH]) {
-    Bf16Words<NORM_WIDTH> words = {};
-    if (address) words = load_words<NORM_WIDTH, CACHE_PARAMETER>(address);
-    unpack<NORM_WIDTH>(words, out);
+// Parameters of N columns; 0 where there are none.
+template <int N> __device__ inline void parameters(const bf16 *address, float out[N]) {
+    Bf16Words<N> words = {};
+    if (address) words = load_words<N, CACHE_PARAMETER>(address);
+    unpack<N>(words, out);
 }
 
 // The row of a warp or block: where this thread's columns begin, and which of its vectors there are. All but the last
@@ -158,7 +158,7 @@ __global__ __launch_bounds__(NORM_THREADS,
             float add[V], bias[V];
             unpack<V>(r[k], value[k]);
             unpack<V>(y[k], add);
-            parameters(y_bias ? y_bias + k * STEP : NULL, bias);
+            parameters<V>(y_bias ? y_bias + k * STEP : NULL, bias);
 #pragma unroll
             for (int i = 0; i < V; i++) value[k][i] = fmaf(add[i], y_scale, value[k][i]) + bias[i];
             r[k] = packed_words<V>(value[k]);
@@ -184,8 +184,8 @@ __global__ __launch_bounds__(NORM_THREADS,
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         float weight[V], bias[V];
-        parameters(a.weight + at.column + k * STEP, weight);
-        parameters(norm_bias ? norm_bias + k * STEP : NULL, bias);
+        parameters<V>(a.weight + at.column + k * STEP, weight);
+        parameters<V>(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
         for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
         if (a.n)
@@ -252,15 +252,15 @@ template <typename S> struct NormOf {
     const float *mean, *rstd;  // mean NULL: RMSNorm
     float weight_here[SPAN], bias_here[SPAN];
 
-    __device__ void begin(int64_t column) {
-        unpack<SPAN>(load_parameter<SPAN>(weight + column), weight_here);
-        unpack<SPAN>(bias ? load_parameter<SPAN>(bias + column) : Bf16Span{}, bias_here);
+    __device__ void begin(int column) {
+        parameters<SPAN>(weight + column, weight_here);
+        parameters<SPAN>(bias ? bias + column : NULL, bias_here);
     }
     __device__ void scale_by(float reciprocal) {
 #pragma unroll
         for (int i = 0; i < SPAN; i++) weight_here[i] *= reciprocal, bias_here[i] *= reciprocal;
     }
-    __device__ Loaded load(int64_t row, int64_t column) const {
+    __device__ Loaded load(int row, int column) const {
         return {x.load(row, column), mean ? mean[row] : 0.0f, rstd[row]};
     }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
@@ -278,21 +278,12 @@ template <typename S> constexpr bool scales_itself<NormOf<S>> = true;
 
 namespace {
 
-// Calls f(stored) with the reader that a plain or grouped tensor needs.
-template <typename F> void for_walk(Tensor t, F f) {
-    if (is_grouped(t))
-        f(WalkGroups{(const uint8_t *)t.data, (const uint16_t *)t.scale, t.stride, (int)ceil_div(t.cols, t.group),
-                     group_bits_of(t)});
-    else
-        f(WalkBf16{(const bf16 *)t.data, t.stride});
-}
-
 // n from x in the form that n's descriptor asks for, with the scale that it has.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
-    for_walk(x, [&](auto stored) {
-        NormOf<decltype(stored)> source = {};
-        source.x = stored;
+    for_reader<true>(x, [&](auto reader) {
+        NormOf<decltype(reader)> source = {};
+        source.x = reader;
         source.weight = (const bf16 *)norm.weight.data;
         source.bias = (const bf16 *)norm.bias.data;
         source.mean = (const float *)norm.mean.data;

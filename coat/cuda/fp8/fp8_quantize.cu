@@ -101,7 +101,7 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
 }
 
 template <Format F, Format TO> static void rescale_walk(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    const RescaledCodes<F, TO> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
+    const RescaledCodes<F, TO> source = {(const uint8_t *)x.data, (const float *)x.scale, (int)x.stride};
     walk_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
                                      false, overlaps);
 }
@@ -127,7 +127,7 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
         transpose_rescaled(exec, out, x, true);
         return;
     }
-    const CodesOf source = {(const uint8_t *)x.data, x.stride};
+    const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
     walk_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
                                                  x.cols, Tensor{}, false, false);
 }
@@ -224,7 +224,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     walk_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, true);
 }
@@ -235,7 +235,7 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     const bool own_scale = q.granularity == SCALE_ROW;
     scale_over_rows(exec, q_t, q);
     walk_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
@@ -258,10 +258,10 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         maxima = own;
     }
     scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)dy.data, dy.stride}};
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
     const auto walk = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
-    typedef ValuesOf<WalkBf16> Source;
+    typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
         walk(walk_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
     else if (dy_qt.format == FMT_E5M2)

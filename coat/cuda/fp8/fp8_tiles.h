@@ -1,21 +1,8 @@
 // One tile of a pass that makes values, casts them and writes them as they are, transposed, or both (COAT: saved
 // activations, FP8 flow), and what passes read.
 #pragma once
+#include "fp8_readers.h"
 #include "fp8_tile.h"
-
-// --- what is stored -----------------------------------------------------------------------------------------
-// A tensor that a pass reads, 16 columns at a time. LAST: nothing reads it soon again.
-template <bool LAST> struct StoredBf16 {
-    typedef Bf16Span Loaded;
-    const bf16 *data;
-    int64_t stride;
-
-    __device__ Loaded load(int64_t row, int64_t column) const {
-        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        return ::load<SPAN, policy>(data + row * stride + column);
-    }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
-};
 
 // --- sources of a pass --------------------------------------------------------------------------------------
 // A source makes the values of 16 columns of a row: begin(column) once per thread, load(row, column), then
@@ -25,8 +12,8 @@ template <typename S> struct ValuesOf {
     typedef typename S::Loaded Loaded;
     S x;
 
-    __device__ void begin(int64_t) {}
-    __device__ Loaded load(int64_t row, int64_t column) const { return x.load(row, column); }
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const { return x.load(row, column); }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const { S::values(loaded, out); }
 };
 
@@ -34,11 +21,11 @@ template <typename S> struct ValuesOf {
 struct CodesOf {
     typedef Pack<uint32_t, SPAN / 4> Loaded;
     const uint8_t *codes;
-    int64_t stride;
+    int row_bytes;
 
-    __device__ void begin(int64_t) {}
-    __device__ Loaded load(int64_t row, int64_t column) const {
-        return ::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)(codes + row * stride + column));
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const {
+        return ::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
     }
 };
 
@@ -50,11 +37,12 @@ template <Format F, Format TO> struct RescaledCodes {
     };
     const uint8_t *codes;
     const float *scales;
-    int64_t stride;
+    int row_bytes;
 
-    __device__ void begin(int64_t) {}
-    __device__ Loaded load(int64_t row, int64_t column) const {
-        return {::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)(codes + row * stride + column)), scales[row]};
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const {
+        return {::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes)),
+                scales[row]};
     }
     __device__ static void convert(const Loaded &loaded, float reciprocal, uint32_t code[SPAN / 4]) {
         rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, code);

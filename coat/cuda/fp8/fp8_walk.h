@@ -14,42 +14,6 @@ constexpr int WALK_WARPS = WALK_THREADS / WARP;
 constexpr int WALK_LANES = WALK_COLUMNS / SPAN; // side by side
 constexpr int WALK_WORDS = WALK_ROWS / THREAD_ROWS;
 
-// What is stored, read for the last time and kept in words: values = unscaled values * scale.
-struct WalkBf16 {
-    typedef Bf16Words<SPAN> Loaded;
-    const bf16 *data;
-    int64_t stride;
-
-    __device__ Loaded load(int64_t row, int64_t column) const {
-        return load_words<SPAN, CACHE_STREAM>(data + row * stride + column);
-    }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
-    __device__ static float scale(const Loaded &) { return 1.0f; }
-};
-
-struct WalkGroups {
-    struct Loaded {
-        Pack<uint32_t, SPAN / 4> codes;
-        uint32_t scale; // BF16
-    };
-    const uint8_t *codes;
-    const uint16_t *scales; // (rows, groups)
-    int64_t stride;
-    int groups, group_bits;
-
-    __device__ Loaded load(int64_t row, int64_t column) const {
-        Loaded loaded;
-        loaded.codes = load_streaming<SPAN / 4>((const uint32_t *)(codes + row * stride + column));
-        loaded.scale = scales[row * groups + (column >> group_bits)];
-        return loaded;
-    }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) {
-        decode_unscaled<SPAN>(loaded.codes.value, out);
-    }
-    __device__ static float scale(const Loaded &loaded) { return bf16_decode((uint16_t)loaded.scale); }
-};
-
 // Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
 template <typename Source> constexpr bool scales_itself = false;
 
@@ -58,8 +22,8 @@ template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE
 
 // How the rows are dealt: whole tiles in turn, and what is left in equal shares.
 struct WalkRows {
-    int64_t whole; // tiles of each block
-    int rest;      // rows of each block's last tile, at most
+    int whole; // tiles of each block
+    int rest;  // rows of each block's last tile, at most
 };
 
 // Where a word of 4 rows by one column lies in the shared tile: as tile_word().
@@ -97,7 +61,7 @@ __device__ static inline void walk_sums(float sum[SPAN], float *shared, float *o
 // F: what is stored as it is; T: the codes of the transpose.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source source, const __grid_constant__ TileOut out,
-                                                                    WalkRows deal, int64_t rows, int cols) {
+                                                                    WalkRows deal, int rows, int cols) {
     __shared__ uint4 tiles[TRANSPOSE ? 2 : 1][TRANSPOSE || SUMS ? WALK_ROWS * WALK_COLUMNS / sizeof(uint4) : 1];
     if constexpr (SUMS) second_stage_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -105,18 +69,18 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
     const int first_column = (int)blockIdx.x * WALK_COLUMNS, at_column = first_column + column;
     const bool inside = at_column < cols;
     // first row of a tile, and the row behind its last
-    const auto begin_of = [&](int64_t index) {
-        return index < deal.whole ? (index * gridDim.y + blockIdx.y) * WALK_ROWS
-                                  : deal.whole * gridDim.y * WALK_ROWS + (int64_t)blockIdx.y * deal.rest;
+    const auto begin_of = [&](int index) {
+        return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * WALK_ROWS
+                                  : deal.whole * (int)gridDim.y * WALK_ROWS + (int)blockIdx.y * deal.rest;
     };
-    const auto end_of = [&](int64_t index, int64_t begin) {
-        const int64_t end = begin + (index < deal.whole ? WALK_ROWS : deal.rest);
+    const auto end_of = [&](int index, int begin) {
+        const int end = begin + (index < deal.whole ? WALK_ROWS : deal.rest);
         return index > deal.whole ? 0 : end < rows ? end : rows;
     };
-    int64_t begin = begin_of(0), end = end_of(0, begin);
+    int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
     // all of a thread's rows in one go, the last one again where there are fewer
-    const auto load_rows = [&](int64_t row, int64_t behind) {
+    const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) loaded[r] = source.load(min(row + r, behind - 1), at_column);
@@ -130,13 +94,13 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
     if constexpr (scales_itself<Source>) source.scale_by(reciprocal);
 
     float sum[SPAN] = {};
-    for (int64_t index = 0; begin < end; index++) {
+    for (int index = 0; begin < end; index++) {
         uint32_t *const tile = (uint32_t *)tiles[TRANSPOSE ? index % 2 : 0];
-        const int64_t next = begin_of(index + 1), next_end = end_of(index + 1, next);
+        const int next = begin_of(index + 1), next_end = end_of(index + 1, next);
         uint32_t code[THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) {
-            const int64_t row = begin + row_group * THREAD_ROWS + r;
+            const int row = begin + row_group * THREAD_ROWS + r;
             if (inside && row < end) {
                 char *plain = (char *)out.plain;
                 if (plain) plain += (row * out.plain_stride + at_column) * (F == FMT_BF16 ? 2 : 1);
@@ -150,7 +114,7 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
             __syncthreads(); // the other tile is free since the barrier before
             constexpr int PIECES = WALK_ROWS / SPAN;
             const int piece = (int)threadIdx.x % PIECES;
-            const int64_t out_row = begin + piece * SPAN;
+            const int out_row = begin + piece * SPAN;
 #pragma unroll
             for (int i = 0; i < WALK_ROWS * WALK_COLUMNS / SPAN / WALK_THREADS; i++) {
                 const int tile_column = i * (WALK_THREADS / PIECES) + (int)threadIdx.x / PIECES;
@@ -187,9 +151,9 @@ static void walk_run(Exec *exec, const char *operation, const Source &source, Ti
     if (splits > most) splits = most;
     if (splits < 1) splits = 1;
     const int64_t whole = rows / (splits * WALK_ROWS), left = rows - whole * splits * WALK_ROWS;
-    const WalkRows deal = {whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
+    const WalkRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
     launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  WALK_THREADS, 0, overlaps, source, out, deal, rows, (int)cols);
+                  WALK_THREADS, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }

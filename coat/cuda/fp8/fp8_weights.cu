@@ -84,7 +84,7 @@ __global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __g
     const int at = table_find(table.first_tile, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
     const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + TILE - 1) / TILE;
-    const ValuesOf<StoredBf16<true>> source = {{e.value, e.cols}};
+    const ValuesOf<Bf16Reader<true>> source = {{(const char *)e.value, 2 * e.cols}};
     const TileOut out = {e.codes, e.codes_t, NULL, e.scale, e.scale, e.cols, e.rows};
     const float reciprocal = scale_reciprocal(*e.scale);
     const int64_t row = index / across * TILE, column = index % across * TILE;
