@@ -1,18 +1,63 @@
-// One pass over a tensor in tiles, whose blocks start before the scale that they need is made (COAT: saved activations,
-// FP8 flow). A block has one tile, or a few where sums of more blocks would not fit, and multiprocessors take the next
-// block as they get free; where a block makes something of its columns first, blocks stay and go from tile to tile,
-// with the rows of the next tile already on their way.
+// One pass over a tensor that makes values, casts them and writes them as they are, transposed, or both (COAT: saved
+// activations, FP8 flow). Its blocks start before the scale that they need is made. A block has one tile, or a few where
+// sums of more blocks would not fit, and multiprocessors take the next block as they get free; where a block makes
+// something of its columns first, blocks stay and go from tile to tile, with the rows of the next tile already on their
+// way.
 #pragma once
-#include "fp8_tiles.h"
+#include "fp8_readers.h"
+#include "fp8_tile.h"
 
-// Tiles of 128 rows by 64 columns: the widths of models divide by 64 more often than by 128. A warp has 32 rows, a
-// thread 4 rows of 16 columns: 4 lanes cover the tile's columns.
-constexpr int WALK_ROWS = 128;
-constexpr int WALK_COLUMNS = 64;
-constexpr int WALK_THREADS = 128;
-constexpr int WALK_WARPS = WALK_THREADS / WARP;
-constexpr int WALK_LANES = WALK_COLUMNS / SPAN; // side by side
-constexpr int WALK_WORDS = WALK_ROWS / THREAD_ROWS;
+constexpr int WALK_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
+
+// --- sources of a pass --------------------------------------------------------------------------------------
+// A source makes the values of 16 columns of a row: begin(column) once per thread, load(row, column), then
+// values(loaded, out). Values that are made twice (for the maximum and for the cast, in forward and again in
+// backward) are the same bits.
+template <typename S> struct ValuesOf {
+    typedef typename S::Loaded Loaded;
+    S x;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const { return x.load(row, column); }
+    __device__ void values(const Loaded &loaded, float out[SPAN]) const { S::values(loaded, out); }
+};
+
+// Codes that are only moved.
+struct CodesOf {
+    typedef Pack<uint32_t, SPAN / 4> Loaded;
+    const uint8_t *codes;
+    int row_bytes;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const {
+        return ::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
+    }
+};
+
+// Codes in F with a scale per row, which become codes in TO with one scale.
+template <Format F, Format TO> struct RescaledCodes {
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        float scale;
+    };
+    const uint8_t *codes;
+    const float *scales;
+    int row_bytes;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const {
+        return {::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes)),
+                scales[row]};
+    }
+    __device__ static void convert(const Loaded &loaded, float reciprocal, uint32_t code[SPAN / 4]) {
+        rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, code);
+    }
+};
+
+template <typename Source> constexpr bool moves_codes = false;
+template <> constexpr bool moves_codes<CodesOf> = true;
+template <typename Source> constexpr bool rescales = false;
+template <Format F, Format TO> constexpr bool rescales<RescaledCodes<F, TO>> = true;
 
 // Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
 template <typename Source> constexpr bool scales_itself = false;
@@ -26,55 +71,54 @@ struct WalkRows {
     int rest;  // rows of each block's last tile, at most
 };
 
-// Where a word of 4 rows by one column lies in the shared tile: as tile_word().
-__device__ static inline int walk_word(int column, int row_group) {
-    return column * WALK_WORDS + ((((row_group >> 2) ^ (column / SPAN * 2)) << 2) | (row_group & 3));
-}
-
-// 4 rows of 16 codes into the shared tile, each 4 x 4 block transposed in registers.
-__device__ static inline void walk_put(uint32_t *tile, const uint32_t code[THREAD_ROWS][SPAN / 4], int column,
-                                       int row_group) {
+// 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in TRANSPOSED.
+template <Format F, Format TRANSPOSED, typename Source>
+__device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
+                                           float reciprocal, float reciprocal_transposed, void *plain,
+                                           uint32_t code[SPAN / 4], float sum[SPAN], bool sums) {
+    uint32_t own[SPAN / 4];
+    if constexpr (moves_codes<Source>) {
+        memcpy(code, loaded.value, SPAN);
+    } else if constexpr (rescales<Source>) {
+        source.convert(loaded, reciprocal_transposed, code);
+    } else {
+        float value[SPAN];
+        source.values(loaded, value);
+        if (sums) {
 #pragma unroll
-    for (int w = 0; w < SPAN / 4; w++)
-        codes_transpose<WALK_WORDS>(tile + walk_word(column + 4 * w, row_group), code, w);
-}
-
-// The block's column sums, from those of its threads: over 8 lanes, then over the warps, in a fixed order.
-__device__ static inline void walk_sums(float sum[SPAN], float *shared, float *out, int columns) {
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-#pragma unroll
-    for (int i = 0; i < SPAN; i++)
-        for (int mask = WALK_LANES; mask < WARP; mask *= 2) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], mask);
-    __syncthreads(); // the tile has been read
-    if (lane < WALK_LANES) {
-#pragma unroll
-        for (int i = 0; i < SPAN; i++) shared[warp * WALK_COLUMNS + lane * SPAN + i] = sum[i];
+            for (int i = 0; i < SPAN; i++) sum[i] += value[i];
+        }
+        if constexpr (F == FMT_BF16) {
+            if (plain) store((bf16 *)plain, packed<bf16, SPAN>(value));
+            return;
+        }
+        encode<TRANSPOSED == FMT_E5M2 ? FMT_E5M2 : FMT_E4M3, SPAN>(value, reciprocal_transposed, code);
+        if constexpr (F != TRANSPOSED) encode<F == FMT_E5M2 ? FMT_E5M2 : FMT_E4M3, SPAN>(value, reciprocal, own);
     }
-    __syncthreads();
-    if ((int)threadIdx.x >= columns) return;
-    float total = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WALK_WARPS; w++) total += shared[w * WALK_COLUMNS + threadIdx.x];
-    out[threadIdx.x] = total;
+    if (plain) {
+        Pack<uint32_t, SPAN / 4> words;
+        memcpy(words.value, F == TRANSPOSED ? code : own, SPAN);
+        store((uint32_t *)plain, words);
+    }
 }
 
 // F: what is stored as it is; T: the codes of the transpose.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
-__global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source source, const __grid_constant__ TileOut out,
-                                                                    WalkRows deal, int rows, int cols) {
-    __shared__ uint4 tiles[TRANSPOSE ? 2 : 1][TRANSPOSE || SUMS ? WALK_ROWS * WALK_COLUMNS / sizeof(uint4) : 1];
+__global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kernel(Source source,
+                                                                                  const __grid_constant__ TileOut out,
+                                                                                  WalkRows deal, int rows, int cols) {
+    __shared__ Tile<WALK_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
     if constexpr (SUMS) second_stage_allow();
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const int column = lane % WALK_LANES * SPAN, row_group = warp * (WARP / WALK_LANES) + lane / WALK_LANES;
-    const int first_column = (int)blockIdx.x * WALK_COLUMNS, at_column = first_column + column;
-    const bool inside = at_column < cols;
+    const int first_column = (int)blockIdx.x * WALK_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<WALK_COLUMNS>;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<WALK_COLUMNS> * SPAN;
+    const bool inside = column < cols;
     // first row of a tile, and the row behind its last
     const auto begin_of = [&](int index) {
-        return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * WALK_ROWS
-                                  : deal.whole * (int)gridDim.y * WALK_ROWS + (int)blockIdx.y * deal.rest;
+        return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
+                                  : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
     };
     const auto end_of = [&](int index, int begin) {
-        const int end = begin + (index < deal.whole ? WALK_ROWS : deal.rest);
+        const int end = begin + (index < deal.whole ? TILE_ROWS : deal.rest);
         return index > deal.whole ? 0 : end < rows ? end : rows;
     };
     int begin = begin_of(0), end = end_of(0, begin);
@@ -83,10 +127,10 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
-        for (int r = 0; r < THREAD_ROWS; r++) loaded[r] = source.load(min(row + r, behind - 1), at_column);
+        for (int r = 0; r < THREAD_ROWS; r++) loaded[r] = source.load(min(row + r, behind - 1), column);
     };
     load_rows(begin + row_group * THREAD_ROWS, end);
-    if (inside) source.begin(at_column);
+    if (inside) source.begin(column);
     first_stage_wait();
     float reciprocal = 1.0f, reciprocal_t = 1.0f;
     if constexpr (F != FMT_BF16 && !moves_codes<Source>) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
@@ -95,40 +139,30 @@ __global__ __launch_bounds__(WALK_THREADS, BLOCKS) void walk_kernel(Source sourc
 
     float sum[SPAN] = {};
     for (int index = 0; begin < end; index++) {
-        uint32_t *const tile = (uint32_t *)tiles[TRANSPOSE ? index % 2 : 0];
+        Tile<WALK_COLUMNS> *const tile = &tiles[TRANSPOSE ? index % 2 : 0];
         const int next = begin_of(index + 1), next_end = end_of(index + 1, next);
         uint32_t code[THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) {
             const int row = begin + row_group * THREAD_ROWS + r;
             if (inside && row < end) {
-                char *plain = (char *)out.plain;
-                if (plain) plain += (row * out.plain_stride + at_column) * (F == FMT_BF16 ? 2 : 1);
+                char *plain = out.plain;
+                if (plain) plain += column * (F == FMT_BF16 ? 2 : 1) + (int64_t)row * out.plain_bytes;
                 tile_convert<F, T>(source, loaded[r], scales_itself<Source> ? 1.0f : reciprocal,
                                    scales_itself<Source> ? 1.0f : reciprocal_t, plain, code[r], sum, SUMS);
             }
         }
-        if constexpr (TRANSPOSE) walk_put(tile, code, column, row_group);
+        if constexpr (TRANSPOSE) tile_put(tile, code);
         load_rows(next + row_group * THREAD_ROWS, next_end); // on their way while this tile is written
         if constexpr (TRANSPOSE) {
             __syncthreads(); // the other tile is free since the barrier before
-            constexpr int PIECES = WALK_ROWS / SPAN;
-            const int piece = (int)threadIdx.x % PIECES;
-            const int out_row = begin + piece * SPAN;
-#pragma unroll
-            for (int i = 0; i < WALK_ROWS * WALK_COLUMNS / SPAN / WALK_THREADS; i++) {
-                const int tile_column = i * (WALK_THREADS / PIECES) + (int)threadIdx.x / PIECES;
-                if (first_column + tile_column < cols && out_row < end)
-                    *(uint4 *)(out.transposed + (first_column + tile_column) * out.transposed_stride + out_row) =
-                        *(const uint4 *)(tile + walk_word(tile_column, piece * (SPAN / THREAD_ROWS)));
-            }
+            tile_write(tile, out.transposed, out.transposed_bytes, begin, first_column, end, cols);
         }
         begin = next, end = next_end;
     }
     if constexpr (SUMS) {
         if (out.sums)
-            walk_sums(sum, (float *)tiles[0], out.sums + (int64_t)blockIdx.y * cols + first_column,
-                      min(WALK_COLUMNS, cols - first_column));
+            tile_sums(&tiles[0], sum, out.sums + (int64_t)blockIdx.y * cols + first_column, cols - first_column);
     }
 }
 
@@ -139,7 +173,7 @@ template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename So
 static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
     if (rows == 0 || cols == 0) return;
-    const int64_t across = ceil_div(cols, WALK_COLUMNS), tiles = ceil_div(rows, WALK_ROWS);
+    const int64_t across = ceil_div(cols, WALK_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
     int64_t splits = tiles, most = 65535;
     if (walk_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
     const bool sums = SUMS && dbias.data;
@@ -150,10 +184,10 @@ static void walk_run(Exec *exec, const char *operation, const Source &source, Ti
     }
     if (splits > most) splits = most;
     if (splits < 1) splits = 1;
-    const int64_t whole = rows / (splits * WALK_ROWS), left = rows - whole * splits * WALK_ROWS;
+    const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
     const WalkRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
     launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  WALK_THREADS, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+                  TILE_THREADS<WALK_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }
