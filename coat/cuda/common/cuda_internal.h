@@ -26,6 +26,12 @@ typedef struct {
     cudaGraphExec_t graph;
 } Replay;
 
+// What the blocks of a pass find together: the largest magnitude so far, and how many blocks were there.
+typedef struct {
+    uint32_t maximum;
+    unsigned blocks;
+} BlockTally;
+
 typedef struct CudaBackend {
     cudaStream_t stream;
     int device;
@@ -39,6 +45,7 @@ typedef struct CudaBackend {
     struct MatmulState *matmul;
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned memory for uploads
+    BlockTally *tally;                // in the device's memory; all 0 between operations
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
     // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.

@@ -122,6 +122,7 @@ struct Walk {
     float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
     float largest, largest_transposed; // of the codes
     StepState *state;
+    BlockTally *tally;
     LoadOrder order;
 };
 
@@ -135,23 +136,19 @@ struct WalkAt {
     }
 };
 
-// The maximum of all blocks so far, and how many there were. The last block leaves both at 0 for the next pass;
-// operations run one after the other.
-__device__ uint32_t walk_maximum;
-__device__ unsigned walk_blocks;
-
-// By one thread of each block: true in the last, with the maximum of all.
-__device__ inline bool last_block(uint32_t *maximum) {
-    atomicMax(&walk_maximum, *maximum);
+// By one thread of each block: true in the last, with the maximum of all. The last block leaves the tally at 0 for the next
+// pass; operations run one after the other.
+__device__ inline bool last_block(BlockTally *tally, uint32_t *maximum) {
+    atomicMax(&tally->maximum, *maximum);
     __threadfence();
-    if (atomicInc(&walk_blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
+    if (atomicInc(&tally->blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
     __threadfence();
-    *maximum = atomicExch(&walk_maximum, 0u);
+    *maximum = atomicExch(&tally->maximum, 0u);
     return true;
 }
 
 __device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
-    if (!last_block(&maximum)) return;
+    if (!last_block(w.tally, &maximum)) return;
     *w.scale = scale_from_maximum(maximum, w.largest);
     if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
     if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
@@ -244,6 +241,7 @@ void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor 
                     format_max(t.format),
                     format_max(transposed.format),
                     exec->state,
+                    cuda_backend(exec)->tally,
                     LOAD_ORDER};
     if (Op::maxima) {
         gelu_walk_kernel<BATCH, BLOCKS, BACKWARD>

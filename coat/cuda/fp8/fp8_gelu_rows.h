@@ -22,6 +22,7 @@ struct RowWalk {
     Format transposed;
     float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
     StepState *state;
+    BlockTally *tally;
     int rows, cols, row_bytes;
     LoadOrder order;
 };
@@ -94,7 +95,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     op.finish(own);
     if constexpr (Op::sums) {
         uint32_t over_rows = __float_as_uint(largest_scale);
-        if (w.over_rows && threadIdx.x == 0 && last_block(&over_rows))
+        if (w.over_rows && threadIdx.x == 0 && last_block(w.tally, &over_rows))
             *w.over_rows = scale_in_format(__uint_as_float(over_rows), F, w.transposed);
         if (!w.sums) return;
 #pragma unroll
@@ -109,8 +110,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 }
 
 inline RowWalk row_walk(Exec *exec, Tensor q) {
-    return {(char *)q.data, (float *)q.scale, NULL,        q.format,      NULL,
-            exec->state,    (int)q.rows,      (int)q.cols, (int)q.stride, LOAD_ORDER};
+    return {(char *)q.data, (float *)q.scale, NULL,          q.format,  NULL, exec->state, cuda_backend(exec)->tally,
+            (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
 }
 
 // Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
