@@ -148,17 +148,13 @@ void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y
 }
 
 // What a source of fp8_gelu.h makes, as rows.
-template <bool SUMS, typename Source> struct RowsOf {
+template <bool SUMS, typename Source> struct RowsOf : Source {
     static constexpr bool parameters = false, sums = SUMS;
-    typedef typename Source::Loaded Loaded;
-    Source source;
 
     __device__ float row_factor(int) const { return 1.0f; }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ void values(int, int, bool, const Loaded &loaded, float, const Bf16Words<SPAN> &, float out[SPAN],
-                           float *) const {
-        source.values(loaded, out);
+    __device__ void values(int, int, bool, const typename Source::Loaded &loaded, float, const Bf16Words<SPAN> &,
+                           float out[SPAN], float *) const {
+        Source::values(loaded, out);
     }
     __device__ void finish(float) const {}
 };

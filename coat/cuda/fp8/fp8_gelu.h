@@ -253,40 +253,33 @@ void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor 
     }
 }
 
-template <typename Source> struct MaximaOf {
+template <typename Source> struct MaximaOf : Source {
     static constexpr bool maxima = true;
-    typedef typename Source::Loaded Loaded;
-    Source source;
 
     __device__ float begin() const { return 0.0f; }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ float apply(int, int, bool inside, const Loaded &loaded, float *) const {
+    __device__ float apply(int, int, bool inside, const typename Source::Loaded &loaded, float *) const {
         float value[SPAN];
-        source.values(loaded, value);
+        Source::values(loaded, value);
         const float largest = largest_magnitude<SPAN>(value, 0.0f);
         return inside ? largest : 0.0f;
     }
     __device__ void finish(float) const {}
 };
 
-template <Format F, typename Source> struct CastOf {
+template <Format F, typename Source> struct CastOf : Source {
     static constexpr bool maxima = false;
-    typedef typename Source::Loaded Loaded;
-    Source source;
     char *out;
     int row_bytes;
     const float *scale;
 
     __device__ float begin() const { return F == FMT_BF16 ? 1.0f : scale_reciprocal(*scale); }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ float apply(int row, int column, bool inside, const Loaded &loaded, const float *reciprocal) const {
+    __device__ float apply(int row, int column, bool inside, const typename Source::Loaded &loaded,
+                           const float *reciprocal) const {
         float value[SPAN];
         if constexpr (F == FMT_BF16)
-            source.values(loaded, value);
+            Source::values(loaded, value);
         else
-            source.multiplied(loaded, *reciprocal, value);
+            Source::multiplied(loaded, *reciprocal, value);
         char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
         if constexpr (F == FMT_BF16) {
             if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));

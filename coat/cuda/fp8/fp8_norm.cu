@@ -222,27 +222,35 @@ void fp8_norm_forward_run(cudaStream_t stream, const Fp8NormForward &a) {
     LAUNCH_CHECK("fp8_norm_forward_kernel");
 }
 
-// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 8192.
-template <NormInput INPUT, int WARPS, int VECTORS>
-void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
-    if (a.cols <= WARPS * WARP * NORM_WIDTH * VECTORS)
-        fp8_norm_forward_run<INPUT, WARPS, VECTORS>(stream, a);
-    else if constexpr (WARPS == 1 && VECTORS < 7)
-        fp8_norm_forward_launch<INPUT, 1, VECTORS + 1>(stream, a);
-    else if constexpr (WARPS == 1)
-        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
-    else if constexpr (VECTORS < 8)
-        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
-    else {
-        static_assert(VECTORS * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
-        fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
-              FP8_WIDEST_NORM);
+// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 8192.
+template <NormInput INPUT> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
+    static_assert(8 * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
+    switch (ceil_div(a.cols, WARP * NORM_WIDTH)) {
+    case 1: return fp8_norm_forward_run<INPUT, 1, 1>(stream, a);
+    case 2: return fp8_norm_forward_run<INPUT, 1, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, 1, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, 1, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, 1, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, 1, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, 1, 7>(stream, a);
     }
+    switch (ceil_div(a.cols, NORM_THREADS * NORM_WIDTH)) {
+    case 2: return fp8_norm_forward_run<INPUT, 4, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, 4, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, 4, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, 4, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, 4, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, 4, 7>(stream, a);
+    case 8: return fp8_norm_forward_run<INPUT, 4, 8>(stream, a);
+    }
+    fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
+          FP8_WIDEST_NORM);
 }
 
 // --- the norm again -----------------------------------------------------------------------------------------
 // Values of the norm from its stored input and statistics.
 template <typename S> struct NormOf {
+    static constexpr bool makes_codes = false, scaled = true;
     struct Loaded {
         typename S::Loaded x;
         float mean, rstd;
@@ -271,12 +279,6 @@ template <typename S> struct NormOf {
         for (int i = 0; i < SPAN; i++) out[i] = norm_affine(out[i] * scale, hat, weight_here[i], bias_here[i]);
     }
 };
-
-} // namespace
-
-template <typename S> constexpr bool scales_itself<NormOf<S>> = true;
-
-namespace {
 
 // n from x in the form that n's descriptor asks for, with the scale that it has.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
@@ -359,12 +361,12 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
         a.group_bits = group_bits_of(norm.x);
         if (from_saved)
-            fp8_norm_forward_launch<INPUT_SAVED, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_SAVED>(stream, a);
         else
-            fp8_norm_forward_launch<INPUT_RESIDUAL, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_RESIDUAL>(stream, a);
     } else {
         a.x = (bf16 *)norm.x.data;
-        fp8_norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
+        fp8_norm_forward_launch<INPUT_PLAIN>(stream, a);
     }
     if (!cast) return;
     scale_behind_maxima(exec, n, a.maxima, a.rows);

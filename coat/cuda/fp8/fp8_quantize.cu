@@ -101,7 +101,7 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
 }
 
 template <Format F, Format TO> static void rescale_walk(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    const RescaledCodes<F, TO> source = {(const uint8_t *)x.data, (const float *)x.scale, (int)x.stride};
+    const RescaledCodes<F, TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
     walk_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
                                      false, overlaps);
 }

@@ -10,60 +10,50 @@
 constexpr int WALK_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
-// A source makes the values of 16 columns of a row: begin(column) once per thread, load(row, column), then
-// values(loaded, out). Values that are made twice (for the maximum and for the cast, in forward and again in
-// backward) are the same bits.
-template <typename S> struct ValuesOf {
-    typedef typename S::Loaded Loaded;
-    S x;
-
+// A source has begin(column), once per thread, and load(row, column) -> Loaded; then one of
+//   codes(loaded, reciprocal, out)   16 codes, where makes_codes is true
+//   values(loaded, out)              16 values; times the reciprocal where scaled is true, after scale_by(reciprocal)
+// Values that are made twice (for the maximum and for the cast, in forward and again in backward) are the same bits.
+template <typename Reader> struct ValuesOf : Reader {
+    static constexpr bool makes_codes = false, scaled = false;
     __device__ void begin(int) {}
-    __device__ Loaded load(int row, int column) const { return x.load(row, column); }
-    __device__ void values(const Loaded &loaded, float out[SPAN]) const { S::values(loaded, out); }
 };
 
 // Codes that are only moved.
 struct CodesOf {
+    static constexpr bool makes_codes = true, scaled = false;
     typedef Pack<uint32_t, SPAN / 4> Loaded;
-    const uint8_t *codes;
+    const uint8_t *data;
     int row_bytes;
 
     __device__ void begin(int) {}
     __device__ Loaded load(int row, int column) const {
-        return ::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
+        return load_streaming<SPAN / 4>((const uint32_t *)((data + column) + (int64_t)row * row_bytes));
+    }
+    __device__ static void codes(const Loaded &loaded, float, uint32_t out[SPAN / 4]) {
+        memcpy(out, loaded.value, SPAN);
     }
 };
 
 // Codes in F with a scale per row, which become codes in TO with one scale.
 template <Format F, Format TO> struct RescaledCodes {
+    static constexpr bool makes_codes = true, scaled = false;
     struct Loaded {
         Pack<uint32_t, SPAN / 4> codes;
         float scale;
     };
-    const uint8_t *codes;
+    CodesOf from;
     const float *scales;
-    int row_bytes;
 
     __device__ void begin(int) {}
-    __device__ Loaded load(int row, int column) const {
-        return {::load<SPAN / 4, CACHE_STREAM>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes)),
-                scales[row]};
-    }
-    __device__ static void convert(const Loaded &loaded, float reciprocal, uint32_t code[SPAN / 4]) {
-        rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, code);
+    __device__ Loaded load(int row, int column) const { return {from.load(row, column), scales[row]}; }
+    __device__ static void codes(const Loaded &loaded, float reciprocal, uint32_t out[SPAN / 4]) {
+        rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, out);
     }
 };
 
-template <typename Source> constexpr bool moves_codes = false;
-template <> constexpr bool moves_codes<CodesOf> = true;
-template <typename Source> constexpr bool rescales = false;
-template <Format F, Format TO> constexpr bool rescales<RescaledCodes<F, TO>> = true;
-
-// Sources that put the reciprocal of the scale into their own factors: scale_by(reciprocal), after begin().
-template <typename Source> constexpr bool scales_itself = false;
-
 // Whether blocks stay: in the norm's transposing pass, whose factors of the columns cost more than a tile.
-template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE &&scales_itself<Source>;
+template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE &&Source::scaled;
 
 // How the rows are dealt: whole tiles in turn, and what is left in equal shares.
 struct WalkRows {
@@ -77,10 +67,8 @@ __device__ static inline void tile_convert(const Source &source, const typename 
                                            float reciprocal, float reciprocal_transposed, void *plain,
                                            uint32_t code[SPAN / 4], float sum[SPAN], bool sums) {
     uint32_t own[SPAN / 4];
-    if constexpr (moves_codes<Source>) {
-        memcpy(code, loaded.value, SPAN);
-    } else if constexpr (rescales<Source>) {
-        source.convert(loaded, reciprocal_transposed, code);
+    if constexpr (Source::makes_codes) {
+        source.codes(loaded, reciprocal_transposed, code);
     } else {
         float value[SPAN];
         source.values(loaded, value);
@@ -133,9 +121,12 @@ __global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kerne
     if (inside) source.begin(column);
     first_stage_wait();
     float reciprocal = 1.0f, reciprocal_t = 1.0f;
-    if constexpr (F != FMT_BF16 && !moves_codes<Source>) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
+    if constexpr (F != FMT_BF16) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
     if constexpr (F != T) reciprocal_t = scale_reciprocal(*out.scale_transposed);
-    if constexpr (scales_itself<Source>) source.scale_by(reciprocal);
+    if constexpr (Source::scaled) {
+        source.scale_by(reciprocal);
+        reciprocal = reciprocal_t = 1.0f;
+    }
 
     float sum[SPAN] = {};
     for (int index = 0; begin < end; index++) {
@@ -148,8 +139,7 @@ __global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kerne
             if (inside && row < end) {
                 char *plain = out.plain;
                 if (plain) plain += column * (F == FMT_BF16 ? 2 : 1) + (int64_t)row * out.plain_bytes;
-                tile_convert<F, T>(source, loaded[r], scales_itself<Source> ? 1.0f : reciprocal,
-                                   scales_itself<Source> ? 1.0f : reciprocal_t, plain, code[r], sum, SUMS);
+                tile_convert<F, T>(source, loaded[r], reciprocal, reciprocal_t, plain, code[r], sum, SUMS);
             }
         }
         if constexpr (TRANSPOSE) tile_put(tile, code);
