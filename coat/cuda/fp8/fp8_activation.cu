@@ -45,12 +45,11 @@ HiddenGroups hidden_groups(Exec *exec, Tensor h) {
 }
 
 // h = y + bias. SAVED: gelu is that of the kept h.
-template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
+template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf : HiddenGroups {
     static constexpr bool maxima = !PLAIN;
     struct Loaded {
         Bf16Words<SPAN> y, bias;
     };
-    HiddenGroups h;
     Bf16Reader<true> y;
     const bf16 *bias;
     bf16 *g; // written with PLAIN, which needs no maxima
@@ -75,7 +74,7 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] += add[i];
         }
-        h.keep<SAVED>(row, column, inside, x, largest_h);
+        keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
         if constexpr (PLAIN) {
             if (inside) store(g + row * g_stride + column, packed<bf16, SPAN>(x));
@@ -83,9 +82,6 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
         }
         const float largest_g = largest_magnitude<SPAN>(x, 0.0f);
         return inside ? largest_g : 0.0f;
-    }
-    __device__ void finish(float largest_h) const {
-        h.finish(largest_h);
     }
 };
 
@@ -108,10 +104,9 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from
 }
 
 // h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
-template <bool BIAS, bool SAVED> struct HiddenRows {
+template <bool BIAS, bool SAVED> struct HiddenRows : HiddenGroups {
     static constexpr bool parameters = BIAS, sums = false;
     typedef Bf16Words<SPAN> Loaded;
-    HiddenGroups h;
     Bf16Reader<true> y;
     const float *y_scales; // NULL: none
     const bf16 *bias;
@@ -132,11 +127,8 @@ template <bool BIAS, bool SAVED> struct HiddenRows {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] *= factor;
         }
-        h.keep<SAVED>(row, column, inside, x, largest_h);
+        keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
-    }
-    __device__ void finish(float largest_h) const {
-        h.finish(largest_h);
     }
 };
 
@@ -160,47 +152,43 @@ template <bool SUMS, typename Source> struct RowsOf : Source {
 };
 
 // The scale of g from the maxima of gelu(h).
-template <int BATCH, int BLOCKS> void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
+void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
     typedef GeluOf<Bf16Reader<false>> Source;
     const MaximaOf<Source> op = {Source{bf16_reader<false>(h)}};
-    gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, g, maxima);
+    gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, g, maxima);
 }
 
 // --- g from h -----------------------------------------------------------------------------------------------
-template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
+void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
     for_reader<true>(h, [&](auto reader) {
         typedef GeluOf<decltype(reader)> Source;
-        const Source source = {reader};
-        const int row_bytes = (int)(g.stride * (g.format == FMT_BF16 ? 2 : 1));
-        if (g.format == FMT_BF16)
-            gelu_walk_run<BATCH, BLOCKS, false>(exec, CastOf<FMT_BF16, Source>{source, (char *)g.data, row_bytes, NULL},
-                                                h.rows, h.cols, Tensor{}, NULL);
-        else
-            gelu_walk_run<BATCH, BLOCKS, false>(
-                exec, CastOf<FMT_E4M3, Source>{source, (char *)g.data, row_bytes, (const float *)g.scale}, h.rows,
-                h.cols, Tensor{}, NULL);
+        if (g.format == FMT_BF16) {
+            const CastOf<FMT_BF16, Source> op = {{reader}, (char *)g.data, (int)(2 * g.stride), NULL};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+        } else {
+            const CastOf<FMT_E4M3, Source> op = {{reader}, (char *)g.data, (int)g.stride, (const float *)g.scale};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+        }
     });
 }
 
-template <int BATCH, int BLOCKS> void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
+void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_reader<true>(h, [&](auto reader) {
         const GeluOf<decltype(reader)> source = {reader};
-        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, BATCH, BLOCKS>(exec, operation, source, Tensor{}, g,
-                                                                              h.rows, h.cols, Tensor{}, false, false);
+        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, 2, 4>(exec, operation, source, Tensor{}, g, h.rows,
+                                                                     h.cols, Tensor{}, false, false);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
-template <int BATCH, int BLOCKS>
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
     for_reader<false>(h, [&](auto reader) {
         typedef GeluGradientOf<decltype(reader), false> Source;
         const MaximaOf<Source> op = {Source{bf16_reader<false>(dg), reader}};
-        gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
+        gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
-template <int BATCH, int BLOCKS>
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_reader<true>(h, [&](auto reader) {
@@ -210,13 +198,13 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
             run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate, early);
         };
         if (dh.format == FMT_BF16)
-            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, false, true, BATCH, BLOCKS, Source>, Tensor{}, false);
+            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, false, true, 1, 3, Source>, Tensor{}, false);
         else if (dh.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, true, true, 1, 3, Source>, dh_t, true);
         else if (dh_t.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, true, true, 1, 3, Source>, dh_t, true);
         else
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, true, true, 1, 3, Source>, dh_t, true);
     });
 }
 
@@ -243,9 +231,9 @@ void require_gelu(const char *operation, Tensor g, Tensor h) {
 
 void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     if (g.transposed)
-        gelu_cast_transposed<2, 4>(exec, operation, g, h);
+        gelu_cast_transposed(exec, operation, g, h);
     else
-        gelu_cast_plain<2, 4>(exec, g, h);
+        gelu_cast_plain(exec, g, h);
 }
 
 } // namespace
@@ -279,7 +267,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
             gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{bf16_reader<false>(h)}}, g, Tensor{},
                                     Tensor{}, false);
         }
-        if (cast) gelu_maxima<1, 4>(exec, g, h, maxima);
+        if (cast) gelu_maxima(exec, g, h, maxima);
     }
     if (cast) gelu_cast(exec, operation, g, h);
 }
@@ -311,6 +299,6 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_maxima<1, 4>(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
-    gradient_cast<1, 3>(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
+    if (format_is_fp8(dh_q.format)) gradient_maxima(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
+    gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

@@ -64,19 +64,16 @@ constexpr LoadOrder LOAD_ORDER = {0, -1};
 
 constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
 
-template <typename S> struct GeluOf {
+template <typename S> struct GeluOf : S {
     typedef typename S::Loaded Loaded;
-    S h;
 
-    __device__ Loaded load(int row, int column) const { return h.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return S::word(loaded); }
-    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
         S::values(loaded, out);
         gelu_span(out);
     }
     // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. For
     // codes; values that are stored as BF16 are values().
-    __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
+    __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
         const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
         const GeluScaled gelu(scale);

@@ -186,23 +186,32 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
     }
 }
 
-// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 16384.
-template <int WARPS, int VECTORS> void row_cast_launch(cudaStream_t stream, const RowCast &a) {
-    if (a.cols <= WARPS * WARP * ROW_WIDTH * VECTORS) {
-        const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
-        row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
-        LAUNCH_CHECK("row_cast_kernel");
-    } else if constexpr (WARPS == 1 && VECTORS < 7)
-        row_cast_launch<1, VECTORS + 1>(stream, a);
-    else if constexpr (WARPS == 1)
-        row_cast_launch<ROW_THREADS / WARP, 2>(stream, a);
-    else if constexpr (VECTORS < 16)
-        row_cast_launch<WARPS, VECTORS * 2>(stream, a);
-    else
-        fatal(EXIT_DEVICE,
-              "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
-              "tensor",
-              a.cols, VECTORS * ROW_THREADS * ROW_WIDTH);
+template <int WARPS, int VECTORS> void row_cast_run(cudaStream_t stream, const RowCast &a) {
+    const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
+    row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
+    LAUNCH_CHECK("row_cast_kernel");
+}
+
+// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 16384.
+void row_cast_launch(cudaStream_t stream, const RowCast &a) {
+    switch (ceil_div(a.cols, WARP * ROW_WIDTH)) {
+    case 1: return row_cast_run<1, 1>(stream, a);
+    case 2: return row_cast_run<1, 2>(stream, a);
+    case 3: return row_cast_run<1, 3>(stream, a);
+    case 4: return row_cast_run<1, 4>(stream, a);
+    case 5: return row_cast_run<1, 5>(stream, a);
+    case 6: return row_cast_run<1, 6>(stream, a);
+    case 7: return row_cast_run<1, 7>(stream, a);
+    }
+    const int64_t vectors = ceil_div(a.cols, ROW_THREADS * ROW_WIDTH);
+    if (vectors <= 2) return row_cast_run<4, 2>(stream, a);
+    if (vectors <= 4) return row_cast_run<4, 4>(stream, a);
+    if (vectors <= 8) return row_cast_run<4, 8>(stream, a);
+    if (vectors <= 16) return row_cast_run<4, 16>(stream, a);
+    fatal(EXIT_DEVICE,
+          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
+          "tensor",
+          a.cols, 16 * ROW_THREADS * ROW_WIDTH);
 }
 
 } // namespace
@@ -218,7 +227,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
         const RowCast a = {
             (const bf16 *)x.data, (uint8_t *)q.data, (float *)q.scale, exec->state, x.stride, q.stride, x.rows,
             (int)x.cols};
-        row_cast_launch<1, 1>(cuda_backend(exec)->stream, a);
+        row_cast_launch(cuda_backend(exec)->stream, a);
         return;
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);
