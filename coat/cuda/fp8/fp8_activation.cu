@@ -175,8 +175,8 @@ void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
 void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_reader<true>(h, [&](auto reader) {
         const GeluOf<decltype(reader)> source = {reader};
-        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, 2, 4>(exec, operation, source, Tensor{}, g, h.rows,
-                                                                     h.cols, Tensor{}, false, false);
+        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, source, Tensor{}, g, h.rows, h.cols, Tensor{},
+                                                  false);
     });
 }
 
@@ -194,17 +194,17 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     for_reader<true>(h, [&](auto reader) {
         typedef GeluGradientOf<decltype(reader), true> Source;
         const Source source = {bf16_reader<true>(dg), reader};
-        const auto cast = [&](auto run, Tensor transposed, bool early) {
-            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate, early);
+        const auto cast = [&](auto run, Tensor transposed) {
+            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate);
         };
         if (dh.format == FMT_BF16)
-            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, false, true, 1, 3, Source>, Tensor{}, false);
+            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Source>, Tensor{});
         else if (dh.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, true, true, 1, 3, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, Source>, dh_t);
         else if (dh_t.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, true, true, 1, 3, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, Source>, dh_t);
         else
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, true, true, 1, 3, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, Source>, dh_t);
     });
 }
 

@@ -109,25 +109,17 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     }
 }
 
-inline RowWalk row_walk(Exec *exec, Tensor q) {
-    return {(char *)q.data, (float *)q.scale, NULL,          q.format,  NULL, exec->state, cuda_backend(exec)->tally,
-            (int)q.rows,    (int)q.cols,      (int)q.stride, LOAD_ORDER};
-}
-
-// Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
-inline float *row_walk_sums(Exec *exec, const char *operation, int cols, int64_t *blocks) {
-    const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)cols * sizeof(float)));
-    if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, cols);
-    if (*blocks > most) *blocks = most;
-    return (float *)exec->workspace;
-}
-
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
 void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) w.sums = row_walk_sums(exec, operation, w.cols, &blocks);
+    if (sums) { // of as many blocks as have room in the workspace
+        const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
+        if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, w.cols);
+        if (blocks > most) blocks = most;
+        w.sums = (float *)exec->workspace;
+    }
     gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
     LAUNCH_CHECK("gelu_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
@@ -139,9 +131,9 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
 template <Format F, typename Op>
 void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                    bool accumulate) {
-    RowWalk w = row_walk(exec, q);
-    w.over_rows = (float *)q_t.scale;
-    w.transposed = q_t.format;
+    const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format,  NULL,
+                       exec->state,    cuda_backend(exec)->tally, (int)q.rows,        (int)q.cols, (int)q.stride,
+                       LOAD_ORDER};
     if (w.rows == 0 || w.cols == 0) return;
     if (w.cols <= 192 * SPAN)
         gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);

@@ -9,6 +9,7 @@ namespace {
 // A block has one tile, or where it leaves sums of its columns the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down
 // the tensor; a thread has its next BATCH rows on their way, also those of the next tile.
 constexpr int GELU_COLUMNS = 128;
+template <bool GRADIENT> constexpr int GELU_BLOCKS = GRADIENT ? 3 : 4; // per multiprocessor
 
 struct TileWalk {
     TileOut out;
@@ -16,16 +17,18 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// F: what is stored as it is; T: the codes of the transpose.
-template <Format F, Format T, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
+// A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu only
+// the transpose is written.
+template <Format F, Format T, bool GRADIENT, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
-                             BLOCKS) void gelu_tile_kernel(const __grid_constant__ Source source,
-                                                           const __grid_constant__ TileWalk w) {
+                             GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Source source,
+                                                                          const __grid_constant__ TileWalk w) {
+    constexpr bool TRANSPOSE = F != FMT_BF16;
+    constexpr int BATCH = GRADIENT ? 1 : 2;                 // of rows on their way
     __shared__ Tile<GELU_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
-    if constexpr (SUMS) second_stage_allow();
-    const int span = (int)threadIdx.x % TILE_LANES<GELU_COLUMNS>,
-              row_group = (int)threadIdx.x / TILE_LANES<GELU_COLUMNS>;
-    const int first_column = (int)blockIdx.x * GELU_COLUMNS, column = first_column + span * SPAN;
+    if constexpr (GRADIENT) second_stage_allow();
+    const int row_group = (int)threadIdx.x / TILE_LANES<GELU_COLUMNS>, first_column = (int)blockIdx.x * GELU_COLUMNS;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<GELU_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
     const int limit = column < w.cols ? w.rows : 0; // of the rows that this thread has
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
@@ -34,7 +37,7 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
 #pragma unroll
     for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(row + r, w.rows - 1), from);
     first_stage_wait();
-    static_assert(F == T || (PLAIN && SUMS), "two formats are built for gradients");
+    static_assert(F == T || GRADIENT, "two formats are built for gradients");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
     const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.out.scale_transposed);
     Tile<GELU_COLUMNS> *tile = tiles;
@@ -60,25 +63,25 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
                 const bool inside = here < limit;
                 if (here == w.order.never) continue;
                 float value[SPAN];
-                if constexpr (SUMS || F == FMT_BF16)
+                if constexpr (GRADIENT)
                     source.values(now[r], value);
                 else
                     source.multiplied(now[r], reciprocal, value);
-                if constexpr (SUMS) {
+                if constexpr (GRADIENT) {
 #pragma unroll
                     for (int i = 0; i < SPAN; i++) sum[i] += inside ? value[i] : 0.0f;
                 }
                 char *const to = (w.out.plain + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)here * w.out.plain_bytes;
                 if constexpr (F == FMT_BF16) {
-                    if (PLAIN && inside) store((bf16 *)to, packed<bf16, SPAN>(value));
+                    if (GRADIENT && inside) store((bf16 *)to, packed<bf16, SPAN>(value));
                 } else {
                     Pack<uint32_t, SPAN / 4> words;
-                    encode<F, SPAN>(value, SUMS ? reciprocal : 1.0f, words.value);
+                    encode<F, SPAN>(value, GRADIENT ? reciprocal : 1.0f, words.value);
                     if constexpr (F == T)
                         memcpy(code[first + r], words.value, SPAN);
                     else
                         encode<T, SPAN>(value, reciprocal_t, code[first + r]);
-                    if (PLAIN && inside) store((uint32_t *)to, words);
+                    if (GRADIENT && inside) store((uint32_t *)to, words);
                 }
             }
         }
@@ -89,7 +92,7 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
             tile += flip, flip = -flip;
         }
     }
-    if constexpr (SUMS) {
+    if constexpr (GRADIENT) {
         if (w.out.sums)
             tile_sums(&tiles[0], sum, w.out.sums + (int64_t)blockIdx.y * w.cols + first_column, w.cols - first_column);
     }
@@ -108,23 +111,23 @@ inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t 
 }
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted.
-// early: the kernel before this one writes nothing that the source reads, and began when the source was complete.
-template <Format F, Format T, bool PLAIN, bool TRANSPOSE, bool SUMS, int BATCH, int BLOCKS, typename Source>
+// A gradient's codes follow the pass that finds its maxima, which writes nothing that the source reads: they begin early.
+template <Format F, Format T, bool GRADIENT, typename Source>
 void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Tensor plain, Tensor transposed,
-                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate, bool early) {
+                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
     if (rows == 0 || cols == 0) return;
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
-    const bool sums = SUMS && dbias.data;
+    const bool sums = GRADIENT && dbias.data;
     const int64_t across = ceil_div(cols, GELU_COLUMNS), down = ceil_div(rows, TILE_ROWS);
     int64_t splits = down < 65535 ? down : 65535; // a block per tile, taken as multiprocessors get free
     if (sums) {
-        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * BLOCKS,
+        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * GELU_BLOCKS<GRADIENT>,
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_behind(exec, "launching the kernel gelu_tile_kernel",
-                  gelu_tile_kernel<F, T, PLAIN, TRANSPOSE, SUMS, BATCH, BLOCKS, Source>,
-                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, early, source, w);
+    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Source>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                  source, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }
 
