@@ -325,9 +325,9 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const bool grouped = is_grouped(norm.x), by_row = scaled_by_row(n);
     const bool cast = n.data && format_is_fp8(n.format) && !by_row;
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
-    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x); // where it ends up
-    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;                              // complete already
-    if (norm.x.data == residual.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
+    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x);     // where it ends up
+    if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL; // complete already
+    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
 
