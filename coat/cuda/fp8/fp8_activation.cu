@@ -5,8 +5,9 @@
 // Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1 written.
 // activation_rebuild 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: activation_forward 2
 // read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
-#include "fp8_gelu_rows.h"
-#include "fp8_gelu_tiles.h"
+#include "fp8_gelu_row_scale.h"
+#include "fp8_gelu_tensor_scale.h"
+#include "fp8_gelu_transpose.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
 // written. norm_rebuild 1.125 and 1.
+#include "fp8_cast.h"
 #include "fp8_norm.h"
-#include "fp8_walk.h"
 
 namespace {
 
@@ -291,13 +291,13 @@ void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm,
         source.mean = (const float *)norm.mean.data;
         source.rstd = (const float *)norm.rstd.data;
         if (n.transposed)
-            walk_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                          overlaps);
         else if (n.format == FMT_BF16)
-            walk_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                           overlaps);
         else
-            walk_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                           overlaps);
     });
 }

@@ -4,7 +4,7 @@
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
 // quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no
 // maxima.
-#include "fp8_walk.h"
+#include "fp8_cast.h"
 
 namespace {
 
@@ -100,19 +100,19 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     LAUNCH_CHECK("bf16_maxima_kernel");
 }
 
-template <Format F, Format TO> static void rescale_walk(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+template <Format F, Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     const RescaledCodes<F, TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
-    walk_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
+    cast_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
                                      false, overlaps);
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     if (x.format == FMT_E5M2)
-        rescale_walk<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
+        rescale_cast<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
     else if (out.format == FMT_E5M2)
-        rescale_walk<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
+        rescale_cast<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
     else
-        rescale_walk<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
+        rescale_cast<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
 }
 
 void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
@@ -128,7 +128,7 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
-    walk_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
                                                  x.cols, Tensor{}, false, false);
 }
 
@@ -234,7 +234,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
-    walk_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
+    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, true);
 }
 
@@ -247,7 +247,7 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     const bool own_scale = q.granularity == SCALE_ROW;
     scale_over_rows(exec, q_t, q);
-    walk_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
                                                  Tensor{}, false, own_scale);
 }
 
@@ -269,12 +269,12 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
-    const auto walk = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
+    const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
     typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
-        walk(walk_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
+        cast(cast_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
     else if (dy_qt.format == FMT_E5M2)
-        walk(walk_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
+        cast(cast_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
     else
-        walk(walk_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
+        cast(cast_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
 }

@@ -7,7 +7,7 @@
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int WALK_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
+constexpr int CAST_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
 
 // --- sources of a pass --------------------------------------------------------------------------------------
 // A source has begin(column), once per thread, and load(row, column) -> Loaded; then one of
@@ -53,10 +53,10 @@ template <Format F, Format TO> struct RescaledCodes {
 };
 
 // Whether blocks stay: in the norm's transposing pass, whose factors of the columns cost more than a tile.
-template <typename Source, bool TRANSPOSE> constexpr bool walk_stays = TRANSPOSE &&Source::scaled;
+template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
 // How the rows are dealt: whole tiles in turn, and what is left in equal shares.
-struct WalkRows {
+struct CastRows {
     int whole; // tiles of each block
     int rest;  // rows of each block's last tile, at most
 };
@@ -92,13 +92,13 @@ __device__ static inline void tile_convert(const Source &source, const typename 
 
 // F: what is stored as it is; T: the codes of the transpose.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
-__global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kernel(Source source,
+__global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kernel(Source source,
                                                                                   const __grid_constant__ TileOut out,
-                                                                                  WalkRows deal, int rows, int cols) {
-    __shared__ Tile<WALK_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+                                                                                  CastRows deal, int rows, int cols) {
+    __shared__ Tile<CAST_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
     if constexpr (SUMS) second_stage_allow();
-    const int first_column = (int)blockIdx.x * WALK_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<WALK_COLUMNS>;
-    const int column = first_column + (int)threadIdx.x % TILE_LANES<WALK_COLUMNS> * SPAN;
+    const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
     // first row of a tile, and the row behind its last
     const auto begin_of = [&](int index) {
@@ -130,7 +130,7 @@ __global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kerne
 
     float sum[SPAN] = {};
     for (int index = 0; begin < end; index++) {
-        Tile<WALK_COLUMNS> *const tile = &tiles[TRANSPOSE ? index % 2 : 0];
+        Tile<CAST_COLUMNS> *const tile = &tiles[TRANSPOSE ? index % 2 : 0];
         const int next = begin_of(index + 1), next_end = end_of(index + 1, next);
         uint32_t code[THREAD_ROWS][SPAN / 4];
 #pragma unroll
@@ -160,12 +160,12 @@ __global__ __launch_bounds__(TILE_THREADS<WALK_COLUMNS>, BLOCKS) void walk_kerne
 // rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
 // which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
-static void walk_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
+static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
     if (rows == 0 || cols == 0) return;
-    const int64_t across = ceil_div(cols, WALK_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
+    const int64_t across = ceil_div(cols, CAST_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
     int64_t splits = tiles, most = 65535;
-    if (walk_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
+    if (cast_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
     const bool sums = SUMS && dbias.data;
     if (sums) {
         const int64_t parts = tile_sum_parts(exec, operation, cols);
@@ -175,9 +175,9 @@ static void walk_run(Exec *exec, const char *operation, const Source &source, Ti
     if (splits > most) splits = most;
     if (splits < 1) splits = 1;
     const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
-    const WalkRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
+    const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
-    launch_behind(exec, "launching the kernel walk_kernel", walk_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  TILE_THREADS<WALK_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+    launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }
