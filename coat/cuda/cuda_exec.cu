@@ -67,6 +67,9 @@ static void open_staging(CudaBackend *backend) {
     CUDA_CHECK(cudaMalloc(&backend->parameter_table, PARAMETER_TABLE_BYTES), "allocating the table of parameters");
     CUDA_CHECK(cudaHostAlloc(&backend->parameter_table_host, PARAMETER_TABLE_BYTES, cudaHostAllocDefault),
                "allocating pinned host memory");
+    CUDA_CHECK(cudaMalloc((void **)&backend->tally, sizeof *backend->tally), "allocating what blocks share");
+    CUDA_CHECK(cudaMemsetAsync(backend->tally, 0, sizeof *backend->tally, backend->stream),
+               "zeroing what blocks share");
 }
 
 static bool open_attention(Exec *exec, const Config *config, Error *err) {
@@ -147,6 +150,7 @@ void cuda_close(Exec *exec) {
     cudaFreeHost(backend->staging->pinned);
     free(backend->staging);
     cudaFree(backend->parameter_table);
+    cudaFree(backend->tally);
     cudaFreeHost(backend->parameter_table_host);
     cudaStreamDestroy(backend->stream);
     free(backend);

@@ -1,10 +1,11 @@
 // Other configurations of the memory-bound kernels than those that are used, timed side by side: how many rows a
-// block takes at a time, how far ahead it loads, how many blocks share a multiprocessor. The numbers of the norms are
+// block takes at a time, how far ahead it loads, how many blocks share a multiprocessor. The numbers of norm_bwd are
 // blocks per multiprocessor, rows, stages; those of the others rows under way per thread. The row marked with a star
 // is what the operation uses. Included by bench_kernels.cu.
 #pragma once
 #include "bench_operands.h"
 #include "coat/cuda/common/cuda_norm.h"
+#include "coat/cuda/fp8/fp8_kernels.h"
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -31,34 +32,6 @@ template <int ROWS> void embed(Bench *bench, void *context) {
 }
 
 // --- norms --------------------------------------------------------------------------------------------------
-NormForward<bf16> forward_arguments(const Operands *o) {
-    NormForward<bf16> a = {};
-    const Tensor r = o->r[o->set];
-    a.n = (bf16 *)o->n[o->set].data;
-    a.r_out = (bf16 *)o->x[o->set].data;
-    a.r_in = (const bf16 *)r.data;
-    a.y = (const bf16 *)o->y[o->set].data;
-    a.y_bias = (const bf16 *)o->bias.data;
-    a.weight = (const bf16 *)o->weight.data;
-    a.bias = (const bf16 *)o->bias.data;
-    a.mean = (float *)o->mean.data;
-    a.rstd = (float *)o->rstd.data;
-    a.n_stride = a.r_out_stride = a.r_in_stride = a.y_stride = r.stride;
-    a.rows = r.rows;
-    a.cols = (int)r.cols;
-    a.eps = 1e-5f;
-    return a;
-}
-
-template <int VECTORS> void forward_warps(Bench *bench, void *context) {
-    norm_forward_warps<bf16, VECTORS>(cuda_backend(&bench->exec), forward_arguments(operands_next(context)));
-}
-
-template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES> void forward_ring(Bench *bench, void *context) {
-    norm_forward_ring<bf16, THREADS, BLOCKS_PER_SM, ROWS, STAGES>(cuda_backend(&bench->exec),
-                                                                  forward_arguments(operands_next(context)));
-}
-
 NormBackward<bf16> backward_arguments(const Operands *o) {
     NormBackward<bf16> a = {};
     const Tensor g = o->r[o->set];
@@ -150,16 +123,6 @@ const Variant all[] = {
     {0, 0, "embed_forward 4", embed<4>},
     {0, 0, "embed_forward 8", embed<8>},
     {0, 0, "embed_forward 16", embed<16>},
-    {768, 4, "norm_fwd warp *", forward_warps<3>},
-    {768, 4, "norm_fwd ring 8 2 3", forward_ring<128, 8, 2, 3>},
-    {768, 4, "norm_fwd ring 8 1 4", forward_ring<128, 8, 1, 4>},
-    {768, 4, "norm_fwd ring 6 4 2", forward_ring<128, 6, 4, 2>},
-    {1600, 4, "norm_fwd warp", forward_warps<7>},
-    {1600, 4, "norm_fwd ring 4 2 3", forward_ring<256, 4, 2, 3>},
-    {1600, 4, "norm_fwd ring 4 2 2 *", forward_ring<256, 4, 2, 2>},
-    {1600, 4, "norm_fwd ring 4 1 4", forward_ring<256, 4, 1, 4>},
-    {1600, 4, "norm_fwd ring 3 4 2", forward_ring<256, 3, 4, 2>},
-    {1600, 4, "norm_fwd ring 5 2 2", forward_ring<224, 5, 2, 2>},
     {768, 4, "norm_bwd 6 2 3", backward<128, 6, 2, 3>},
     {768, 4, "norm_bwd 7 2 2", backward<128, 7, 2, 2>},
     {768, 4, "norm_bwd 4 4 2 *", backward<128, 4, 4, 2>},
@@ -173,7 +136,7 @@ const Variant all[] = {
     {1600, 4, "norm_bwd 2 4 2", backward<256, 2, 4, 2>},
     {0, 2, "rebuild rolling 2", rebuild<2, false>},
     {0, 2, "rebuild rolling 4", rebuild<4, false>},
-    {0, 2, "rebuild batch 2 *", rebuild<2, true>},
+    {0, 2, "rebuild batch 2", rebuild<2, true>},
     {0, 2, "rebuild batch 4", rebuild<4, true>},
     {0, 1, "col_sum rolling 6", total<6, false, 2>},
     {0, 1, "col_sum batch 3", total<3, true, 2>},

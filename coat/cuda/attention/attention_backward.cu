@@ -13,6 +13,7 @@
 // A block is two warpgroups that compute, 64 own rows each, at their own pace, so that the exponentials of one run
 // while the tensor cores work for the other; and one thread that has the copy engine fill a ring of tiles.
 #include "attention_backward_unit.h"
+#include "cuda/common/cuda_kernels.h"
 
 // --- lse and delta, row by row ------------------------------------------------------------------------------------
 struct Rows {
@@ -37,8 +38,8 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     float delta = 0.0f;
     if (t < x.T) {
         int64_t token = (int64_t)b * x.T + t, column = (int64_t)head * HEAD + part * 8;
-        Bf16x8 o = load16_streaming(x.o + token * x.o_stride + column);
-        Bf16x8 d_o = load16(x.d_o + token * x.d_o_stride + column);
+        Pack<bf16, 8> o = load<8, CACHE_STREAM>(x.o + token * x.o_stride + column);
+        Pack<bf16, 8> d_o = load<8>(x.d_o + token * x.d_o_stride + column);
 #pragma unroll
         for (int i = 0; i < 8; i++) delta = fmaf(__bfloat162float(o.value[i]), __bfloat162float(d_o.value[i]), delta);
     }

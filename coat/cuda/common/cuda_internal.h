@@ -1,5 +1,5 @@
-// What the files of the CUDA backend share: the backend's state, the checks around CUDA calls, and 16-byte
-// accesses. Included by CUDA files only.
+// What the files of the CUDA backend share: the backend's state and the checks around CUDA calls.
+// Included by CUDA files only.
 //
 // Everything runs on one stream, in the order of the calls. Exec.workspace belongs to the operation that is
 // running, as a whole; nothing in it survives from one operation to the next. Operations may be recorded into a
@@ -26,6 +26,12 @@ typedef struct {
     cudaGraphExec_t graph;
 } Replay;
 
+// What the blocks of a pass find together: the largest magnitude so far, and how many blocks were there.
+typedef struct {
+    uint32_t maximum;
+    unsigned blocks;
+} BlockTally;
+
 typedef struct CudaBackend {
     cudaStream_t stream;
     int device;
@@ -39,6 +45,7 @@ typedef struct CudaBackend {
     struct MatmulState *matmul;
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned memory for uploads
+    BlockTally *tally;                // in the device's memory; all 0 between operations
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
     // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.
@@ -63,33 +70,6 @@ static inline void cuda_check(cudaError_t error, const char *doing, const char *
 #define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
 // After a kernel's launch: LAUNCH_CHECK("activation_forward").
 #define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
-
-// --- 16-byte accesses ---------------------------------------------------------------------------------------
-// N values of T in 16 bytes: 8 BF16, 4 FP32, 16 codes. Addresses must be multiples of 16.
-template <typename T> struct alignas(16) Vector16 {
-    static constexpr int size = 16 / (int)sizeof(T);
-    T value[size];
-};
-typedef Vector16<__nv_bfloat16> Bf16x8;
-typedef Vector16<float> Float4;
-typedef Vector16<uint8_t> Codes16;
-
-static_assert(sizeof(Bf16x8) == 16 && sizeof(Float4) == 16 && sizeof(Codes16) == 16, "16-byte accesses");
-
-template <typename T> __device__ static inline Vector16<T> vector_from_bits(uint4 bits) {
-    Vector16<T> v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
-template <typename T> __device__ static inline Vector16<T> load16(const T *address) {
-    return vector_from_bits<T>(*(const uint4 *)address);
-}
-
-// Read once, not worth keeping in the caches.
-template <typename T> __device__ static inline Vector16<T> load16_streaming(const T *address) {
-    return vector_from_bits<T>(__ldcs((const uint4 *)address));
-}
 
 // 2^x by the hardware, to 2 units in the last place; subnormal numbers count as 0.
 __device__ static inline float fast_exp2(float x) {

@@ -5,8 +5,9 @@
 // Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1 written.
 // activation_rebuild 1.125 and 1. activation_backward 3.125 read; 3.125 read, 1 + 1 written. With scales per row: activation_forward 2
 // read, 1.125 + 1 written; activation_backward 3.125 read, 1 written; 1 read, 1 written.
-#include "fp8_gelu_rows.h"
-#include "fp8_gelu_tiles.h"
+#include "fp8_gelu_row_scale.h"
+#include "fp8_gelu_tensor_scale.h"
+#include "fp8_gelu_transpose.h"
 
 namespace {
 
@@ -32,7 +33,7 @@ struct HiddenGroups {
         if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
         if (inside && (column / SPAN & (group_lanes - 1)) == 0)
             *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
-        if constexpr (SAVED) decode_words(packs.value, scale, x);
+        if constexpr (SAVED) decode<SPAN>(packs.value, scale, x);
     }
     __device__ void finish(float largest_h) const {
         if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
@@ -45,13 +46,12 @@ HiddenGroups hidden_groups(Exec *exec, Tensor h) {
 }
 
 // h = y + bias. SAVED: gelu is that of the kept h.
-template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
+template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf : HiddenGroups {
     static constexpr bool maxima = !PLAIN;
     struct Loaded {
-        PairWords y, bias;
+        Bf16Words<SPAN> y, bias;
     };
-    HiddenGroups h;
-    PlainSpans<true> y;
+    Bf16Reader<true> y;
     const bf16 *bias;
     bf16 *g; // written with PLAIN, which needs no maxima
     int64_t g_stride;
@@ -60,22 +60,22 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
     __device__ Loaded load(int row, int column) const {
         Loaded loaded;
         loaded.y = y.load(row, column);
-        if constexpr (BIAS) loaded.bias = load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
+        if constexpr (BIAS) loaded.bias = load_words<SPAN, CACHE_PARAMETER>(bias + column);
         return loaded;
     }
     __device__ static uint32_t word(const Loaded &loaded) {
-        return loaded.y.value[SPAN / 2 - 1] ^ (BIAS ? loaded.bias.value[SPAN / 2 - 1] : 0u);
+        return loaded.y.word[SPAN / 2 - 1] ^ (BIAS ? loaded.bias.word[SPAN / 2 - 1] : 0u);
     }
     __device__ float apply(int row, int column, bool inside, const Loaded &loaded, float *largest_h) const {
         float x[SPAN];
-        unpack_pairs(loaded.y, x);
+        unpack<SPAN>(loaded.y, x);
         if constexpr (BIAS) {
             float add[SPAN];
-            unpack_pairs(loaded.bias, add);
+            unpack<SPAN>(loaded.bias, add);
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] += add[i];
         }
-        h.keep<SAVED>(row, column, inside, x, largest_h);
+        keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
         if constexpr (PLAIN) {
             if (inside) store(g + row * g_stride + column, packed<bf16, SPAN>(x));
@@ -84,14 +84,11 @@ template <bool BIAS, bool PLAIN, bool SAVED> struct HiddenOf {
         const float largest_g = largest_magnitude<SPAN>(x, 0.0f);
         return inside ? largest_g : 0.0f;
     }
-    __device__ void finish(float largest_h) const {
-        h.finish(largest_h);
-    }
 };
 
 template <bool BIAS, bool PLAIN, bool SAVED>
 void hidden_launch(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *maxima) {
-    const HiddenOf<BIAS, PLAIN, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y), (const bf16 *)bias.data,
+    const HiddenOf<BIAS, PLAIN, SAVED> op = {hidden_groups(exec, h), bf16_reader<true>(y), (const bf16 *)bias.data,
                                              (bf16 *)g.data, g.stride};
     gelu_walk_run<1, 3, true>(exec, op, y.rows, y.cols, g, maxima);
 }
@@ -108,130 +105,116 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from
 }
 
 // h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
-template <bool BIAS, bool SAVED> struct HiddenRows {
+template <bool BIAS, bool SAVED> struct HiddenRows : HiddenGroups {
     static constexpr bool parameters = BIAS, sums = false;
-    typedef PairWords Loaded;
-    HiddenGroups h;
-    PlainSpans<true> y;
+    typedef Bf16Words<SPAN> Loaded;
+    Bf16Reader<true> y;
     const float *y_scales; // NULL: none
     const bf16 *bias;
 
-    __device__ PairWords parameter(int column) const {
-        return load_parameter<SPAN / 2>((const uint32_t *)(bias + column));
-    }
+    __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
     __device__ Loaded load(int row, int column) const { return y.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
-    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor, const PairWords &add,
-                           float x[SPAN], float *largest_h) const {
-        unpack_pairs(loaded, x);
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
+                           const Bf16Words<SPAN> &add, float x[SPAN], float *largest_h) const {
+        unpack<SPAN>(loaded, x);
         if constexpr (BIAS) {
             float bias_here[SPAN];
-            unpack_pairs(add, bias_here);
+            unpack<SPAN>(add, bias_here);
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] = fmaf(x[i], factor, bias_here[i]);
         } else {
 #pragma unroll
             for (int i = 0; i < SPAN; i++) x[i] *= factor;
         }
-        h.keep<SAVED>(row, column, inside, x, largest_h);
+        keep<SAVED>(row, column, inside, x, largest_h);
         gelu_span(x);
-    }
-    __device__ void finish(float largest_h) const {
-        h.finish(largest_h);
     }
 };
 
 template <bool BIAS, bool SAVED>
 void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
-    const HiddenRows<BIAS, SAVED> op = {hidden_groups(exec, h), plain_spans<true>(y),
+    const HiddenRows<BIAS, SAVED> op = {hidden_groups(exec, h), bf16_reader<true>(y),
                                         scaled_by_row(y) ? (const float *)y.scale : NULL, (const bf16 *)bias.data};
     gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
 
 // What a source of fp8_gelu.h makes, as rows.
-template <bool SUMS, typename Source> struct RowsOf {
+template <bool SUMS, typename Source> struct RowsOf : Source {
     static constexpr bool parameters = false, sums = SUMS;
-    typedef typename Source::Loaded Loaded;
-    Source source;
 
     __device__ float row_factor(int) const { return 1.0f; }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ void values(int, int, bool, const Loaded &loaded, float, const PairWords &, float out[SPAN],
-                           float *) const {
-        source.values(loaded, out);
+    __device__ void values(int, int, bool, const typename Source::Loaded &loaded, float, const Bf16Words<SPAN> &,
+                           float out[SPAN], float *) const {
+        Source::values(loaded, out);
     }
     __device__ void finish(float) const {}
 };
 
 // The scale of g from the maxima of gelu(h).
-template <int BATCH, int BLOCKS> void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
-    typedef GeluOf<PlainSpans<false>> Source;
-    const MaximaOf<Source> op = {Source{plain_spans<false>(h)}};
-    gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, g, maxima);
+void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
+    typedef GeluOf<Bf16Reader<false>> Source;
+    const MaximaOf<Source> op = {Source{bf16_reader<false>(h)}};
+    gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, g, maxima);
 }
 
 // --- g from h -----------------------------------------------------------------------------------------------
-template <int BATCH, int BLOCKS> void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluOf<decltype(spans)> Source;
-        const Source source = {spans};
-        const int row_bytes = (int)(g.stride * (g.format == FMT_BF16 ? 2 : 1));
-        if (g.format == FMT_BF16)
-            gelu_walk_run<BATCH, BLOCKS, false>(exec, CastOf<FMT_BF16, Source>{source, (char *)g.data, row_bytes, NULL},
-                                                h.rows, h.cols, Tensor{}, NULL);
-        else
-            gelu_walk_run<BATCH, BLOCKS, false>(
-                exec, CastOf<FMT_E4M3, Source>{source, (char *)g.data, row_bytes, (const float *)g.scale}, h.rows,
-                h.cols, Tensor{}, NULL);
+void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluOf<decltype(reader)> Source;
+        if (g.format == FMT_BF16) {
+            const CastOf<FMT_BF16, Source> op = {{reader}, (char *)g.data, (int)(2 * g.stride), NULL};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+        } else {
+            const CastOf<FMT_E4M3, Source> op = {{reader}, (char *)g.data, (int)g.stride, (const float *)g.scale};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+        }
     });
 }
 
-template <int BATCH, int BLOCKS> void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_spans<true>(h, [&](auto spans) {
-        const GeluOf<decltype(spans)> source = {spans};
-        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false, true, false, BATCH, BLOCKS>(exec, operation, source, Tensor{}, g,
-                                                                              h.rows, h.cols, Tensor{}, false, false);
+void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
+    for_reader<true>(h, [&](auto reader) {
+        const GeluOf<decltype(reader)> source = {reader};
+        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, source, Tensor{}, g, h.rows, h.cols, Tensor{},
+                                                  false);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
-template <int BATCH, int BLOCKS>
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
-    for_spans<false>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), false> Source;
-        const MaximaOf<Source> op = {Source{plain_spans<false>(dg), spans}};
-        gelu_walk_run<BATCH, BLOCKS, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
+    for_reader<false>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), false> Source;
+        const MaximaOf<Source> op = {Source{bf16_reader<false>(dg), reader}};
+        gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
-template <int BATCH, int BLOCKS>
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), true> Source;
-        const Source source = {plain_spans<true>(dg), spans};
-        const auto cast = [&](auto run, Tensor transposed, bool early) {
-            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate, early);
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), true> Source;
+        const Source source = {bf16_reader<true>(dg), reader};
+        const auto cast = [&](auto run, Tensor transposed) {
+            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate);
         };
         if (dh.format == FMT_BF16)
-            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, false, true, BATCH, BLOCKS, Source>, Tensor{}, false);
+            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Source>, Tensor{});
         else if (dh.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, Source>, dh_t);
         else if (dh_t.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, Source>, dh_t);
         else
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, true, true, BATCH, BLOCKS, Source>, dh_t, true);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, Source>, dh_t);
     });
 }
 
 // dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_spans<true>(h, [&](auto spans) {
-        typedef GeluGradientOf<decltype(spans), true> Source;
-        const RowsOf<true, Source> op = {Source{plain_spans<true>(dg), spans}};
+    for_reader<true>(h, [&](auto reader) {
+        typedef GeluGradientOf<decltype(reader), true> Source;
+        const RowsOf<true, Source> op = {Source{bf16_reader<true>(dg), reader}};
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dh_t, dbias, accumulate);
         else
@@ -249,9 +232,9 @@ void require_gelu(const char *operation, Tensor g, Tensor h) {
 
 void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     if (g.transposed)
-        gelu_cast_transposed<2, 4>(exec, operation, g, h);
+        gelu_cast_transposed(exec, operation, g, h);
     else
-        gelu_cast_plain<2, 4>(exec, g, h);
+        gelu_cast_plain(exec, g, h);
 }
 
 } // namespace
@@ -281,11 +264,11 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
         if (!h.data) h = y;
         if (by_row) {
-            typedef GeluOf<PlainSpans<false>> Source;
-            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{plain_spans<false>(h)}}, g, Tensor{},
+            typedef GeluOf<Bf16Reader<false>> Source;
+            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{bf16_reader<false>(h)}}, g, Tensor{},
                                     Tensor{}, false);
         }
-        if (cast) gelu_maxima<1, 4>(exec, g, h, maxima);
+        if (cast) gelu_maxima(exec, g, h, maxima);
     }
     if (cast) gelu_cast(exec, operation, g, h);
 }
@@ -317,6 +300,6 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_maxima<1, 4>(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
-    gradient_cast<1, 3>(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
+    if (format_is_fp8(dh_q.format)) gradient_maxima(exec, dh_q, dh_qt, dg, h, maxima_of(exec, operation, dh_q));
+    gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
 }

@@ -1,11 +1,11 @@
-// The activation function of kept tensors (COAT: saved activations, FP8 flow), and the walk over rows that finds maxima
-// or casts. Included by fp8_activation.cu only, as is the walk down tiles (fp8_gelu_tiles.h). The walk over rows
-// keeps as many blocks as fit the multiprocessors, each with its next loads on their way while it converts what came.
+// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of passes: 16
+// values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with one scale per
+// tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
 //
 // Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
 // the last. So each begins with what the one before it left in the L2 cache.
 #pragma once
-#include "fp8_kernels.h"
+#include "fp8_readers.h"
 
 namespace {
 
@@ -51,37 +51,6 @@ __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
 }
 
-// --- codes --------------------------------------------------------------------------------------------------
-// 16 values from E4M3 codes, without their scale, from whole registers.
-__device__ inline void decode_words(const uint32_t code[SPAN / 4], float out[SPAN]) {
-#if __CUDA_ARCH__ >= 890
-#pragma unroll
-    for (int i = 0; i < SPAN / 4; i++) {
-        uint32_t halves[2];
-        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
-            "cvt.rn.f16x2.e4m3x2 %1, high; }"
-            : "=r"(halves[0]), "=r"(halves[1])
-            : "r"(code[i]));
-        __half2 pairs[2];
-        memcpy(pairs, halves, sizeof pairs);
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            out[4 * i + 2 * k] = __low2float(pairs[k]);
-            out[4 * i + 2 * k + 1] = __high2float(pairs[k]);
-        }
-    }
-#else
-    decode_unscaled<SPAN>(code, out);
-#endif
-}
-
-// The same with it, as decode() makes them.
-__device__ inline void decode_words(const uint32_t code[SPAN / 4], float scale, float out[SPAN]) {
-    decode_words(code, out);
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) out[i] *= scale;
-}
-
 // --- the order of loads -------------------------------------------------------------------------------------
 // A thread asks for its next values as soon as the last have come, and then works on those. Left to itself the
 // compiler asks later, or earlier: then the wait for the last values, which counts all that is on its way, takes in
@@ -93,87 +62,18 @@ struct LoadOrder {
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-// --- what is stored -----------------------------------------------------------------------------------------
-// A tensor that a pass reads, 16 columns at a time: values = unscaled values * scale. LAST: nothing reads it soon
-// again. Loads are kept as whole words until they are used: moved as pairs of BF16, each would cost an instruction.
-// word(): some word of what came.
-typedef Pack<uint32_t, SPAN / 2> PairWords;
-
-__device__ inline void unpack_pairs(const PairWords &pairs, float out[SPAN]) {
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; i++) {
-        out[2 * i] = __uint_as_float(pairs.value[i] << 16);
-        out[2 * i + 1] = __uint_as_float(pairs.value[i] & 0xffff0000u);
-    }
-}
-
-template <bool LAST> struct PlainSpans {
-    typedef PairWords Loaded;
-    const char *data;
-    int row_bytes;
-
-    __device__ Loaded load(int row, int column) const {
-        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        return ::load<SPAN / 2, policy>((const uint32_t *)((data + 2 * column) + (int64_t)row * row_bytes));
-    }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.value[SPAN / 2 - 1]; }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack_pairs(loaded, out); }
-    __device__ static float scale(const Loaded &) { return 1.0f; }
-};
-
-template <bool LAST> struct GroupSpans {
-    struct Loaded {
-        Pack<uint32_t, SPAN / 4> codes;
-        uint16_t scale;
-    };
-    const uint8_t *codes;
-    const char *scales; // (rows, groups) BF16
-    int row_bytes, scale_bytes, group_bits;
-
-    __device__ Loaded load(int row, int column) const {
-        constexpr CachePolicy policy = LAST ? CACHE_STREAM : CACHE_DEFAULT;
-        Loaded loaded;
-        loaded.codes = ::load<SPAN / 4, policy>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
-        loaded.scale = *(const uint16_t *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes);
-        return loaded;
-    }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.codes.value[SPAN / 4 - 1] ^ loaded.scale; }
-    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
-        decode_words(loaded.codes.value, bf16_decode(loaded.scale), out);
-    }
-    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { decode_words(loaded.codes.value, out); }
-    __device__ static float scale(const Loaded &loaded) { return bf16_decode(loaded.scale); }
-};
-
-template <bool LAST> PlainSpans<LAST> plain_spans(Tensor t) {
-    return {(const char *)t.data, (int)(2 * t.stride)};
-}
-
-// Calls f(spans) with the reader that a plain or grouped tensor needs.
-template <bool LAST, typename F> void for_spans(Tensor t, F f) {
-    if (is_grouped(t))
-        f(GroupSpans<LAST>{(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride,
-                           (int)(2 * ceil_div(t.cols, t.group)), group_bits_of(t)});
-    else
-        f(plain_spans<LAST>(t));
-}
-
 constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
 
-template <typename S> struct GeluOf {
+template <typename S> struct GeluOf : S {
     typedef typename S::Loaded Loaded;
-    S h;
 
-    __device__ Loaded load(int row, int column) const { return h.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return S::word(loaded); }
-    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
         S::values(loaded, out);
         gelu_span(out);
     }
     // gelu(x) * reciprocal = t / (ratio + ratio * power), ratio = 1 / (scale * reciprocal): no product for either. For
     // codes; values that are stored as BF16 are values().
-    __device__ void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) const {
+    __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
         const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_SMALLEST), 1.0f / RATIO_SMALLEST));
         const GeluScaled gelu(scale);
@@ -185,218 +85,34 @@ template <typename S> struct GeluOf {
 
 template <typename S, bool LAST> struct GeluGradientOf {
     struct Loaded {
-        PairWords dg;
+        Bf16Words<SPAN> dg;
         typename S::Loaded h;
     };
-    PlainSpans<LAST> dg;
+    Bf16Reader<LAST> dg;
     S h;
 
     __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
-    __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.value[SPAN / 2 - 1] ^ S::word(loaded.h); }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.dg.word[SPAN / 2 - 1] ^ S::word(loaded.h); }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
         float t[SPAN];
         S::unscaled(loaded.h, t);
-        unpack_pairs(loaded.dg, out);
+        unpack<SPAN>(loaded.dg, out);
         const GeluScaled gelu(S::scale(loaded.h));
 #pragma unroll
         for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i]);
     }
 };
 
-// --- the walk over rows -------------------------------------------------------------------------------------
-// A block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass; its warps take turns in their
-// chunks of 32 spans, as if the rows lay one behind the other. `Op`:
-//   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
-//   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
-// Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
-constexpr int GELU_WALK_WARPS = 8;
-constexpr int GELU_WALK_ROWS = 1024; // of a block, at most
-
-struct Walk {
-    int rows, cols, chunks;            // chunks of a row
-    int step_rows, step_chunks;        // GELU_WALK_WARPS chunks further
-    uint32_t *maxima;                  // NULL: none wanted
-    float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
-    float largest, largest_transposed; // of the codes
-    StepState *state;
-    LoadOrder order;
-};
-
-struct WalkAt {
-    int turn, chunk; // turn: which of the block's rows
-
-    __device__ void advance(const Walk &w) {
-        turn += w.step_rows;
-        chunk += w.step_chunks;
-        if (chunk >= w.chunks) chunk -= w.chunks, turn++;
-    }
-};
-
-// The maximum of all blocks so far, and how many there were. The last block leaves both at 0 for the next pass;
-// operations run one after the other.
-__device__ uint32_t walk_maximum;
-__device__ unsigned walk_blocks;
-
-// By one thread of each block: true in the last, with the maximum of all.
-__device__ inline bool last_block(uint32_t *maximum) {
-    atomicMax(&walk_maximum, *maximum);
+// --- all blocks of a pass -----------------------------------------------------------------------------------
+// By one thread of each block: true in the last, with the maximum of all. The last block leaves the tally at 0 for the next
+// pass; operations run one after the other.
+__device__ inline bool last_block(BlockTally *tally, uint32_t *maximum) {
+    atomicMax(&tally->maximum, *maximum);
     __threadfence();
-    if (atomicInc(&walk_blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
+    if (atomicInc(&tally->blocks, gridDim.x - 1) + 1 < gridDim.x) return false;
     __threadfence();
-    *maximum = atomicExch(&walk_maximum, 0u);
+    *maximum = atomicExch(&tally->maximum, 0u);
     return true;
 }
-
-__device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
-    if (!last_block(&maximum)) return;
-    *w.scale = scale_from_maximum(maximum, w.largest);
-    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
-    if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
-}
-
-template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-__global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kernel(const __grid_constant__ Op op,
-                                                                                  const __grid_constant__ Walk w) {
-    __shared__ uint32_t maximum[Op::maxima ? GELU_WALK_ROWS + 1 : 1]; // of the rows, then of all
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    if constexpr (Op::maxima) {
-        second_stage_allow();
-        for (int i = (int)threadIdx.x; i <= GELU_WALK_ROWS; i += GELU_WALK_WARPS * WARP) maximum[i] = 0;
-        __syncthreads();
-    } else {
-        first_stage_wait();
-    }
-    float own = op.begin();
-    const auto row_of = [&](int turn) { return (int)blockIdx.x + turn * (int)gridDim.x; };
-    const auto fetch = [&](WalkAt at, uint32_t came, typename Op::Loaded *loaded) {
-        const int row = min(row_of(at.turn), w.rows - 1), column = min((at.chunk * WARP + lane) * SPAN, w.cols - SPAN);
-        *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
-    };
-    WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
-    typename Op::Loaded loaded[BATCH];
-#pragma unroll
-    for (int u = 0; u < BATCH; u++) {
-        fetch(next, 0, &loaded[u]);
-        next.advance(w);
-    }
-#pragma unroll 2
-    while (row_of(use.turn) < w.rows) {
-        typename Op::Loaded now[BATCH];
-        uint32_t came = 0;
-#pragma unroll
-        for (int u = 0; u < BATCH; u++) now[u] = loaded[u], came |= Op::word(now[u]);
-        came &= w.order.zero;
-#pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            fetch(next, came, &loaded[u]);
-            next.advance(w);
-        }
-#pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            const int row = row_of(use.turn), column = (use.chunk * WARP + lane) * SPAN;
-            float largest = 0.0f;
-            if (row != w.order.never)
-                largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
-                                   column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
-            if constexpr (Op::maxima) {
-                const uint32_t bits = warp_maximum_bits(largest);
-                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&maximum[use.turn], bits);
-            }
-            use.advance(w);
-        }
-    }
-    op.finish(own);
-    if constexpr (Op::maxima) {
-        if (!w.maxima) return;
-        __syncthreads();
-        uint32_t largest = 0;
-        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += GELU_WALK_WARPS * WARP) {
-            w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
-            largest = max(largest, maximum[turn]);
-        }
-        largest = __reduce_max_sync(ALL_LANES, largest);
-        if (lane == 0) atomicMax(&maximum[GELU_WALK_ROWS], largest);
-        __syncthreads();
-        if (threadIdx.x == 0) walk_scale(w, maximum[GELU_WALK_ROWS]);
-    }
-}
-
-// t: whose scale follows from maxima, and that of transposed where it has another; without maxima the pass does not look
-// for them.
-template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima,
-                   Tensor transposed = Tensor{}) {
-    if (rows == 0 || cols == 0) return;
-    const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
-    int64_t blocks = slots < rows ? slots : rows;
-    if (blocks < ceil_div(rows, GELU_WALK_ROWS)) blocks = ceil_div(rows, GELU_WALK_ROWS);
-    const Walk w = {(int)rows,
-                    (int)cols,
-                    (int)chunks,
-                    (int)(GELU_WALK_WARPS / chunks),
-                    (int)(GELU_WALK_WARPS % chunks),
-                    maxima,
-                    (float *)t.scale,
-                    transposed.scale != t.scale ? (float *)transposed.scale : NULL,
-                    format_max(t.format),
-                    format_max(transposed.format),
-                    exec->state,
-                    LOAD_ORDER};
-    if (Op::maxima) {
-        gelu_walk_kernel<BATCH, BLOCKS, BACKWARD>
-            <<<grid_of(blocks), GELU_WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
-        LAUNCH_CHECK("gelu_walk_kernel");
-    } else {
-        launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                      grid_of(blocks), GELU_WALK_WARPS * WARP, 0, true, op, w);
-    }
-}
-
-template <typename Source> struct MaximaOf {
-    static constexpr bool maxima = true;
-    typedef typename Source::Loaded Loaded;
-    Source source;
-
-    __device__ float begin() const { return 0.0f; }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ float apply(int, int, bool inside, const Loaded &loaded, float *) const {
-        float value[SPAN];
-        source.values(loaded, value);
-        const float largest = largest_magnitude<SPAN>(value, 0.0f);
-        return inside ? largest : 0.0f;
-    }
-    __device__ void finish(float) const {}
-};
-
-template <Format F, typename Source> struct CastOf {
-    static constexpr bool maxima = false;
-    typedef typename Source::Loaded Loaded;
-    Source source;
-    char *out;
-    int row_bytes;
-    const float *scale;
-
-    __device__ float begin() const { return F == FMT_BF16 ? 1.0f : scale_reciprocal(*scale); }
-    __device__ Loaded load(int row, int column) const { return source.load(row, column); }
-    __device__ static uint32_t word(const Loaded &loaded) { return Source::word(loaded); }
-    __device__ float apply(int row, int column, bool inside, const Loaded &loaded, const float *reciprocal) const {
-        float value[SPAN];
-        if constexpr (F == FMT_BF16)
-            source.values(loaded, value);
-        else
-            source.multiplied(loaded, *reciprocal, value);
-        char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
-        if constexpr (F == FMT_BF16) {
-            if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));
-        } else {
-            Pack<uint32_t, SPAN / 4> codes;
-            encode<F, SPAN>(value, 1.0f, codes.value);
-            if (inside) store((uint32_t *)to, codes);
-        }
-        return 0.0f;
-    }
-    __device__ void finish(float) const {}
-};
 
 } // namespace

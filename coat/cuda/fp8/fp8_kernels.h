@@ -13,12 +13,10 @@
 constexpr int SPAN = 16;       // columns of a thread
 constexpr int THREAD_ROWS = 4; // and its rows in a tile
 
-typedef Pack<bf16, SPAN> Bf16Span;
-
 // --- BF16 in whole words ------------------------------------------------------------------------------------
 // Values of 16 bits that live across a branch are taken apart as soon as they arrive, and so waited for: what is on its
 // way while other work is done is kept in words of two.
-template <int N> struct Bf16Words { uint32_t word[N / 2]; };
+template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
     const Pack<uint32_t, N / 2> pack = load<N / 2, POLICY>((const uint32_t *)address);
@@ -75,17 +73,22 @@ __device__ static inline void encode(const float value[N], float reciprocal, uin
                  encode_pair<F>(value[4 * i + 2] * reciprocal, value[4 * i + 3] * reciprocal) << 16;
 }
 
-// N codes of E4M3 as halves, which hold them exactly.
+// N codes of E4M3 as halves, which hold them exactly, 4 from each word.
 template <int N> __device__ static inline void decode_halves(const uint32_t code[N / 4], __half2 out[N / 2]) {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        const uint32_t pair = i % 2 ? code[i / 2] >> 16 : code[i / 2] & 0xffffu;
+    for (int i = 0; i < N / 4; i++) {
 #if __CUDA_ARCH__ >= 890
-        uint32_t halves;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-        memcpy(&out[i], &halves, sizeof out[i]);
+        uint32_t halves[2];
+        asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
+            "cvt.rn.f16x2.e4m3x2 %1, high; }"
+            : "=r"(halves[0]), "=r"(halves[1])
+            : "r"(code[i]));
+        memcpy(&out[2 * i], halves, sizeof halves);
 #else
-        out[i] = __floats2half2_rn(e4m3_decode((uint8_t)pair), e4m3_decode((uint8_t)(pair >> 8)));
+        for (int k = 0; k < 2; k++) {
+            const uint32_t pair = code[i] >> 16 * k;
+            out[2 * i + k] = __floats2half2_rn(e4m3_decode((uint8_t)pair), e4m3_decode((uint8_t)(pair >> 8)));
+        }
 #endif
     }
 }
@@ -93,8 +96,8 @@ template <int N> __device__ static inline void decode_halves(const uint32_t code
 template <int N> __device__ static inline void unpack_halves(const __half2 halves[N / 2], float out[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
-        const float2 both = __half22float2(halves[i]);
-        out[2 * i] = both.x, out[2 * i + 1] = both.y;
+        out[2 * i] = __low2float(halves[i]);
+        out[2 * i + 1] = __high2float(halves[i]);
     }
 }
 

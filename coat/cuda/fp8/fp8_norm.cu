@@ -1,12 +1,13 @@
-// The norms of the forward pass between FP8 tensors, and again for the weight gradient (COAT: saved activations): the
-// residual addition, the norm's input kept in E4M3 with a scale per group, and its result in E4M3 with one scale, by
-// Group Scaling. The result is never stored wider: the first pass leaves its maxima, the second makes it again.
+// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition, the
+// norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take them for
+// BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its maxima, the
+// second makes it again.
 //
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
 // written. norm_rebuild 1.125 and 1.
+#include "fp8_cast.h"
 #include "fp8_norm.h"
-#include "fp8_walk.h"
 
 namespace {
 
@@ -36,11 +37,11 @@ constexpr int NORM_WIDTH = 8; // columns per thread and vector
 constexpr int NORM_THREADS = 128;
 constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
 
-// Parameters of 8 columns; 0 where there are none.
-__device__ inline void parameters(const bf16 *address, float out[NORM_WIDTH]) {
-    Bf16Words<NORM_WIDTH> words = {};
-    if (address) words = load_words<NORM_WIDTH, CACHE_PARAMETER>(address);
-    unpack<NORM_WIDTH>(words, out);
+// Parameters of N columns; 0 where there are none.
+template <int N> __device__ inline void parameters(const bf16 *address, float out[N]) {
+    Bf16Words<N> words = {};
+    if (address) words = load_words<N, CACHE_PARAMETER>(address);
+    unpack<N>(words, out);
 }
 
 // The row of a warp or block: where this thread's columns begin, and which of its vectors there are. All but the last
@@ -158,7 +159,7 @@ __global__ __launch_bounds__(NORM_THREADS,
             float add[V], bias[V];
             unpack<V>(r[k], value[k]);
             unpack<V>(y[k], add);
-            parameters(y_bias ? y_bias + k * STEP : NULL, bias);
+            parameters<V>(y_bias ? y_bias + k * STEP : NULL, bias);
 #pragma unroll
             for (int i = 0; i < V; i++) value[k][i] = fmaf(add[i], y_scale, value[k][i]) + bias[i];
             r[k] = packed_words<V>(value[k]);
@@ -184,8 +185,8 @@ __global__ __launch_bounds__(NORM_THREADS,
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         float weight[V], bias[V];
-        parameters(a.weight + at.column + k * STEP, weight);
-        parameters(norm_bias ? norm_bias + k * STEP : NULL, bias);
+        parameters<V>(a.weight + at.column + k * STEP, weight);
+        parameters<V>(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
         for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
         if (a.n)
@@ -222,27 +223,35 @@ void fp8_norm_forward_run(cudaStream_t stream, const Fp8NormForward &a) {
     LAUNCH_CHECK("fp8_norm_forward_kernel");
 }
 
-// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 8192.
-template <NormInput INPUT, int WARPS, int VECTORS>
-void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
-    if (a.cols <= WARPS * WARP * NORM_WIDTH * VECTORS)
-        fp8_norm_forward_run<INPUT, WARPS, VECTORS>(stream, a);
-    else if constexpr (WARPS == 1 && VECTORS < 7)
-        fp8_norm_forward_launch<INPUT, 1, VECTORS + 1>(stream, a);
-    else if constexpr (WARPS == 1)
-        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, 2>(stream, a);
-    else if constexpr (VECTORS < 8)
-        fp8_norm_forward_launch<INPUT, NORM_BLOCK_WARPS, VECTORS + 1>(stream, a);
-    else {
-        static_assert(VECTORS * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
-        fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
-              FP8_WIDEST_NORM);
+// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 8192.
+template <NormInput INPUT> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
+    static_assert(8 * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
+    switch (ceil_div(a.cols, WARP * NORM_WIDTH)) {
+    case 1: return fp8_norm_forward_run<INPUT, 1, 1>(stream, a);
+    case 2: return fp8_norm_forward_run<INPUT, 1, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, 1, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, 1, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, 1, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, 1, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, 1, 7>(stream, a);
     }
+    switch (ceil_div(a.cols, NORM_THREADS * NORM_WIDTH)) {
+    case 2: return fp8_norm_forward_run<INPUT, 4, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, 4, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, 4, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, 4, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, 4, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, 4, 7>(stream, a);
+    case 8: return fp8_norm_forward_run<INPUT, 4, 8>(stream, a);
+    }
+    fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
+          FP8_WIDEST_NORM);
 }
 
 // --- the norm again -----------------------------------------------------------------------------------------
 // Values of the norm from its stored input and statistics.
 template <typename S> struct NormOf {
+    static constexpr bool makes_codes = false, scaled = true;
     struct Loaded {
         typename S::Loaded x;
         float mean, rstd;
@@ -252,15 +261,15 @@ template <typename S> struct NormOf {
     const float *mean, *rstd;  // mean NULL: RMSNorm
     float weight_here[SPAN], bias_here[SPAN];
 
-    __device__ void begin(int64_t column) {
-        unpack<SPAN>(load_parameter<SPAN>(weight + column), weight_here);
-        unpack<SPAN>(bias ? load_parameter<SPAN>(bias + column) : Bf16Span{}, bias_here);
+    __device__ void begin(int column) {
+        parameters<SPAN>(weight + column, weight_here);
+        parameters<SPAN>(bias ? bias + column : NULL, bias_here);
     }
     __device__ void scale_by(float reciprocal) {
 #pragma unroll
         for (int i = 0; i < SPAN; i++) weight_here[i] *= reciprocal, bias_here[i] *= reciprocal;
     }
-    __device__ Loaded load(int64_t row, int64_t column) const {
+    __device__ Loaded load(int row, int column) const {
         return {x.load(row, column), mean ? mean[row] : 0.0f, rstd[row]};
     }
     __device__ void values(const Loaded &loaded, float out[SPAN]) const {
@@ -272,39 +281,24 @@ template <typename S> struct NormOf {
     }
 };
 
-} // namespace
-
-template <typename S> constexpr bool scales_itself<NormOf<S>> = true;
-
-namespace {
-
-// Calls f(stored) with the reader that a plain or grouped tensor needs.
-template <typename F> void for_walk(Tensor t, F f) {
-    if (is_grouped(t))
-        f(WalkGroups{(const uint8_t *)t.data, (const uint16_t *)t.scale, t.stride, (int)ceil_div(t.cols, t.group),
-                     group_bits_of(t)});
-    else
-        f(WalkBf16{(const bf16 *)t.data, t.stride});
-}
-
 // n from x in the form that n's descriptor asks for, with the scale that it has.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
-    for_walk(x, [&](auto stored) {
-        NormOf<decltype(stored)> source = {};
-        source.x = stored;
+    for_reader<true>(x, [&](auto reader) {
+        NormOf<decltype(reader)> source = {};
+        source.x = reader;
         source.weight = (const bf16 *)norm.weight.data;
         source.bias = (const bf16 *)norm.bias.data;
         source.mean = (const float *)norm.mean.data;
         source.rstd = (const float *)norm.rstd.data;
         if (n.transposed)
-            walk_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                          overlaps);
         else if (n.format == FMT_BF16)
-            walk_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                           overlaps);
         else
-            walk_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
+            cast_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
                                                           overlaps);
     });
 }
@@ -332,9 +326,9 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const bool grouped = is_grouped(norm.x), by_row = scaled_by_row(n);
     const bool cast = n.data && format_is_fp8(n.format) && !by_row;
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
-    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x); // where it ends up
-    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;                              // complete already
-    if (norm.x.data == residual.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
+    const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x);     // where it ends up
+    if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL; // complete already
+    if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
 
@@ -368,12 +362,12 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
         a.group_bits = group_bits_of(norm.x);
         if (from_saved)
-            fp8_norm_forward_launch<INPUT_SAVED, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_SAVED>(stream, a);
         else
-            fp8_norm_forward_launch<INPUT_RESIDUAL, 1, 1>(stream, a);
+            fp8_norm_forward_launch<INPUT_RESIDUAL>(stream, a);
     } else {
         a.x = (bf16 *)norm.x.data;
-        fp8_norm_forward_launch<INPUT_PLAIN, 1, 1>(stream, a);
+        fp8_norm_forward_launch<INPUT_PLAIN>(stream, a);
     }
     if (!cast) return;
     scale_behind_maxima(exec, n, a.maxima, a.rows);

@@ -4,7 +4,7 @@
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
 // quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no
 // maxima.
-#include "fp8_walk.h"
+#include "fp8_cast.h"
 
 namespace {
 
@@ -100,19 +100,19 @@ void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
     LAUNCH_CHECK("bf16_maxima_kernel");
 }
 
-template <Format F, Format TO> static void rescale_walk(Exec *exec, Tensor out, Tensor x, bool overlaps) {
-    const RescaledCodes<F, TO> source = {(const uint8_t *)x.data, (const float *)x.scale, x.stride};
-    walk_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
+template <Format F, Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+    const RescaledCodes<F, TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
+    cast_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
                                      false, overlaps);
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     if (x.format == FMT_E5M2)
-        rescale_walk<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
+        rescale_cast<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
     else if (out.format == FMT_E5M2)
-        rescale_walk<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
+        rescale_cast<FMT_E4M3, FMT_E5M2>(exec, out, x, overlaps);
     else
-        rescale_walk<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
+        rescale_cast<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
 }
 
 void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
@@ -127,8 +127,8 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
         transpose_rescaled(exec, out, x, true);
         return;
     }
-    const CodesOf source = {(const uint8_t *)x.data, x.stride};
-    walk_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
+    const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
                                                  x.cols, Tensor{}, false, false);
 }
 
@@ -186,23 +186,32 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
     }
 }
 
-// VECTORS rises until it covers the width: a warp per row up to 1792 columns, a block of 4 up to 16384.
-template <int WARPS, int VECTORS> void row_cast_launch(cudaStream_t stream, const RowCast &a) {
-    if (a.cols <= WARPS * WARP * ROW_WIDTH * VECTORS) {
-        const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
-        row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
-        LAUNCH_CHECK("row_cast_kernel");
-    } else if constexpr (WARPS == 1 && VECTORS < 7)
-        row_cast_launch<1, VECTORS + 1>(stream, a);
-    else if constexpr (WARPS == 1)
-        row_cast_launch<ROW_THREADS / WARP, 2>(stream, a);
-    else if constexpr (VECTORS < 16)
-        row_cast_launch<WARPS, VECTORS * 2>(stream, a);
-    else
-        fatal(EXIT_DEVICE,
-              "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
-              "tensor",
-              a.cols, VECTORS * ROW_THREADS * ROW_WIDTH);
+template <int WARPS, int VECTORS> void row_cast_run(cudaStream_t stream, const RowCast &a) {
+    const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
+    row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
+    LAUNCH_CHECK("row_cast_kernel");
+}
+
+// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 16384.
+void row_cast_launch(cudaStream_t stream, const RowCast &a) {
+    switch (ceil_div(a.cols, WARP * ROW_WIDTH)) {
+    case 1: return row_cast_run<1, 1>(stream, a);
+    case 2: return row_cast_run<1, 2>(stream, a);
+    case 3: return row_cast_run<1, 3>(stream, a);
+    case 4: return row_cast_run<1, 4>(stream, a);
+    case 5: return row_cast_run<1, 5>(stream, a);
+    case 6: return row_cast_run<1, 6>(stream, a);
+    case 7: return row_cast_run<1, 7>(stream, a);
+    }
+    const int64_t vectors = ceil_div(a.cols, ROW_THREADS * ROW_WIDTH);
+    if (vectors <= 2) return row_cast_run<4, 2>(stream, a);
+    if (vectors <= 4) return row_cast_run<4, 4>(stream, a);
+    if (vectors <= 8) return row_cast_run<4, 8>(stream, a);
+    if (vectors <= 16) return row_cast_run<4, 16>(stream, a);
+    fatal(EXIT_DEVICE,
+          "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
+          "tensor",
+          a.cols, 16 * ROW_THREADS * ROW_WIDTH);
 }
 
 } // namespace
@@ -218,14 +227,14 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
         const RowCast a = {
             (const bf16 *)x.data, (uint8_t *)q.data, (float *)q.scale, exec->state, x.stride, q.stride, x.rows,
             (int)x.cols};
-        row_cast_launch<1, 1>(cuda_backend(exec)->stream, a);
+        row_cast_launch(cuda_backend(exec)->stream, a);
         return;
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
     scale_behind_maxima(exec, q, maxima, x.rows);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
-    walk_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
+    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, true);
 }
 
@@ -235,10 +244,10 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     require_format(operation, "x", x, FMT_BF16);
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)x.data, x.stride}};
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     const bool own_scale = q.granularity == SCALE_ROW;
     scale_over_rows(exec, q_t, q);
-    walk_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
                                                  Tensor{}, false, own_scale);
 }
 
@@ -258,14 +267,14 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         maxima = own;
     }
     scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
-    const ValuesOf<WalkBf16> source = {{(const bf16 *)dy.data, dy.stride}};
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
-    const auto walk = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
-    typedef ValuesOf<WalkBf16> Source;
+    const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
+    typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
-        walk(walk_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
+        cast(cast_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
     else if (dy_qt.format == FMT_E5M2)
-        walk(walk_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
+        cast(cast_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
     else
-        walk(walk_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
+        cast(cast_run<FMT_E4M3, FMT_E4M3, true, true, 5, Source>);
 }

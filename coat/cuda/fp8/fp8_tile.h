@@ -1,39 +1,96 @@
-// The tile of 128 x 128 of the passes that cast and transpose: how a block shares it, and the sums of its columns.
+// The tile of the passes that cast and transpose: 128 rows of 64 or 128 columns of codes in shared memory, and the sums
+// of its columns. A thread has 4 rows of 16 columns; neighbouring threads have neighbouring columns.
 #pragma once
 #include "fp8_kernels.h"
 
-// A block is 8 warps, a warp has 16 rows, a thread 4 rows of 16 columns: 8 lanes cover the tile's columns, so that all
-// accesses are whole lines of 128 bytes, those of the transposed codes too.
-constexpr int TILE = 128;
-constexpr int TILE_THREADS = 256;
-constexpr int TILE_WARPS = TILE_THREADS / WARP;
+constexpr int TILE_ROWS = 128;
+constexpr int TILE_WORDS = TILE_ROWS / THREAD_ROWS; // of a column: a word has the codes of 4 rows
+
+template <int COLUMNS> constexpr int TILE_LANES = COLUMNS / SPAN; // threads side by side
+template <int COLUMNS> constexpr int TILE_THREADS = TILE_LANES<COLUMNS> *TILE_WORDS;
 
 constexpr size_t TILE_SUM_BYTES = (size_t)8 << 20; // of partial sums, at most
 
-// The block's column sums, from those of its threads: over 4 lanes, then over the warps, in a fixed order. `shared`
-// is the tile's memory.
-template <typename Index>
-__device__ static inline void tile_sums(float sum[SPAN], float *shared, float *out, Index first_column, Index cols) {
+template <int COLUMNS> struct Tile { uint4 memory[TILE_ROWS * COLUMNS / sizeof(uint4)]; };
+
+// Where a pass writes.
+struct TileOut {
+    char *plain;                       // (rows, cols) codes or BF16; may be NULL
+    uint8_t *transposed;               // (cols, rows) codes; may be NULL
+    float *sums;                       // (gridDim.y, cols) partial sums of the columns; NULL: none wanted
+    const float *scale;                // of the codes, made before
+    const float *scale_transposed;     // of the transposed ones
+    int plain_bytes, transposed_bytes; // of a row
+};
+
+// Where both are there in one format, they share one scale.
+static inline TileOut tile_out(Tensor plain, Tensor transposed) {
+    const float *const scale = (const float *)(plain.data ? plain.scale : transposed.scale);
+    return {(char *)plain.data,
+            (uint8_t *)transposed.data,
+            NULL,
+            scale,
+            transposed.data ? (const float *)transposed.scale : scale,
+            (int)(plain.stride * (plain.format == FMT_BF16 ? 2 : 1)),
+            (int)transposed.stride};
+}
+
+// Where a word lies. The 16-byte pieces of a column are permuted by its span, so that neither side meets bank conflicts.
+template <int COLUMNS> __device__ static inline uint32_t *tile_word(Tile<COLUMNS> *tile, int column, int row_group) {
+    const int piece = (row_group >> 2) ^ (column / SPAN * (128 / COLUMNS));
+    return (uint32_t *)tile->memory + column * TILE_WORDS + (piece << 2 | (row_group & 3));
+}
+
+// A thread's codes into the tile, each 4 x 4 of them transposed in registers.
+template <int COLUMNS>
+__device__ static inline void tile_put(Tile<COLUMNS> *tile, const uint32_t code[THREAD_ROWS][SPAN / 4]) {
+    constexpr int LANES = TILE_LANES<COLUMNS>;
+    uint32_t *const first = tile_word(tile, (int)threadIdx.x % LANES * SPAN, (int)threadIdx.x / LANES);
+#pragma unroll
+    for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE_WORDS>(first + 4 * w * TILE_WORDS, code, w);
+}
+
+// The tile as rows of the transpose: 8 threads write a line of 128 bytes. Up to row `end` of `cols` columns.
+template <int COLUMNS>
+__device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transposed, int stride, int first_row,
+                                         int first_column, int end, int cols) {
+    constexpr int THREADS = TILE_THREADS<COLUMNS>, PIECES = TILE_ROWS / SPAN;
+    const int piece = (int)threadIdx.x % PIECES, row = first_row + piece * SPAN;
+    if (row >= end) return;
+#pragma unroll
+    for (int i = 0; i < TILE_ROWS * COLUMNS / SPAN / THREADS; i++) {
+        const int column = i * (THREADS / PIECES) + (int)threadIdx.x / PIECES;
+        if (first_column + column < cols)
+            *(uint4 *)((transposed + row) + (int64_t)(first_column + column) * stride) =
+                *(const uint4 *)tile_word(tile, column, piece * (SPAN / THREAD_ROWS));
+    }
+}
+
+// The block's column sums, from those of its threads: over the lanes, then over the warps, in a fixed order. They go
+// through the tile's memory, once all have read it.
+template <int COLUMNS>
+__device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], float *out, int columns) {
+    constexpr int LANES = TILE_LANES<COLUMNS>;
+    float *const shared = (float *)tile->memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
 #pragma unroll
     for (int i = 0; i < SPAN; i++) {
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 8);
-        sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], 16);
+#pragma unroll
+        for (int mask = LANES; mask < WARP; mask *= 2) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], mask);
     }
-    __syncthreads(); // the tile has been read
-    if (lane < TILE / SPAN) {
+    __syncthreads();
+    if (lane < LANES) {
 #pragma unroll
         for (int i = 0; i < SPAN; i += 4)
-            *(float4 *)(shared + warp * TILE + lane * SPAN + i) =
+            *(float4 *)(shared + warp * COLUMNS + lane * SPAN + i) =
                 make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
     }
     __syncthreads();
-    const int column = (int)threadIdx.x;
-    if (column >= TILE || first_column + column >= cols) return;
+    if ((int)threadIdx.x >= min(columns, COLUMNS)) return;
     float total = 0.0f;
 #pragma unroll
-    for (int w = 0; w < TILE_WARPS; w++) total += shared[w * TILE + column];
-    out[first_column + column] = total;
+    for (int w = 0; w < TILE_THREADS<COLUMNS> / WARP; w++) total += shared[w * COLUMNS + threadIdx.x];
+    out[threadIdx.x] = total;
 }
 
 // How many parts of the rows may have partial sums of `cols` columns in the workspace.

@@ -3,13 +3,15 @@
 //
 // Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
 // optimizer has not just left the maxima.
-#include "fp8_tiles.h"
+#include "fp8_readers.h"
+#include "fp8_tile.h"
 
 namespace {
 
 // Entries of one launch's table.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
+constexpr int WEIGHT_COLUMNS = 128;        // of a tile
 constexpr int64_t WEIGHT_ELEMENTS = 32768; // per block, when maxima are looked for
 
 struct WeightEntry {
@@ -79,22 +81,36 @@ __global__ void share_scales_kernel(const __grid_constant__ WeightTable table) {
     scale_write(e.scale, *e.amax, E4M3_MAX, table.state);
 }
 
-__global__ __launch_bounds__(TILE_THREADS, 2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
-    __shared__ uint4 tile[TILE * TILE / sizeof(uint4)];
+__global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
+                             2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
+    __shared__ Tile<WEIGHT_COLUMNS> tile;
     const int at = table_find(table.first_tile, table.count, (int)blockIdx.x);
     const WeightEntry &e = table.entry[at];
-    const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + TILE - 1) / TILE;
-    const ValuesOf<StoredBf16<true>> source = {{e.value, e.cols}};
-    const TileOut out = {e.codes, e.codes_t, NULL, e.scale, e.scale, e.cols, e.rows};
+    const int index = (int)blockIdx.x - table.first_tile[at], across = (e.cols + WEIGHT_COLUMNS - 1) / WEIGHT_COLUMNS;
+    const int first_row = index / across * TILE_ROWS, first_column = index % across * WEIGHT_COLUMNS;
+    const int row = first_row + (int)threadIdx.x / TILE_LANES<WEIGHT_COLUMNS> * THREAD_ROWS;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<WEIGHT_COLUMNS> * SPAN;
+    const Bf16Reader<true> value = {(const char *)e.value, 2 * e.cols};
     const float reciprocal = scale_reciprocal(*e.scale);
-    const int64_t row = index / across * TILE, column = index % across * TILE;
-    float sum[SPAN];
-    if (e.codes_t)
-        tile_pass<FMT_E4M3, true, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
-                                            sum);
-    else
-        tile_pass<FMT_E4M3, false, false, 4>(source, out, reciprocal, e.rows, e.cols, row, column, (uint32_t *)tile,
-                                             sum);
+    Bf16Words<SPAN> loaded[THREAD_ROWS];
+    uint32_t code[THREAD_ROWS][SPAN / 4];
+#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; r++)
+        if (row + r < e.rows && column < e.cols) loaded[r] = value.load(row + r, column);
+#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; r++) {
+        if (row + r >= e.rows || column >= e.cols) continue;
+        float x[SPAN];
+        Pack<uint32_t, SPAN / 4> words;
+        unpack<SPAN>(loaded[r], x);
+        encode<FMT_E4M3, SPAN>(x, reciprocal, code[r]);
+        memcpy(words.value, code[r], SPAN);
+        store((uint32_t *)((e.codes + column) + (int64_t)(row + r) * e.cols), words);
+    }
+    if (!e.codes_t) return;
+    tile_put(&tile, code);
+    __syncthreads();
+    tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
 // Transposes that several layers take turns in are made before the product that reads them, not here.
@@ -129,7 +145,7 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
         LAUNCH_CHECK("share_maxima_kernel");
     }
     if (work != SHARE_MAXIMA && tiles > 0) {
-        weight_codes_kernel<<<grid_of(tiles), TILE_THREADS, 0, stream>>>(*table);
+        weight_codes_kernel<<<grid_of(tiles), TILE_THREADS<WEIGHT_COLUMNS>, 0, stream>>>(*table);
         LAUNCH_CHECK("weight_codes_kernel");
     }
     table->count = 0;
@@ -164,7 +180,8 @@ void weights_run(Exec *exec, const char *operation, const Parameter *parameters,
                            (int)rows,
                            (int)cols};
         table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(rows * cols, WEIGHT_ELEMENTS);
-        table.first_tile[at + 1] = table.first_tile[at] + (int)(ceil_div(rows, TILE) * ceil_div(cols, TILE));
+        table.first_tile[at + 1] =
+            table.first_tile[at] + (int)(ceil_div(rows, TILE_ROWS) * ceil_div(cols, WEIGHT_COLUMNS));
         if (table.count == WEIGHT_ENTRIES) weights_launch(exec, &table, work);
     }
     weights_launch(exec, &table, work);

@@ -4,6 +4,39 @@
 
 namespace {
 
+// The persistent kernels of wide rows. A block takes ROWS rows at a time and a thread keeps its 8 columns, so that
+// parameters stay in registers. What a group of rows needs is fetched STAGES groups ahead into a ring in shared
+// memory, whose slots belong to a thread each: device memory is never left waiting for the exchanges of a group.
+template <typename T, int OPERANDS, int ROWS, int STAGES> struct RowRing {
+    Pack<T, 8> *slots; // (STAGES, ROWS, OPERANDS, blockDim.x)
+
+    __device__ Pack<T, 8> *slot(int stage, int row, int operand) const {
+        return slots + ((stage * ROWS + row) * OPERANDS + operand) * (int)blockDim.x + (int)threadIdx.x;
+    }
+    __device__ void fetch(int stage, int row, int operand, const T *address) const {
+        copy_async<8>(slot(stage, row, operand), address);
+    }
+    __device__ Pack<T, 8> read(int stage, int row, int operand) const {
+        return load<8>((const T *)slot(stage, row, operand));
+    }
+    static size_t bytes(int threads) { return sizeof(Pack<T, 8>) * STAGES * ROWS * OPERANDS * (size_t)threads; }
+};
+
+// Sums of N values over a block of `warps` warps, in every thread, in the warps' order. `shared` may be written
+// again after the next barrier.
+template <int N> __device__ inline void block_sums(float value[N], float (*shared)[N], int lane, int warp, int warps) {
+    const float mine = warp_sums<N>(value);
+    if (lane < N) shared[warp][lane] = mine;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = 0.0f;
+#pragma unroll 4
+    for (int w = 0; w < warps; w++) {
+#pragma unroll
+        for (int i = 0; i < N; i++) value[i] += shared[w][i];
+    }
+}
+
 template <typename T> struct NormBackward {
     T *g;
     const T *dn, *x, *weight;

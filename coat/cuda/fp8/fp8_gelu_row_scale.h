@@ -10,7 +10,7 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 // A block stays and takes every gridDim.x-th row; a thread keeps its SPANS spans of 16 columns, THREADS spans apart. Its
 // part of the next row is on its way while this one is worked on; one barrier per row, for its maximum. `Op`:
 //   parameters: whether there are parameters of the columns, kept in shared memory where KEPT_BYTES hold them;
-//   parameter(column) -> PairWords
+//   parameter(column) -> Bf16Words<SPAN>
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
 //   sums: true for a gradient: its columns are summed, and the largest of its scales is kept for the transpose
@@ -22,6 +22,7 @@ struct RowWalk {
     Format transposed;
     float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
     StepState *state;
+    BlockTally *tally;
     int rows, cols, row_bytes;
     LoadOrder order;
 };
@@ -31,9 +32,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
                                                                    const __grid_constant__ RowWalk w) {
     constexpr int WARPS = THREADS / WARP;
     static_assert(WARPS <= WARP, "a warp reads the maxima of all");
-    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(PairWords) <= KEPT_BYTES;
+    constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
     __shared__ uint32_t maxima[2][WARPS];
-    __shared__ PairWords parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
+    __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -63,7 +64,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
-            PairWords parameter = {};
+            Bf16Words<SPAN> parameter = {};
             if constexpr (KEPT)
                 parameter = parameters[s][threadIdx.x];
             else if constexpr (Op::parameters)
@@ -94,7 +95,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     op.finish(own);
     if constexpr (Op::sums) {
         uint32_t over_rows = __float_as_uint(largest_scale);
-        if (w.over_rows && threadIdx.x == 0 && last_block(&over_rows))
+        if (w.over_rows && threadIdx.x == 0 && last_block(w.tally, &over_rows))
             *w.over_rows = scale_in_format(__uint_as_float(over_rows), F, w.transposed);
         if (!w.sums) return;
 #pragma unroll
@@ -108,25 +109,17 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     }
 }
 
-inline RowWalk row_walk(Exec *exec, Tensor q) {
-    return {(char *)q.data, (float *)q.scale, NULL,        q.format,      NULL,
-            exec->state,    (int)q.rows,      (int)q.cols, (int)q.stride, LOAD_ORDER};
-}
-
-// Where the blocks of a walk leave their sums of the columns, of as many blocks as have room there.
-inline float *row_walk_sums(Exec *exec, const char *operation, int cols, int64_t *blocks) {
-    const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)cols * sizeof(float)));
-    if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, cols);
-    if (*blocks > most) *blocks = most;
-    return (float *)exec->workspace;
-}
-
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
 void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w, Tensor dbias, bool accumulate) {
     int64_t blocks = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
     if (blocks > w.rows) blocks = w.rows;
     const bool sums = Op::sums && dbias.data;
-    if (sums) w.sums = row_walk_sums(exec, operation, w.cols, &blocks);
+    if (sums) { // of as many blocks as have room in the workspace
+        const int64_t most = (int64_t)(exec->workspace_bytes / ((size_t)w.cols * sizeof(float)));
+        if (most < 1) fatal(EXIT_DEVICE, "%s: %d column sums do not fit the workspace", operation, w.cols);
+        if (blocks > most) blocks = most;
+        w.sums = (float *)exec->workspace;
+    }
     gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
     LAUNCH_CHECK("gelu_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
@@ -138,9 +131,9 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
 template <Format F, typename Op>
 void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                    bool accumulate) {
-    RowWalk w = row_walk(exec, q);
-    w.over_rows = (float *)q_t.scale;
-    w.transposed = q_t.format;
+    const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format,  NULL,
+                       exec->state,    cuda_backend(exec)->tally, (int)q.rows,        (int)q.cols, (int)q.stride,
+                       LOAD_ORDER};
     if (w.rows == 0 || w.cols == 0) return;
     if (w.cols <= 192 * SPAN)
         gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);

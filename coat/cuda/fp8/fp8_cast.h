@@ -1,0 +1,183 @@
+// One pass over a tensor that makes values, casts them and writes them as they are, transposed, or both (COAT: saved
+// activations, FP8 flow). Its blocks start before the scale that they need is made. A block has one tile, or a few where
+// sums of more blocks would not fit, and multiprocessors take the next block as they get free; where a block makes
+// something of its columns first, blocks stay and go from tile to tile, with the rows of the next tile already on their
+// way.
+#pragma once
+#include "fp8_readers.h"
+#include "fp8_tile.h"
+
+constexpr int CAST_COLUMNS = 64; // the widths of models divide by 64 more often than by 128
+
+// --- sources of a pass --------------------------------------------------------------------------------------
+// A source has begin(column), once per thread, and load(row, column) -> Loaded; then one of
+//   codes(loaded, reciprocal, out)   16 codes, where makes_codes is true
+//   values(loaded, out)              16 values; times the reciprocal where scaled is true, after scale_by(reciprocal)
+// Values that are made twice (for the maximum and for the cast, in forward and again in backward) are the same bits.
+template <typename Reader> struct ValuesOf : Reader {
+    static constexpr bool makes_codes = false, scaled = false;
+    __device__ void begin(int) {}
+};
+
+// Codes that are only moved.
+struct CodesOf {
+    static constexpr bool makes_codes = true, scaled = false;
+    typedef Pack<uint32_t, SPAN / 4> Loaded;
+    const uint8_t *data;
+    int row_bytes;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const {
+        return load_streaming<SPAN / 4>((const uint32_t *)((data + column) + (int64_t)row * row_bytes));
+    }
+    __device__ static void codes(const Loaded &loaded, float, uint32_t out[SPAN / 4]) {
+        memcpy(out, loaded.value, SPAN);
+    }
+};
+
+// Codes in F with a scale per row, which become codes in TO with one scale.
+template <Format F, Format TO> struct RescaledCodes {
+    static constexpr bool makes_codes = true, scaled = false;
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        float scale;
+    };
+    CodesOf from;
+    const float *scales;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const { return {from.load(row, column), scales[row]}; }
+    __device__ static void codes(const Loaded &loaded, float reciprocal, uint32_t out[SPAN / 4]) {
+        rescale_codes<F, TO, SPAN>(loaded.codes.value, loaded.scale * reciprocal, out);
+    }
+};
+
+// Whether blocks stay: in the norm's transposing pass, whose factors of the columns cost more than a tile.
+template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
+
+// How the rows are dealt: whole tiles in turn, and what is left in equal shares.
+struct CastRows {
+    int whole; // tiles of each block
+    int rest;  // rows of each block's last tile, at most
+};
+
+// 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in TRANSPOSED.
+template <Format F, Format TRANSPOSED, typename Source>
+__device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
+                                           float reciprocal, float reciprocal_transposed, void *plain,
+                                           uint32_t code[SPAN / 4], float sum[SPAN], bool sums) {
+    uint32_t own[SPAN / 4];
+    if constexpr (Source::makes_codes) {
+        source.codes(loaded, reciprocal_transposed, code);
+    } else {
+        float value[SPAN];
+        source.values(loaded, value);
+        if (sums) {
+#pragma unroll
+            for (int i = 0; i < SPAN; i++) sum[i] += value[i];
+        }
+        if constexpr (F == FMT_BF16) {
+            if (plain) store((bf16 *)plain, packed<bf16, SPAN>(value));
+            return;
+        }
+        encode<TRANSPOSED == FMT_E5M2 ? FMT_E5M2 : FMT_E4M3, SPAN>(value, reciprocal_transposed, code);
+        if constexpr (F != TRANSPOSED) encode<F == FMT_E5M2 ? FMT_E5M2 : FMT_E4M3, SPAN>(value, reciprocal, own);
+    }
+    if (plain) {
+        Pack<uint32_t, SPAN / 4> words;
+        memcpy(words.value, F == TRANSPOSED ? code : own, SPAN);
+        store((uint32_t *)plain, words);
+    }
+}
+
+// F: what is stored as it is; T: the codes of the transpose.
+template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+__global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kernel(Source source,
+                                                                                  const __grid_constant__ TileOut out,
+                                                                                  CastRows deal, int rows, int cols) {
+    __shared__ Tile<CAST_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+    if constexpr (SUMS) second_stage_allow();
+    const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
+    const bool inside = column < cols;
+    // first row of a tile, and the row behind its last
+    const auto begin_of = [&](int index) {
+        return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
+                                  : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
+    };
+    const auto end_of = [&](int index, int begin) {
+        const int end = begin + (index < deal.whole ? TILE_ROWS : deal.rest);
+        return index > deal.whole ? 0 : end < rows ? end : rows;
+    };
+    int begin = begin_of(0), end = end_of(0, begin);
+    typename Source::Loaded loaded[THREAD_ROWS];
+    // all of a thread's rows in one go, the last one again where there are fewer
+    const auto load_rows = [&](int row, int behind) {
+        if (!inside || row >= behind) return;
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; r++) loaded[r] = source.load(min(row + r, behind - 1), column);
+    };
+    load_rows(begin + row_group * THREAD_ROWS, end);
+    if (inside) source.begin(column);
+    first_stage_wait();
+    float reciprocal = 1.0f, reciprocal_t = 1.0f;
+    if constexpr (F != FMT_BF16) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
+    if constexpr (F != T) reciprocal_t = scale_reciprocal(*out.scale_transposed);
+    if constexpr (Source::scaled) {
+        source.scale_by(reciprocal);
+        reciprocal = reciprocal_t = 1.0f;
+    }
+
+    float sum[SPAN] = {};
+    for (int index = 0; begin < end; index++) {
+        Tile<CAST_COLUMNS> *const tile = &tiles[TRANSPOSE ? index % 2 : 0];
+        const int next = begin_of(index + 1), next_end = end_of(index + 1, next);
+        uint32_t code[THREAD_ROWS][SPAN / 4];
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; r++) {
+            const int row = begin + row_group * THREAD_ROWS + r;
+            if (inside && row < end) {
+                char *plain = out.plain;
+                if (plain) plain += column * (F == FMT_BF16 ? 2 : 1) + (int64_t)row * out.plain_bytes;
+                tile_convert<F, T>(source, loaded[r], reciprocal, reciprocal_t, plain, code[r], sum, SUMS);
+            }
+        }
+        if constexpr (TRANSPOSE) tile_put(tile, code);
+        load_rows(next + row_group * THREAD_ROWS, next_end); // on their way while this tile is written
+        if constexpr (TRANSPOSE) {
+            __syncthreads(); // the other tile is free since the barrier before
+            tile_write(tile, out.transposed, out.transposed_bytes, begin, first_column, end, cols);
+        }
+        begin = next, end = next_end;
+    }
+    if constexpr (SUMS) {
+        if (out.sums)
+            tile_sums(&tiles[0], sum, out.sums + (int64_t)blockIdx.y * cols + first_column, cols - first_column);
+    }
+}
+
+// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
+// rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
+// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
+template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
+static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
+                     Tensor dbias, bool accumulate, bool overlaps) {
+    if (rows == 0 || cols == 0) return;
+    const int64_t across = ceil_div(cols, CAST_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
+    int64_t splits = tiles, most = 65535;
+    if (cast_stays<Source, TRANSPOSE>) most = cuda_backend(exec)->sm_count * BLOCKS / across;
+    const bool sums = SUMS && dbias.data;
+    if (sums) {
+        const int64_t parts = tile_sum_parts(exec, operation, cols);
+        if (most > parts) most = parts;
+        out.sums = (float *)exec->workspace;
+    }
+    if (splits > most) splits = most;
+    if (splits < 1) splits = 1;
+    const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
+    const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
+    const dim3 grid((unsigned)across, (unsigned)splits);
+    launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+    if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
+}

@@ -1,0 +1,184 @@
+// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit the
+// multiprocessors, each with its next loads on their way while it converts what came.
+#pragma once
+#include "fp8_gelu.h"
+
+namespace {
+
+// --- the walk over rows -------------------------------------------------------------------------------------
+// A block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass; its warps take turns in their
+// chunks of 32 spans, as if the rows lay one behind the other. `Op`:
+//   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
+//   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
+// Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
+constexpr int GELU_WALK_WARPS = 8;
+constexpr int GELU_WALK_ROWS = 1024; // of a block, at most
+
+struct Walk {
+    int rows, cols, chunks;            // chunks of a row
+    int step_rows, step_chunks;        // GELU_WALK_WARPS chunks further
+    uint32_t *maxima;                  // NULL: none wanted
+    float *scale, *scale_transposed;   // the latter NULL: the transpose has none of its own
+    float largest, largest_transposed; // of the codes
+    StepState *state;
+    BlockTally *tally;
+    LoadOrder order;
+};
+
+struct WalkAt {
+    int turn, chunk; // turn: which of the block's rows
+
+    __device__ void advance(const Walk &w) {
+        turn += w.step_rows;
+        chunk += w.step_chunks;
+        if (chunk >= w.chunks) chunk -= w.chunks, turn++;
+    }
+};
+
+__device__ inline void walk_scale(const Walk &w, uint32_t maximum) {
+    if (!last_block(w.tally, &maximum)) return;
+    *w.scale = scale_from_maximum(maximum, w.largest);
+    if (w.scale_transposed) *w.scale_transposed = scale_from_maximum(maximum, w.largest_transposed);
+    if (maximum >= NONFINITE_BITS && w.state) w.state->nonfinite = 1;
+}
+
+template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
+__global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kernel(const __grid_constant__ Op op,
+                                                                                  const __grid_constant__ Walk w) {
+    __shared__ uint32_t maximum[Op::maxima ? GELU_WALK_ROWS + 1 : 1]; // of the rows, then of all
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    if constexpr (Op::maxima) {
+        second_stage_allow();
+        for (int i = (int)threadIdx.x; i <= GELU_WALK_ROWS; i += GELU_WALK_WARPS * WARP) maximum[i] = 0;
+        __syncthreads();
+    } else {
+        first_stage_wait();
+    }
+    float own = op.begin();
+    const auto row_of = [&](int turn) { return (int)blockIdx.x + turn * (int)gridDim.x; };
+    const auto fetch = [&](WalkAt at, uint32_t came, typename Op::Loaded *loaded) {
+        const int row = min(row_of(at.turn), w.rows - 1), column = min((at.chunk * WARP + lane) * SPAN, w.cols - SPAN);
+        *loaded = op.load((BACKWARD ? w.rows - 1 - row : row) + (int)came, column);
+    };
+    WalkAt use = {warp / w.chunks, warp % w.chunks}, next = use;
+    typename Op::Loaded loaded[BATCH];
+#pragma unroll
+    for (int u = 0; u < BATCH; u++) {
+        fetch(next, 0, &loaded[u]);
+        next.advance(w);
+    }
+#pragma unroll 2
+    while (row_of(use.turn) < w.rows) {
+        typename Op::Loaded now[BATCH];
+        uint32_t came = 0;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) now[u] = loaded[u], came |= Op::word(now[u]);
+        came &= w.order.zero;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) {
+            fetch(next, came, &loaded[u]);
+            next.advance(w);
+        }
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) {
+            const int row = row_of(use.turn), column = (use.chunk * WARP + lane) * SPAN;
+            float largest = 0.0f;
+            if (row != w.order.never)
+                largest = op.apply(BACKWARD ? w.rows - 1 - row : row, column,
+                                   column < w.cols && (BATCH == 1 || row < w.rows), now[u], &own);
+            if constexpr (Op::maxima) {
+                const uint32_t bits = warp_maximum_bits(largest);
+                if (lane == 0 && (BATCH == 1 || row < w.rows)) atomicMax(&maximum[use.turn], bits);
+            }
+            use.advance(w);
+        }
+    }
+    op.finish(own);
+    if constexpr (Op::maxima) {
+        if (!w.maxima) return;
+        __syncthreads();
+        uint32_t largest = 0;
+        for (int turn = (int)threadIdx.x; row_of(turn) < w.rows; turn += GELU_WALK_WARPS * WARP) {
+            w.maxima[BACKWARD ? w.rows - 1 - row_of(turn) : row_of(turn)] = maximum[turn];
+            largest = max(largest, maximum[turn]);
+        }
+        largest = __reduce_max_sync(ALL_LANES, largest);
+        if (lane == 0) atomicMax(&maximum[GELU_WALK_ROWS], largest);
+        __syncthreads();
+        if (threadIdx.x == 0) walk_scale(w, maximum[GELU_WALK_ROWS]);
+    }
+}
+
+// t: whose scale follows from maxima, and that of transposed where it has another; without maxima the pass does not look
+// for them.
+template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
+void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima,
+                   Tensor transposed = Tensor{}) {
+    if (rows == 0 || cols == 0) return;
+    const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
+    int64_t blocks = slots < rows ? slots : rows;
+    if (blocks < ceil_div(rows, GELU_WALK_ROWS)) blocks = ceil_div(rows, GELU_WALK_ROWS);
+    const Walk w = {(int)rows,
+                    (int)cols,
+                    (int)chunks,
+                    (int)(GELU_WALK_WARPS / chunks),
+                    (int)(GELU_WALK_WARPS % chunks),
+                    maxima,
+                    (float *)t.scale,
+                    transposed.scale != t.scale ? (float *)transposed.scale : NULL,
+                    format_max(t.format),
+                    format_max(transposed.format),
+                    exec->state,
+                    cuda_backend(exec)->tally,
+                    LOAD_ORDER};
+    if (Op::maxima) {
+        gelu_walk_kernel<BATCH, BLOCKS, BACKWARD>
+            <<<grid_of(blocks), GELU_WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
+        LAUNCH_CHECK("gelu_walk_kernel");
+    } else {
+        launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                      grid_of(blocks), GELU_WALK_WARPS * WARP, 0, true, op, w);
+    }
+}
+
+template <typename Source> struct MaximaOf : Source {
+    static constexpr bool maxima = true;
+
+    __device__ float begin() const { return 0.0f; }
+    __device__ float apply(int, int, bool inside, const typename Source::Loaded &loaded, float *) const {
+        float value[SPAN];
+        Source::values(loaded, value);
+        const float largest = largest_magnitude<SPAN>(value, 0.0f);
+        return inside ? largest : 0.0f;
+    }
+    __device__ void finish(float) const {}
+};
+
+template <Format F, typename Source> struct CastOf : Source {
+    static constexpr bool maxima = false;
+    char *out;
+    int row_bytes;
+    const float *scale;
+
+    __device__ float begin() const { return F == FMT_BF16 ? 1.0f : scale_reciprocal(*scale); }
+    __device__ float apply(int row, int column, bool inside, const typename Source::Loaded &loaded,
+                           const float *reciprocal) const {
+        float value[SPAN];
+        if constexpr (F == FMT_BF16)
+            Source::values(loaded, value);
+        else
+            Source::multiplied(loaded, *reciprocal, value);
+        char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
+        if constexpr (F == FMT_BF16) {
+            if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));
+        } else {
+            Pack<uint32_t, SPAN / 4> codes;
+            encode<F, SPAN>(value, 1.0f, codes.value);
+            if (inside) store((uint32_t *)to, codes);
+        }
+        return 0.0f;
+    }
+    __device__ void finish(float) const {}
+};
+
+} // namespace

@@ -1,0 +1,134 @@
+// The walk down tiles, which casts and transposes what a source of fp8_gelu.h makes, and sums its columns.
+#pragma once
+#include "fp8_gelu.h"
+#include "fp8_tile.h"
+
+namespace {
+
+// --- the walk down tiles ------------------------------------------------------------------------------------
+// A block has one tile, or where it leaves sums of its columns the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down
+// the tensor; a thread has its next BATCH rows on their way, also those of the next tile.
+constexpr int GELU_COLUMNS = 128;
+template <bool GRADIENT> constexpr int GELU_BLOCKS = GRADIENT ? 3 : 4; // per multiprocessor
+
+struct TileWalk {
+    TileOut out;
+    int rows, cols;
+    LoadOrder order;
+};
+
+// A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu only
+// the transpose is written.
+template <Format F, Format T, bool GRADIENT, typename Source>
+__global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
+                             GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Source source,
+                                                                          const __grid_constant__ TileWalk w) {
+    constexpr bool TRANSPOSE = F != FMT_BF16;
+    constexpr int BATCH = GRADIENT ? 1 : 2;                 // of rows on their way
+    __shared__ Tile<GELU_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
+    if constexpr (GRADIENT) second_stage_allow();
+    const int row_group = (int)threadIdx.x / TILE_LANES<GELU_COLUMNS>, first_column = (int)blockIdx.x * GELU_COLUMNS;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<GELU_COLUMNS> * SPAN;
+    const int step = (int)gridDim.y * TILE_ROWS;
+    const int limit = column < w.cols ? w.rows : 0; // of the rows that this thread has
+    int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
+    const int from = min(column, w.cols - SPAN);
+    typename Source::Loaded loaded[BATCH];
+#pragma unroll
+    for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(row + r, w.rows - 1), from);
+    first_stage_wait();
+    static_assert(F == T || GRADIENT, "two formats are built for gradients");
+    const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
+    const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.out.scale_transposed);
+    Tile<GELU_COLUMNS> *tile = tiles;
+    int flip = 1;
+    float sum[SPAN] = {};
+    for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
+        uint32_t code[THREAD_ROWS][SPAN / 4];
+#pragma unroll
+        for (int first = 0; first < THREAD_ROWS; first += BATCH) {
+            typename Source::Loaded now[BATCH];
+            uint32_t came = 0;
+#pragma unroll
+            for (int r = 0; r < BATCH; r++) now[r] = loaded[r], came |= Source::word(now[r]);
+            came &= w.order.zero;
+            const int next = (int)came + (first + BATCH < THREAD_ROWS ? row + first + BATCH : row + step);
+            if (first + BATCH < THREAD_ROWS || first_row + step < w.rows) {
+#pragma unroll
+                for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(next + r, w.rows - 1), from);
+            }
+#pragma unroll
+            for (int r = 0; r < BATCH; r++) {
+                const int here = row + first + r;
+                const bool inside = here < limit;
+                if (here == w.order.never) continue;
+                float value[SPAN];
+                if constexpr (GRADIENT)
+                    source.values(now[r], value);
+                else
+                    source.multiplied(now[r], reciprocal, value);
+                if constexpr (GRADIENT) {
+#pragma unroll
+                    for (int i = 0; i < SPAN; i++) sum[i] += inside ? value[i] : 0.0f;
+                }
+                char *const to = (w.out.plain + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)here * w.out.plain_bytes;
+                if constexpr (F == FMT_BF16) {
+                    if (GRADIENT && inside) store((bf16 *)to, packed<bf16, SPAN>(value));
+                } else {
+                    Pack<uint32_t, SPAN / 4> words;
+                    encode<F, SPAN>(value, GRADIENT ? reciprocal : 1.0f, words.value);
+                    if constexpr (F == T)
+                        memcpy(code[first + r], words.value, SPAN);
+                    else
+                        encode<T, SPAN>(value, reciprocal_t, code[first + r]);
+                    if (GRADIENT && inside) store((uint32_t *)to, words);
+                }
+            }
+        }
+        if constexpr (TRANSPOSE) {
+            tile_put(tile, code);
+            __syncthreads();
+            tile_write(tile, w.out.transposed, w.out.transposed_bytes, first_row, first_column, w.rows, w.cols);
+            tile += flip, flip = -flip;
+        }
+    }
+    if constexpr (GRADIENT) {
+        if (w.out.sums)
+            tile_sums(&tiles[0], sum, w.out.sums + (int64_t)blockIdx.y * w.cols + first_column, w.cols - first_column);
+    }
+}
+
+// Into how many parts the rows are split where their blocks leave sums: so that the blocks' last turn is nearly full.
+// Depends on the shape and on the number of multiprocessors alone.
+inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
+    int64_t best = 1, least = INT64_MAX;
+    if (most > down) most = down;
+    for (int64_t splits = 1; splits <= most && across * splits <= 16 * slots; splits++) {
+        const int64_t turns = ceil_div(across * splits, slots) * ceil_div(down, splits);
+        if (turns < least) best = splits, least = turns;
+    }
+    return best;
+}
+
+// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted.
+// A gradient's codes follow the pass that finds its maxima, which writes nothing that the source reads: they begin early.
+template <Format F, Format T, bool GRADIENT, typename Source>
+void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Tensor plain, Tensor transposed,
+                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
+    if (rows == 0 || cols == 0) return;
+    TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
+    const bool sums = GRADIENT && dbias.data;
+    const int64_t across = ceil_div(cols, GELU_COLUMNS), down = ceil_div(rows, TILE_ROWS);
+    int64_t splits = down < 65535 ? down : 65535; // a block per tile, taken as multiprocessors get free
+    if (sums) {
+        splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * GELU_BLOCKS<GRADIENT>,
+                             tile_sum_parts(exec, operation, cols));
+        w.out.sums = (float *)exec->workspace;
+    }
+    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Source>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                  source, w);
+    if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
+}
+
+} // namespace

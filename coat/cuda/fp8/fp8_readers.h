@@ -1,0 +1,63 @@
+// How the FP8 kernels read a tensor, 16 columns of a row at a time: BF16, or E4M3 with a scale per group.
+//
+// load(row, column) -> Loaded begins the access. Of what has come:
+//   values(loaded, out)      16 values: unscaled(loaded, out) times scale(loaded)
+//   word(loaded)             some word of it, for kernels that keep the order of their loads (fp8_gelu.h)
+// LAST: nothing reads the tensor soon again. Rows and columns are 32 bits wide: an address is one instruction then.
+#pragma once
+#include "fp8_kernels.h"
+
+template <bool LAST> constexpr CachePolicy READ_POLICY = LAST ? CACHE_STREAM : CACHE_DEFAULT;
+
+template <bool LAST> struct Bf16Reader {
+    typedef Bf16Words<SPAN> Loaded;
+    const char *data;
+    int row_bytes;
+
+    __device__ Loaded load(int row, int column) const {
+        return load_words<SPAN, READ_POLICY<LAST>>((const bf16 *)((data + 2 * column) + (int64_t)row * row_bytes));
+    }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) { unpack<SPAN>(loaded, out); }
+    __device__ static float scale(const Loaded &) { return 1.0f; }
+};
+
+template <bool LAST> struct GroupReader {
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        uint16_t scale; // BF16
+    };
+    const uint8_t *codes;
+    const char *scales; // (rows, groups) BF16
+    int row_bytes, scale_bytes, group_bits;
+
+    __device__ Loaded load(int row, int column) const {
+        Loaded loaded;
+        loaded.codes =
+            ::load<SPAN / 4, READ_POLICY<LAST>>((const uint32_t *)((codes + column) + (int64_t)row * row_bytes));
+        loaded.scale = *(const uint16_t *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes);
+        return loaded;
+    }
+    __device__ static uint32_t word(const Loaded &loaded) { return loaded.codes.value[SPAN / 4 - 1] ^ loaded.scale; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
+        decode<SPAN>(loaded.codes.value, scale(loaded), out);
+    }
+    __device__ static void unscaled(const Loaded &loaded, float out[SPAN]) {
+        decode_unscaled<SPAN>(loaded.codes.value, out);
+    }
+    __device__ static float scale(const Loaded &loaded) { return bf16_decode(loaded.scale); }
+};
+
+template <bool LAST> static Bf16Reader<LAST> bf16_reader(Tensor t) {
+    return {(const char *)t.data, (int)(2 * t.stride)};
+}
+
+// Calls f(reader) with the reader that a tensor in BF16 or in groups needs.
+template <bool LAST, typename F> static void for_reader(Tensor t, F f) {
+    if (is_grouped(t))
+        f(GroupReader<LAST>{(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride,
+                            (int)(2 * ceil_div(t.cols, t.group)), group_bits_of(t)});
+    else
+        f(bf16_reader<LAST>(t));
+}
