@@ -1,10 +1,7 @@
-// Other configurations of the memory-bound kernels than those that are used, timed side by side: how many rows a
-// block takes at a time, how far ahead it loads, how many blocks share a multiprocessor. The numbers of norm_bwd are
-// blocks per multiprocessor, rows, stages; those of the others rows under way per thread. The row marked with a star
-// is what the operation uses. Included by bench_kernels.cu.
+// Other configurations of the memory-bound kernels than those that are used, timed side by side: how many rows
+// each thread has under way. The row marked with a star is what the operation uses. Included by bench_kernels.cu.
 #pragma once
 #include "bench_operands.h"
-#include "coat/cuda/common/cuda_norm.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -12,7 +9,6 @@
 namespace variants {
 #include "coat/cuda/plain/cuda_embed.cu"
 #include "coat/cuda/plain/plain_norm.cu"
-#include "coat/cuda/plain/plain_norm_backward.cu"
 
 // --- embedding ----------------------------------------------------------------------------------------------
 template <int ROWS> void embed(Bench *bench, void *context) {
@@ -29,29 +25,6 @@ template <int ROWS> void embed(Bench *bench, void *context) {
                                   (int)r.cols,
                                   o->model.T};
     embed_forward_run<bf16, 8, ROWS>(cuda_backend(&bench->exec), a);
-}
-
-// --- norms --------------------------------------------------------------------------------------------------
-NormBackward<bf16> backward_arguments(const Operands *o) {
-    NormBackward<bf16> a = {};
-    const Tensor g = o->r[o->set];
-    a.g = (bf16 *)g.data;
-    a.dn = (const bf16 *)o->y[o->set].data;
-    a.x = (const bf16 *)o->x[o->set].data;
-    a.weight = (const bf16 *)o->weight.data;
-    a.mean = (const float *)o->mean.data;
-    a.rstd = (const float *)o->rstd.data;
-    a.g_stride = a.dn_stride = a.x_stride = g.stride;
-    a.rows = g.rows;
-    a.cols = (int)g.cols;
-    a.add = true;
-    return a;
-}
-
-template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES> void backward(Bench *bench, void *context) {
-    const Operands *o = operands_next(context);
-    norm_backward_ring<bf16, THREADS, BLOCKS_PER_SM, ROWS, STAGES>(&bench->exec, backward_arguments(o),
-                                                                   (float *)o->sums.data, (float *)o->sums2.data, true);
 }
 
 // --- the walk over columns ----------------------------------------------------------------------------------
@@ -113,35 +86,24 @@ template <int UNROLL, bool BATCH, int STAGES> void total(Bench *bench, void *con
 }
 
 typedef struct {
-    int cols, activations; // width it is for, 0 for any; how many activations it reads and writes, 0: embed_forward
+    int activations; // how many it reads and writes, 0: embed_forward
     const char *name;
     void (*run)(Bench *, void *);
 } Variant;
 
 const Variant all[] = {
-    {0, 0, "embed_forward 2 *", embed<2>},
-    {0, 0, "embed_forward 4", embed<4>},
-    {0, 0, "embed_forward 8", embed<8>},
-    {0, 0, "embed_forward 16", embed<16>},
-    {768, 4, "norm_bwd 6 2 3", backward<128, 6, 2, 3>},
-    {768, 4, "norm_bwd 7 2 2", backward<128, 7, 2, 2>},
-    {768, 4, "norm_bwd 4 4 2 *", backward<128, 4, 4, 2>},
-    {768, 4, "norm_bwd 8 1 4", backward<128, 8, 1, 4>},
-    {1600, 4, "norm_bwd 3 2 3 *", backward<256, 3, 2, 3>},
-    {1600, 4, "norm_bwd 3 2 2", backward<256, 3, 2, 2>},
-    {1600, 4, "norm_bwd 4 2 2", backward<224, 4, 2, 2>},
-    {1600, 4, "norm_bwd 4 1 3", backward<256, 4, 1, 3>},
-    {1600, 4, "norm_bwd 4 1 5", backward<256, 4, 1, 5>},
-    {1600, 4, "norm_bwd 3 1 6", backward<256, 3, 1, 6>},
-    {1600, 4, "norm_bwd 2 4 2", backward<256, 2, 4, 2>},
-    {0, 2, "rebuild rolling 2", rebuild<2, false>},
-    {0, 2, "rebuild rolling 4", rebuild<4, false>},
-    {0, 2, "rebuild batch 2", rebuild<2, true>},
-    {0, 2, "rebuild batch 4", rebuild<4, true>},
-    {0, 1, "col_sum rolling 6", total<6, false, 2>},
-    {0, 1, "col_sum batch 3", total<3, true, 2>},
-    {0, 1, "col_sum batch 6 *", total<6, true, 2>},
-    {0, 1, "col_sum 6, stage 1", total<6, true, 1>},
+    {0, "embed_forward 2 *", embed<2>},
+    {0, "embed_forward 4", embed<4>},
+    {0, "embed_forward 8", embed<8>},
+    {0, "embed_forward 16", embed<16>},
+    {2, "rebuild rolling 2", rebuild<2, false>},
+    {2, "rebuild rolling 4", rebuild<4, false>},
+    {2, "rebuild batch 2", rebuild<2, true>},
+    {2, "rebuild batch 4", rebuild<4, true>},
+    {1, "col_sum rolling 6", total<6, false, 2>},
+    {1, "col_sum batch 3", total<3, true, 2>},
+    {1, "col_sum batch 6 *", total<6, true, 2>},
+    {1, "col_sum 6, stage 1", total<6, true, 1>},
 };
 
 } // namespace variants
@@ -149,6 +111,5 @@ const Variant all[] = {
 // `row` is one activation in bytes.
 static void bench_variants(Report *r, Operands *o, const char *shape, double row, double embed_bytes) {
     for (const variants::Variant &v : variants::all)
-        if (v.cols == 0 || v.cols == o->model.C)
-            report(r, o, v.name, shape, v.activations ? v.activations * row : embed_bytes, v.run);
+        report(r, o, v.name, shape, v.activations ? v.activations * row : embed_bytes, v.run);
 }

@@ -1,7 +1,6 @@
 // What the norm's FP8 kernels share: the affine maps that the norm and its input are of the stored codes, and
 // reductions over a block that holds a row.
 #pragma once
-#include "cuda/common/cuda_norm.h"
 #include "fp8_kernels.h"
 
 // xhat = x * factor + shift, of a row.

@@ -1,5 +1,5 @@
-// The norm's backward from the input that was kept in E4M3 with a scale per group (COAT: FP8 flow): the gradient of
-// the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
+// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the gradient
+// of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
 //
 // Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.
 #include "fp8_norm.h"
@@ -11,27 +11,53 @@ constexpr int V = 8; // columns per thread
 struct Fp8NormBackward {
     bf16 *g;
     const bf16 *dn, *weight;
-    const uint8_t *codes;
-    const uint16_t *scales;   // (rows, groups)
-    const float *mean, *rstd; // mean NULL: RMSNorm
-    const float *dn_scales;   // (rows) that dn carries along; NULL: none
-    uint32_t *amax;           // maxima of the rows of g; may be NULL
-    float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
-    int64_t g_stride, dn_stride, codes_stride;
+    const char *x;                        // codes in groups, or BF16
+    const uint16_t *scales;               // (rows, groups) of the codes
+    const float *mean, *rstd;             // mean NULL: RMSNorm
+    const float *dn_scales;               // (rows) that dn carries along; NULL: none
+    uint32_t *amax;                       // maxima of the rows of g; may be NULL
+    float *partials;                      // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
+    int64_t g_stride, dn_stride, x_bytes; // the last of a row
     int rows, cols, groups, group_bits;
     bool add;
 };
 
-// Asynchronous copy of 8 codes.
-__device__ inline void copy_codes(uint2 *shared, const uint8_t *address) {
-    const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(address) : "memory");
-}
+// A thread's x: 8 codes, or 8 values in BF16.
+template <bool GROUPED> struct Kept;
+template <> struct Kept<true> {
+    uint2 codes;
+
+    __device__ static void copy(Kept *shared, const char *address) {
+        const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(address) : "memory");
+    }
+    struct Values {
+        __half2 halves[V / 2];
+    };
+    __device__ Values read() const {
+        const uint2 code = codes;
+        const uint32_t words[2] = {code.x, code.y};
+        Values values;
+        decode_halves<V>(words, values.halves);
+        return values;
+    }
+    __device__ static void unpacked(const Values &values, float out[V]) { unpack_halves<V>(values.halves, out); }
+};
+template <> struct Kept<false> {
+    Pack<bf16, V> pack;
+
+    __device__ static void copy(Kept *shared, const char *address) {
+        copy_async<V>(&shared->pack, (const bf16 *)address);
+    }
+    typedef Pack<bf16, V> Values;
+    __device__ Values read() const { return load<V>((const bf16 *)&pack); }
+    __device__ static void unpacked(const Values &values, float out[V]) { unpack<V>(values, out); }
+};
 
 // What groups of ROWS rows need, fetched STAGES groups ahead; slots belong to a thread each.
-template <int THREADS, int ROWS, int STAGES> struct Ring {
+template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
-    uint2 codes[STAGES][ROWS][THREADS];
+    Kept<GROUPED> x[STAGES][ROWS][THREADS];
 };
 
 // Statistics and the group's scale of a thread's next rows.
@@ -43,7 +69,7 @@ template <int ROWS> struct RowFactors {
 // A persistent block takes ROWS rows at a time, and a thread keeps its 8 columns, so that the weight and the sums
 // for dweight and dbias stay in registers. `rows` is a multiple of ROWS. One barrier per group of rows: maxima are
 // written a group late. Threads without columns have zeros in their slots.
-template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
     constexpr int WARPS = THREADS / WARP, PARTS = (2 * ROWS * WARPS + WARP - 1) / WARP;
@@ -51,7 +77,7 @@ __global__ __launch_bounds__(THREADS,
     __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
     second_stage_allow();
-    Ring<THREADS, ROWS, STAGES> &ring = *(Ring<THREADS, ROWS, STAGES> *)ring_memory;
+    Ring<GROUPED, THREADS, ROWS, STAGES> &ring = *(Ring<GROUPED, THREADS, ROWS, STAGES> *)ring_memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     const int column = (int)threadIdx.x * V;
     const bool inside = column < a.cols;
@@ -60,7 +86,7 @@ __global__ __launch_bounds__(THREADS,
     int row = first, fetched = first;
     const bf16 *dn_from = a.dn + (int64_t)row * a.dn_stride + column,
                *g_from = a.g + (int64_t)row * a.g_stride + column;
-    const uint8_t *codes_from = a.codes + (int64_t)row * a.codes_stride + column;
+    const char *x_from = a.x + (int64_t)row * a.x_bytes + column * (GROUPED ? 1 : 2);
     const uint16_t *scales_from = a.scales + (int64_t)row * a.groups + (inside ? column >> a.group_bits : 0);
     const auto fetch = [&](int stage) {
         if (inside && fetched < a.rows) {
@@ -68,12 +94,12 @@ __global__ __launch_bounds__(THREADS,
             for (int r = 0; r < ROWS; r++) {
                 copy_async<V>(&ring.dn[stage][r][threadIdx.x], dn_from + r * a.dn_stride);
                 if (a.add) copy_async<V>(&ring.g[stage][r][threadIdx.x], g_from + r * a.g_stride);
-                copy_codes(&ring.codes[stage][r][threadIdx.x], codes_from + r * a.codes_stride);
+                Kept<GROUPED>::copy(&ring.x[stage][r][threadIdx.x], x_from + r * a.x_bytes);
             }
         }
         copies_commit();
         fetched += step, dn_from += (int64_t)step * a.dn_stride, g_from += (int64_t)step * a.g_stride;
-        codes_from += (int64_t)step * a.codes_stride;
+        x_from += (int64_t)step * a.x_bytes;
     };
     RowFactors<ROWS> next = {};
 #pragma unroll
@@ -84,7 +110,7 @@ __global__ __launch_bounds__(THREADS,
             next.rstd = load<ROWS>(a.rstd + from);
             if (a.dn_scales) next.dn_scale = load<ROWS>(a.dn_scales + from);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) next.scale[r] = scales_from[r * a.groups];
+            for (int r = 0; GROUPED && r < ROWS; r++) next.scale[r] = scales_from[r * a.groups];
         }
         scales_from += (int64_t)step * a.groups;
     };
@@ -99,7 +125,7 @@ __global__ __launch_bounds__(THREADS,
     for (int s = 0; s < STAGES; s++) {
         for (int r = 0; !inside && r < ROWS; r++) {
             ring.dn[s][r][threadIdx.x] = ring.g[s][r][threadIdx.x] = Pack<bf16, V>{};
-            ring.codes[s][r][threadIdx.x] = make_uint2(0, 0);
+            ring.x[s][r][threadIdx.x] = {};
         }
         fetch(s);
     }
@@ -111,11 +137,11 @@ __global__ __launch_bounds__(THREADS,
         HatOf hat[ROWS];
         float rstd[ROWS], dn_scale[ROWS], sums[2 * ROWS] = {}; // per row of dn * weight, and of that times xhat
         Pack<bf16, V> dn[ROWS];
-        __half2 halves[ROWS][V / 2];
+        typename Kept<GROUPED>::Values kept[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
-            hat[r].factor *= bf16_decode(next.scale[r]); // of codes
+            if (GROUPED) hat[r].factor *= bf16_decode(next.scale[r]); // of codes
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];
         }
@@ -123,15 +149,13 @@ __global__ __launch_bounds__(THREADS,
         copies_wait<STAGES - 1>();
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const uint2 code = ring.codes[stage][r][threadIdx.x];
-            const uint32_t words[2] = {code.x, code.y};
             float d[V], x[V];
             dn[r] = load<V>((const bf16 *)&ring.dn[stage][r][threadIdx.x]);
             unpack<V>(dn[r], d);
 #pragma unroll
             for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
-            decode_halves<V>(words, halves[r]);
-            unpack_halves<V>(halves[r], x);
+            kept[r] = ring.x[stage][r][threadIdx.x].read();
+            Kept<GROUPED>::unpacked(kept[r], x);
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const float xhat = fmaf(x[i], hat[r].factor, hat[r].shift), scaled = d[i] * weight[i];
@@ -164,15 +188,15 @@ __global__ __launch_bounds__(THREADS,
             unpack<V>(dn[r], d);
 #pragma unroll
             for (int i = 0; i < V; i++) d[i] *= dn_scale[r];
-            unpack_halves<V>(halves[r], x);
+            Kept<GROUPED>::unpacked(kept[r], x);
             if (a.add) unpack<V>(load<V>((const bf16 *)&ring.g[stage][r][threadIdx.x]), out);
 #pragma unroll
             for (int i = 0; i < V; i++)
                 out[i] = fmaf(rstd[r], fmaf(d[i], weight[i], -fmaf(x[i], slope, offset)), out[i]);
-            const Pack<bf16, V> kept = packed<bf16, V>(out);
-            if (inside) store(a.g + (int64_t)(row + r) * a.g_stride + column, kept);
+            const Pack<bf16, V> rounded = packed<bf16, V>(out);
+            if (inside) store(a.g + (int64_t)(row + r) * a.g_stride + column, rounded);
             if (a.amax) {
-                const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(kept, 0.0f) : 0.0f);
+                const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
                 if (lane == 0) shared_max[set][warp][r] = bits;
             }
         }
@@ -191,25 +215,61 @@ __global__ __launch_bounds__(THREADS,
     }
 }
 
-template <int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+// Threads of a block that holds rows of `cols` columns, whole warps.
+int row_threads(int cols) {
+    return (int)ceil_div(cols, 8 * WARP) * WARP;
+}
+
+// Blocks of `kernel` that the device holds at once, or 0 where the ring does not fit into its shared memory.
+template <typename K> int64_t resident_blocks(const CudaBackend *backend, K kernel, int threads, size_t ring) {
+    int most = 0, per_sm = 0;
+    cudaFuncAttributes attributes;
+    const char *doing = "asking how many blocks of a norm's kernel fit";
+    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device), doing);
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel), doing);
+    if (ring + attributes.sharedSizeBytes > (size_t)most) return 0;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ring), doing);
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, ring), doing);
+    return (int64_t)per_sm * backend->sm_count;
+}
+
+// Launches a norm's backward over `groups` groups of rows, with as many blocks as the device holds at once, and adds up
+// their shares of the parameters' gradients behind it. False where the ring does not fit.
+template <typename K, typename A>
+bool norm_backward_start(Exec *exec, K kernel, A a, int threads, size_t ring, int64_t groups, float *dweight,
+                         float *dbias, bool accumulate) {
+    const CudaBackend *backend = cuda_backend(exec);
+    const int64_t slots = resident_blocks(backend, kernel, threads, ring), blocks = groups < slots ? groups : slots;
+    if (blocks == 0) return false;
+    if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
+        fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
+    a.partials = (float *)exec->workspace;
+    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
+    LAUNCH_CHECK("norm_backward_kernel");
+    partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
+    return true;
+}
+
+template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    const auto kernel = fp8_norm_backward_kernel<THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
-    const size_t ring = sizeof(Ring<THREADS, ROWS, STAGES>);
+    const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+    const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
     if (a.rows % ROWS == 0 &&
         norm_backward_start(exec, kernel, a, row_threads(a.cols), ring, a.rows / ROWS, dweight, dbias, accumulate))
         return true;
     if constexpr (ROWS > 1)
-        return fp8_norm_backward_run<THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
+        return fp8_norm_backward_run<GROUPED, THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
     else
         return false;
 }
 
 // False where the width is not built, or the device has too little shared memory.
+template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    if (a.cols <= 1024) return fp8_norm_backward_run<128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 2048) return fp8_norm_backward_run<256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 4096) return fp8_norm_backward_run<512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 8192) return fp8_norm_backward_run<1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 1024) return fp8_norm_backward_run<GROUPED, 128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 2048) return fp8_norm_backward_run<GROUPED, 256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 4096) return fp8_norm_backward_run<GROUPED, 512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
+    if (a.cols <= 8192) return fp8_norm_backward_run<GROUPED, 1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
     return false;
 }
 
@@ -224,6 +284,7 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
         require_spans(operation, "a tensor", t);
     }
     require_spans(operation, "x", norm.x);
+    if (!is_grouped(norm.x)) require_format(operation, "x", norm.x, FMT_BF16);
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
@@ -231,7 +292,8 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.g = (bf16 *)g.data;
     a.dn = (const bf16 *)dn.data;
     a.weight = (const bf16 *)norm.weight.data;
-    a.codes = (const uint8_t *)norm.x.data;
+    const bool grouped = is_grouped(norm.x);
+    a.x = (const char *)norm.x.data;
     a.scales = (const uint16_t *)norm.x.scale;
     a.mean = (const float *)norm.mean.data;
     a.rstd = (const float *)norm.rstd.data;
@@ -239,12 +301,13 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.amax = g.amax;
     a.g_stride = g.stride;
     a.dn_stride = dn.stride;
-    a.codes_stride = norm.x.stride;
+    a.x_bytes = norm.x.stride * (grouped ? 1 : 2);
     a.rows = (int)g.rows;
     a.cols = (int)g.cols;
-    a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
+    a.groups = grouped ? (int)ceil_div(norm.x.cols, norm.x.group) : 0;
     a.group_bits = group_bits_of(norm.x);
     a.add = add;
-    if (!fp8_norm_backward_launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
+    const auto launch = grouped ? fp8_norm_backward_launch<true> : fp8_norm_backward_launch<false>;
+    if (!launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
         fatal(EXIT_DEVICE, "%s on the GPU: %d channels are not built for FP8", operation, a.cols);
 }

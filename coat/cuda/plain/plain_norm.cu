@@ -1,8 +1,7 @@
 // The norms of the forward pass: residual addition with the norm behind it, and the norm again for the weight
 // gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernels of fp8_norm.cu
 // take all but uncommon widths; what is here serves those, and FP32, which is for exact comparisons.
-#include "cuda/common/cuda_norm.h"
-#include "cuda/fp8/fp8_kernels.h"
+#include "plain_norm.h"
 
 namespace {
 
@@ -97,12 +96,6 @@ template <typename T, int V> struct NormRebuild {
         store(n + row * n_stride + column, packed<T, V>(value));
     }
 };
-
-// Whether a tensor is for fp8_norm.cu: absent ones are.
-bool in_spans(Tensor t) {
-    return !t.data || (t.format == FMT_BF16 && t.cols <= FP8_WIDEST_NORM && t.cols % SPAN == 0 &&
-                       t.stride % SPAN == 0 && (uintptr_t)t.data % 16 == 0);
-}
 
 } // namespace
 

@@ -1,0 +1,16 @@
+// What the norms of FP32, and of BF16 in uncommon widths, share.
+#pragma once
+#include "cuda/fp8/fp8_kernels.h"
+
+constexpr int ANY_THREADS = 256; // a block per row
+
+// xhat, with every product and sum rounded, as the twin does.
+__device__ static inline float norm_hat(float x, float mean, float rstd) {
+    return __fmul_rn(__fsub_rn(x, mean), rstd);
+}
+
+// Whether a tensor is for the kernels of fp8_norm.cu and fp8_norm_backward.cu: absent ones are.
+static inline bool in_spans(Tensor t) {
+    return !t.data || (t.format == FMT_BF16 && t.cols <= FP8_WIDEST_NORM && t.cols % SPAN == 0 &&
+                       t.stride % SPAN == 0 && (uintptr_t)t.data % 16 == 0);
+}
