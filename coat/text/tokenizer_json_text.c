@@ -66,8 +66,10 @@ static bool read_split(Tokenizer *t, const json_t *step) {
 
 static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool cuts = !json_is_false(json_object_get(step, "use_regex"));
+    const bool first = t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
+    if (t->prefix == PREFIX_MISSING && !first) return false; // each piece would get one
     if (cuts && t->pieces.kind != PIECES_NONE) return false;
     if (cuts) t->pieces.kind = PIECES_GPT2;
     return true;
@@ -78,7 +80,8 @@ static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
     if (*bytes) return false; // text is bytes from here on
     if (strcmp(type, "ByteLevel") == 0) return read_bytes(t, step, bytes);
     if (strcmp(type, "Split") == 0) return read_split(t, step);
-    if (strcmp(type, "Metaspace") == 0) return t->pieces.kind == PIECES_NONE && read_metaspace(t, step);
+    if (strcmp(type, "Metaspace") == 0)
+        return t->pieces.kind == PIECES_NONE && !t->pieces.alone_digits && read_metaspace(t, step);
     if (strcmp(type, "Digits") != 0 || !json_is_true(json_object_get(step, "individual_digits"))) return false;
     return (t->pieces.alone_digits = t->pieces.kind == PIECES_NONE);
 }

@@ -226,8 +226,10 @@ static void damaged_files(void **state) {
     file.header[0] = 20240520;
     refuse(0, 0, "not a HellaSwag file");
     file = good;
-    file.header[1] = 2;
-    refuse(0, 0, "version 2");
+    file.header[1] = 3;
+    refuse(0, 0, "version 3");
+    file.header[1] = 2; // its words are narrow
+    refuse(0, 0, "h.bin");
     assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_null(hellaswag_open(test_folder, 64, 1000, &err));

@@ -6,6 +6,7 @@
 
 static const char usage[] =
     "usage: tokenize TOKENIZER FILE\n"
+    "\n"
     "Writes the token ids of FILE to standard output, as little-endian uint32. Bytes 0 in FILE separate texts, which "
     "are\n"
     "encoded one by one; 4294967295 follows each. TOKENIZER is what --tokenizer of the trainer takes.\n";
@@ -18,22 +19,31 @@ static bool write_text(const Tokenizer *t, const char *text, int32_t *ids, int m
            error_set(err, EXIT_DATA, "standard output could not be written");
 }
 
-int main(int argc, char **argv) {
-    Error err;
-    char *text = NULL;
+static bool write_texts(const Tokenizer *t, const char *path, Error *err) {
+    char *text;
     size_t size;
-    if (argc != 3) {
-        fputs(usage, argc == 2 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
-        return argc == 2 && strcmp(argv[1], "--help") == 0 ? EXIT_DONE : EXIT_USER;
-    }
-    Tokenizer *t = strcmp(argv[1], "bytes") == 0 ? tokenizer_bytes() : tokenizer_open(argv[1], &err);
-    bool good = t && file_read_all(argv[2], 1 << 30, &text, &size, &err);
-    int32_t *ids = good ? (int32_t *)xmalloc((2 * size + 16) * sizeof *ids) : NULL;
-    for (size_t at = 0; good && at < size; at += strlen(text + at) + 1)
-        good = write_text(t, text + at, ids, (int)(2 * size + 16), &err);
+    if (!file_read_all(path, 1 << 29, &text, &size, err)) return false;
+    const int max = (int)(2 * size + 16);
+    int32_t *ids = (int32_t *)xmalloc((size_t)max * sizeof *ids);
+    bool good = true;
+    for (size_t at = 0; good && at < size; at += strlen(text + at) + 1) good = write_text(t, text + at, ids, max, err);
     free(ids);
     free(text);
+    return good;
+}
+
+static bool run(int argc, char **argv, Error *err) {
+    if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
+    Tokenizer *t = strcmp(argv[1], "bytes") == 0 ? tokenizer_bytes() : tokenizer_open(argv[1], err);
+    const bool good = t && write_texts(t, argv[2], err);
     tokenizer_close(t);
-    if (!good) fprintf(stderr, "error: %s\n", err.text);
-    return good ? EXIT_DONE : (int)err.code;
+    return good;
+}
+
+int main(int argc, char **argv) {
+    Error err;
+    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
+    if (run(argc, argv, &err)) return EXIT_DONE;
+    fprintf(stderr, "error: %s\n", err.text);
+    return (int)err.code;
 }
