@@ -8,7 +8,8 @@
 
 Writes OUT_train_000000.bin, ... and OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 where the
 vocabulary needs it) and OUT_manifest.json. Documents begin and end as the tokenizer's family has them, which the
-program and the manifest say: with GPT-2's, the end-of-text token is before each. A run that was stopped continues where it was when started again; finished files are checked against their checksums first.
+program and the manifest say: with GPT-2's, the end-of-text token is before each. A run that was stopped continues
+where it was when started again; finished files are checked against their checksums first.
 
 Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
 their text; plain text files are held out whole; of a single text file it is the end.
@@ -251,7 +252,8 @@ def tokenize(options, inputs, identities):
 
 def make(options, inputs, identities, spec, settings, manifest, splits, tokenizer):
     def save(complete):
-        record = {"settings": settings, "documents": tokenizer.rule, "complete": complete, "shards": {n: s.finished for n, s in splits.items()}}
+        record = {"settings": settings, "documents": tokenizer.rule, "complete": complete,
+                  "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
     present = [path for name in splits for path in glob.glob("%s_%s_??????.bin" % (glob.escape(options.out), name))]

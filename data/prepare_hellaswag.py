@@ -3,8 +3,9 @@
 A line has "ctx", the situation; "endings", four of them; "label", the number of the right one. The tokens of an
 ending are those of a blank and its text, as it would follow the situation. The file: 256 int32 (magic, version,
 examples, bytes of the longest), then each example as uint16: 65535, its bytes, its number, the label, the number of
-endings, and count and tokens of the situation and of each ending. Where texts of the tokenizer's family begin
-with a token, so does the situation. Where the vocabulary has more than 65536 tokens, all of these are uint32 and the version is 2, which llm.c does not have.
+endings, and count and tokens of the situation and of each ending. Where texts of the tokenizer's family begin with a
+token, so does the situation. Where the vocabulary has more than 65536 tokens, all of these are uint32 and the version
+is 2, which llm.c does not have.
 """
 import array
 import json

@@ -2,8 +2,8 @@
 
 An input is (kind, path): "text" (one document), "documents" (text with separators between them), "jsonl" or
 "parquet". A piece of one is (kind, path, begin, end, split, starts, ends): bytes, of Parquet a row group. The bytes of
-a text belong to a split, and start and end a document or not; the documents of the other kinds are divided by their hashes
-(split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
+a text belong to a split, and start and end a document or not; the documents of the other kinds are divided by their
+hashes (split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
 """
 import glob
 import hashlib
@@ -151,8 +151,8 @@ def named_inputs(name, sample, cache):
 
 
 def cut_before_last_newline(text, at, end, strict=False):
-    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows. strict: nor
-    one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it."""
+    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows.
+    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it."""
     while True:
         at = text.find(b"\n", at, end)
         if at < 0 or at + 1 >= end:
@@ -210,8 +210,8 @@ def text_pieces(path, split, tail, strict):
         border = cut_before_last_newline(text, at, size, strict)
     border = at if border == size else border
     places = sorted(set(places + [border]))
-    return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border), end in (border, size))
-            for begin, end in zip(places, places[1:])]
+    return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
+             end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
 def open_parquet(path):

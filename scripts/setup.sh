@@ -108,10 +108,11 @@ fi
 if [ ${#packages[@]} -gt 0 ]; then
     # regex is what tiktoken imports; tokenizers needs nothing else to read files
     case " ${packages[*]} " in *" tiktoken "*) packages+=(regex) ;; esac
-    fetch="python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --target $python ${packages[*]}"
+    fetch="python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all:"
+    fetch+=" --target $python ${packages[*]}"
     echo "setup: $fetch"
     if ! $fetch; then
-        echo "setup: could not fetch ${packages[*]}; data/prepare.py works with bytes alone, or with what is installed" >&2
+        echo "setup: could not fetch ${packages[*]}; data/prepare.py works with what is installed, and with bytes" >&2
         [ "$level" != --python ] || exit 1
     fi
 fi

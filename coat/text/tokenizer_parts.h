@@ -50,8 +50,8 @@ struct Tokenizer {
     char name[TOKENIZER_PATH_BYTES]; // the file's, for messages
 };
 
-// Turns `length` bytes of UTF-8 that stand for bytes, as GPT-2 writes these, into them (never more). Returns their number, or -1 if
-// there is a character that stands for none.
+// Turns `length` bytes of UTF-8 that stand for bytes, as GPT-2 writes these, into them (never more). Returns their
+// number, or -1 if there is a character that stands for none.
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
 // Turns SentencePiece's marks (U+2581) into the blanks that they stand for, in place; returns the length.

@@ -35,7 +35,8 @@ PREPEND = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\
     "type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}
 TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}
 tokenizer("gpt2", json_file())
-tokenizer("llama3", json_file(pre=SPLIT, ignore_merges=True, merges=[["a", "b"]], added=[added(20, "<|e|>", special=True)]))
+tokenizer("llama3", json_file(pre=SPLIT, ignore_merges=True, merges=[["a", "b"]],
+                              added=[added(20, "<|e|>", special=True)]))
 tokenizer("neox", json_file(normalizer={"type": "NFC"}, added=[added(9, "  ", normalized=True), added(10, "<x>")]))
 tokenizer("prefix", json_file(pre={**BYTE_LEVEL, "add_prefix_space": True}))
 tokenizer("digits", json_file(pre={"type": "Sequence", "pretokenizers": [
@@ -76,7 +77,8 @@ PIECES = [piece("<unk>", 0, 2), piece("<s>", 0, 3), piece("</s>", 0, 3), piece("
           piece("ab", -1), piece("\u2581ab", -2), piece("\u2581", -3), piece("a", -4), piece("b", -5)]
 for name, data in {
         "model": model(PIECES), "model-unigram": model(PIECES, 1), "model-cut": model(PIECES)[:40],
-        "model-not-finite": model(PIECES + [piece("c", float("nan"))]), "model-unused": model(PIECES + [piece("c", 0, 5)]),
+        "model-not-finite": model(PIECES + [piece("c", float("nan"))]),
+        "model-unused": model(PIECES + [piece("c", 0, 5)]),
         "model-normalizes": model(PIECES, normalizer=b""), "model-byte": model(PIECES + [piece("<0xZZ>", 0, 6)]),
         "model-twice": model(PIECES + PIECES), "model-length-wraps": b"\n" + b"\xff" * 9 + b"\1",
         "model-ids": model(PIECES, trainer=b"\xc0\x02" + b"\xff" * 9 + b"\1\xc8\x02\x7f")}.items():

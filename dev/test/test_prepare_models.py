@@ -73,7 +73,7 @@ class ModelsTest(unittest.TestCase):
             tokenizer = prepare_tokenizers.open_tokenizer(path)
             whole = list(array.array("H", tokenizer.encode([text.encode()])[0]))
             got, _, _ = self.prepared(path, source)
-            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)  # assertEqual would explain for minutes
+            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)  # Equal would explain for minutes
 
     def test_both_ends_of_a_single_text(self):
         source = self.write("one.txt", base.words(3, 9000))

@@ -5,7 +5,7 @@
     python3 dev/tools/unicode_tables.py nfc > coat/text/nfc_tables.h
     python3 dev/tools/unicode_tables.py singles > coat/text/nfc_singles.h
 
-The committed ones are Unicode 16.0's, as tokenizers and tiktoken have them: pip install unicodedata2==16.0.0.
+The committed ones are Unicode 16.0's, whose classes tokenizers and tiktoken have: pip install unicodedata2==16.0.0.
 Without that package they are of the version that Python has.
 """
 import sys
