@@ -4,7 +4,8 @@ make of the texts there, for test_tokenizer_kinds.c.
 
     scripts/setup.sh --python && python3 dev/test/make_tokenizers.py
 
-They are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary, NAME.ids a line of ids for each text of texts.bin, which bytes 0 separate.
+They are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary,
+NAME.ids a line of ids for each text of texts.bin, which bytes 0 separate.
 """
 import io
 import json
