@@ -7,8 +7,9 @@
     data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
 
 Writes OUT_train_000000.bin, ... and OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 where the
-vocabulary needs it) and OUT_manifest.json. Every document begins with the end-of-text token. A run that was
-stopped continues where it was when started again; finished files are checked against their checksums first.
+vocabulary needs it) and OUT_manifest.json. Documents begin and end as the tokenizer's family has them, which the
+program and the manifest say: with GPT-2's, the end-of-text token is before each. A run that was stopped continues
+where it was when started again; finished files are checked against their checksums first.
 
 Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
 their text; plain text files are held out whole; of a single text file it is the end.
@@ -53,9 +54,9 @@ def work(job):
     """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed."""
     number, pieces, wanted = job
     tokenizer, field, fraction = worker
-    texts, splits, starts = [], [], []
+    texts, splits, starts, ends = [], [], [], []
     for piece in pieces:
-        kind, path, begin, end, split, start = piece
+        kind, path, begin, end, split, start, last = piece
         if kind != "text":
             documents = [document for document in documents_of(piece, field) if document]
         elif split in wanted:
@@ -70,12 +71,14 @@ def work(job):
                 texts.append(document)
                 splits.append(part)
                 starts.append(start)
-    end_of_text = tokenizer.end_of_text.to_bytes(width_of(tokenizer.vocab), "little")
+                ends.append(last)
+    width = width_of(tokenizer.vocab)
+    before = b"".join(token.to_bytes(width, "little") for token in tokenizer.before)
+    after = b"".join(token.to_bytes(width, "little") for token in tokenizer.after)
     out = {split: [] for split in wanted}
-    for tokens, split, start in zip(tokenizer.encode(texts), splits, starts):
-        if start:
-            out[split].append(end_of_text)
-        out[split].append(tokens)
+    rows = tokenizer.encode(texts, [not start for start in starts])
+    for tokens, split, start, last in zip(rows, splits, starts, ends):
+        out[split] += [before if start else b"", tokens, after if last else b""]
     return number, {split: b"".join(parts) for split, parts in out.items()}
 
 
@@ -222,13 +225,17 @@ def tokenize(options, inputs, identities):
     settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
                 "shard_tokens": options.shard_tokens}
+    if tokenizer.strict:  # what else the tokens depend on
+        settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, complete = ({"train": [], "val": []}, False) if options.overwrite else read_manifest(manifest, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
     splits = {name: Split(name, options.out, settings, kept[name]) for name in ("train", "val")}
+    print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
+                                                  tokenizer.rule))
     if not complete:
-        make(options, inputs, identities, spec, settings, manifest, splits)
+        make(options, inputs, identities, spec, settings, manifest, splits, tokenizer)
     counts = {name: "%d file%s" % (len(split.finished), "" if len(split.finished) == 1 else "s")
               for name, split in splits.items()}
     print("%s: %s training tokens in %s, %s validation tokens in %s%s"
@@ -243,9 +250,10 @@ def tokenize(options, inputs, identities):
         print("no document was chosen for validation: raise --val-fraction", file=sys.stderr)
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits):
+def make(options, inputs, identities, spec, settings, manifest, splits, tokenizer):
     def save(complete):
-        record = {"settings": settings, "complete": complete, "shards": {n: s.finished for n, s in splits.items()}}
+        record = {"settings": settings, "documents": tokenizer.rule, "complete": complete,
+                  "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
     present = [path for name in splits for path in glob.glob("%s_%s_??????.bin" % (glob.escape(options.out), name))]
@@ -254,7 +262,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits):
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, identities, options.val_fraction))
+    plan = list(units(inputs, identities, options.val_fraction, tokenizer.strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -307,8 +315,8 @@ def parse(arguments):
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help="files, folders, patterns, or one of: %s" % ", ".join(SETS))
     parser.add_argument("--out", required=True, help="path of the output, without _train_000000.bin")
-    parser.add_argument("--tokenizer", default="gpt2", help="folder or file: encoder.json with vocab.bpe, vocab.json "
-                        "with merges.txt, or tokenizer.json (default gpt2: downloaded once)")
+    parser.add_argument("--tokenizer", default="gpt2", help="folder or file: tokenizer.json, tokenizer.model, "
+                        "encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for the "
                         "trainer's --hellaswag")

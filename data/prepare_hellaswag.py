@@ -3,7 +3,9 @@
 A line has "ctx", the situation; "endings", four of them; "label", the number of the right one. The tokens of an
 ending are those of a blank and its text, as it would follow the situation. The file: 256 int32 (magic, version,
 examples, bytes of the longest), then each example as uint16: 65535, its bytes, its number, the label, the number of
-endings, and count and tokens of the situation and of each ending.
+endings, and count and tokens of the situation and of each ending. Where texts of the tokenizer's family begin with a
+token, so does the situation. Where the vocabulary has more than 65536 tokens, all of these are uint32 and the version
+is 2, which llm.c does not have.
 """
 import array
 import json
@@ -12,7 +14,7 @@ import sys
 
 from prepare_tokenizers import Failure, little_endian, open_tokenizer, width_of, write_atomically
 
-MAGIC, VERSION, START, ENDINGS = 20240522, 1, 65535, 4
+MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
 
 
 def examples_of(path):
@@ -33,18 +35,22 @@ def examples_of(path):
 
 
 def packed(tokenizer, number, texts, label):
-    words = array.array("H", [START, 0, number, label, ENDINGS])
-    for tokens in tokenizer.encode(texts):
-        part = array.array("H", tokens)
+    width = width_of(tokenizer.vocab)
+    words = array.array("H" if width == 2 else "I", [START, 0, number, label, ENDINGS])
+    rows = tokenizer.encode(texts[:1]) + tokenizer.encode(texts[1:], continued=True)
+    for i, tokens in enumerate(rows):
+        part = array.array(words.typecode, tokens)
         if sys.byteorder == "big":
             part.byteswap()
         if len(part) == 0:
             raise Failure("example %d has a text without tokens" % number)
+        if i == 0:
+            part = array.array(words.typecode, tokenizer.bos) + part
         words.append(len(part))
         words.extend(part)
-    if 2 * len(words) >= 1 << 16:
+    if width * len(words) >= 1 << 16:
         raise Failure("example %d is too long: %d tokens" % (number, len(words)))
-    words[1] = 2 * len(words)
+    words[1] = width * len(words)
     return words
 
 
@@ -53,19 +59,18 @@ def make_hellaswag(inputs, out, spec):
     if len(inputs) != 1 or not os.path.isfile(inputs[0]):
         raise Failure("--hellaswag takes one file, the published hellaswag_val.jsonl", 1)
     tokenizer = open_tokenizer(spec)
-    if width_of(tokenizer.vocab) != 2:
-        raise Failure("--hellaswag: the format holds 16-bit tokens, and this vocabulary has %d" % tokenizer.vocab)
+    width = width_of(tokenizer.vocab)
     stream, longest, count = bytearray(), 0, 0
     for texts, label in examples_of(inputs[0]):
         if count == 1 << 16:
             raise Failure("%s has more than 65536 examples" % inputs[0])
         words = packed(tokenizer, count, texts, label)
-        longest = max(longest, 2 * len(words))
+        longest = max(longest, words[1])
         stream += little_endian(words)
         count += 1
     if not count:
         raise Failure("%s holds no examples" % inputs[0])
-    header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSION, count, longest)).ljust(1024, b"\0")
+    header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSIONS[width], count, longest)).ljust(1024, b"\0")
     path = out + ("" if out.endswith(".bin") else ".bin")
     write_atomically(path, header, stream)
     print("%s: %s example%s" % (path, format(count, ","), "" if count == 1 else "s"))

@@ -1,9 +1,9 @@
 """The inputs of prepare.py: finding them, telling their kinds, and cutting them into units of work.
 
 An input is (kind, path): "text" (one document), "documents" (text with separators between them), "jsonl" or
-"parquet". A piece of one is (kind, path, begin, end, split, starts): bytes, of Parquet a row group. The bytes of a
-text belong to a split and start a document or not; the documents of the other kinds are divided by their hashes
-(split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
+"parquet". A piece of one is (kind, path, begin, end, split, starts, ends): bytes, of Parquet a row group. The bytes of
+a text belong to a split, and start and end a document or not; the documents of the other kinds are divided by their
+hashes (split None). A unit of work is (pieces, weight in bytes); the units and their order depend on the inputs alone.
 """
 import glob
 import hashlib
@@ -150,18 +150,20 @@ def named_inputs(name, sample, cache):
     return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], info.sha, n) for n in names]
 
 
-def cut_before_last_newline(text, at, end):
-    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows."""
+def cut_before_last_newline(text, at, end, strict=False):
+    """A place at or after `at` where cutting changes no token of GPT-2: before a line end that text follows.
+    strict: nor one of Llama's, OLMo's and Qwen's, which join a line end with what is no letter or number before it."""
     while True:
         at = text.find(b"\n", at, end)
         if at < 0 or at + 1 >= end:
             return end
-        if not text[at + 1 : at + 2].isspace() and text[at + 1] < 0x80:
+        before = text[max(0, at - 4) : at].decode("utf-8", errors="replace")[-1:].isalnum()
+        if not text[at + 1 : at + 2].isspace() and text[at + 1] < 0x80 and (before or not strict):
             return at
         at += 1
 
 
-def cuts(kind, path):
+def cuts(kind, path, strict=False):
     """Places that divide a text-like file into pieces of about UNIT_BYTES, from 0 to its size."""
     size = os.path.getsize(path)
     found = [0]
@@ -171,7 +173,7 @@ def cuts(kind, path):
             if at >= size:
                 at = size
             elif kind == "text":
-                at = cut_before_last_newline(text, at, size)
+                at = cut_before_last_newline(text, at, size, strict)
             elif kind == "documents":
                 at = text.find(SEPARATOR, at)
                 at = size if at < 0 else at + len(SEPARATOR)
@@ -197,19 +199,19 @@ def held_out(inputs, identities, fraction):
     return chosen
 
 
-def text_pieces(path, split, tail):
+def text_pieces(path, split, tail, strict):
     """The pieces of a text; where `tail` is not 0, its last part is validation text and a document of its own."""
-    places = cuts("text", path)
+    places = cuts("text", path, strict)
     size = places[-1]
     if not tail:
-        return [("text", path, begin, end, split, begin == 0) for begin, end in zip(places, places[1:])]
+        return [("text", path, begin, end, split, begin == 0, end == size) for begin, end in zip(places, places[1:])]
     at = int((1 - tail) * size)
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        border = cut_before_last_newline(text, at, size)
+        border = cut_before_last_newline(text, at, size, strict)
     border = at if border == size else border
     places = sorted(set(places + [border]))
-    return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border))
-            for begin, end in zip(places, places[1:])]
+    return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
+             end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
 def open_parquet(path):
@@ -220,22 +222,22 @@ def open_parquet(path):
         raise Failure("%s is not a readable Parquet file (%s)" % (path, first_line(error)))
 
 
-def units(inputs, identities, fraction):
+def units(inputs, identities, fraction, strict=False):
     """The units of work, in order."""
     chosen = held_out(inputs, identities, fraction)
     batch, weight = [], 0
     for kind, path in inputs:
         if kind == "parquet":
             groups = open_parquet(path).num_row_groups
-            pieces = [(kind, path, group, group + 1, None, True) for group in range(groups)]
+            pieces = [(kind, path, group, group + 1, None, True, True) for group in range(groups)]
             weights = [os.path.getsize(path) // groups] * groups if groups else []
         else:
             if kind == "text":
-                pieces = text_pieces(path, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0)
+                pieces = text_pieces(path, chosen.get(path, "train"), fraction if len(inputs) == 1 else 0, strict)
             else:
                 places = cuts(kind, path)
-                pieces = [(kind, path, begin, end, None, True) for begin, end in zip(places, places[1:])]
-            weights = [end - begin for _, _, begin, end, _, _ in pieces]
+                pieces = [(kind, path, begin, end, None, True, True) for begin, end in zip(places, places[1:])]
+            weights = [end - begin for _, _, begin, end, *_ in pieces]
         for piece, piece_weight in zip(pieces, weights):
             batch.append(piece)
             weight += piece_weight
@@ -248,7 +250,7 @@ def units(inputs, identities, fraction):
 
 def documents_of(piece, field):
     """The documents of a piece that is not of a text, as bytes."""
-    kind, path, begin, end, _, _ = piece
+    kind, path, begin, end, *_ = piece
     if kind == "parquet":
         yield from parquet_documents(path, begin, field)
         return

@@ -6,6 +6,8 @@ import sys
 
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")  # as it was called; make install names it otherwise
 NAME = os.path.basename(COMMAND)
+# where scripts/setup.sh --python puts packages; those that are installed go first
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "third_party", "python"))
 
 
 class Failure(Exception):
@@ -48,12 +50,26 @@ def write_atomically(path, *parts):
         raise Failure("%s could not be written: %s" % (path, error.strerror or error))
 
 
-class Bytes:
+class Plain:
+    """Every document begins with the end-of-text token; what text begins with changes no token of the rest."""
+
+    strict, bos, after = False, [], []
+
+    @property
+    def before(self):
+        return [self.end_of_text]
+
+    @property
+    def rule(self):
+        return "<|endoftext|> (%d) before each document" % self.end_of_text
+
+
+class Bytes(Plain):
     """Token = byte, 256 = end of text."""
 
     vocab, end_of_text = 257, 256
 
-    def encode(self, texts):
+    def encode(self, texts, continued=False):
         """Documents (bytes) to little-endian uint16 tokens, one bytes object each."""
         out = []
         for text in texts:
@@ -63,8 +79,8 @@ class Bytes:
         return out
 
 
-class Pairs:
-    """Byte-pair encoding, by tiktoken where it is installed and the vocabulary fits it, else by tokenizers."""
+class Pairs(Plain):
+    """GPT-2's byte-pair encoding, by tiktoken where it is installed and the vocabulary fits it, else by tokenizers."""
 
     def __init__(self, spec):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
@@ -72,12 +88,6 @@ class Pairs:
         path = self.find(spec)
         if path is None:
             self.open_published()
-        elif os.path.basename(path) == "tokenizer.json":
-            self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
-            self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
-            vocabulary = self.tokenizer.get_vocab()
-            self.vocab = max(vocabulary.values()) + 1
-            self.end_of_text = self.find_end(vocabulary, path)
         else:
             self.open_pair(path)
         self.code = "H" if self.vocab <= 1 << 16 else "I"
@@ -88,10 +98,10 @@ class Pairs:
         if spec == "gpt2":
             return None
         if os.path.isdir(spec):
-            for name in ("encoder.json", "vocab.json", "tokenizer.json"):
+            for name in ("tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"):
                 if os.path.exists(os.path.join(spec, name)):
                     return os.path.join(spec, name)
-            raise Failure("tokenizer %s: the folder holds no encoder.json, vocab.json or tokenizer.json" % spec)
+            raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: there is no such file or folder" % spec)
         return spec
@@ -166,7 +176,7 @@ class Pairs:
         special = {"<|endoftext|>": self.end_of_text}
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
 
-    def encode(self, texts):
+    def encode(self, texts, continued=False):
         texts = [text.decode("utf-8", errors="replace") for text in texts]
         if self.encoding is not None:
             rows = [self.encoding.encode_ordinary(text) for text in texts]
@@ -182,4 +192,9 @@ def little_endian(tokens):
 
 
 def open_tokenizer(spec):
-    return Bytes() if spec == "bytes" else Pairs(spec)
+    if spec == "bytes":
+        return Bytes()
+    from prepare_models import open_model
+
+    path = Pairs.find(spec)
+    return path and open_model(path) or Pairs(spec)

@@ -3,7 +3,9 @@
 #
 #   scripts/setup.sh           what `make` and `make run` need
 #   scripts/setup.sh --tests   also what `make test` needs
-#   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG renderer
+#   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG renderer, what --python installs
+#   scripts/setup.sh --python  what data/prepare.py reads tokenizers with, to third_party/python: tokenizers,
+#                              sentencepiece, tiktoken
 #
 # On Debian and Ubuntu as root it installs packages; elsewhere it prints the commands and ends with 1. Where
 # nvcc is, it also fetches the headers of the cuDNN frontend (a Python package, of which only the headers are kept).
@@ -13,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 level=${1:-}
 case $level in
-'' | --tests | --all) ;;
+'' | --tests | --all | --python) ;;
 *)
     echo "setup.sh: unknown argument $level; see the head of scripts/setup.sh" >&2
     exit 1
@@ -35,7 +37,7 @@ has make || need make
 has_header cblas.h openblas_config.h || need libopenblas-dev
 has_header jansson.h || need libjansson-dev
 has_header xxhash.h || need libxxhash-dev
-if [ -n "$level" ]; then
+if [ "$level" = --tests ] || [ "$level" = --all ]; then
     has_header stdarg.h stddef.h stdint.h setjmp.h cmocka.h || need libcmocka-dev
     has python3 || need python3
 fi
@@ -45,6 +47,16 @@ if [ "$level" = --all ]; then
     has pkill || need procps
     has clang-format || need clang-format
     has rsvg-convert || need librsvg2-bin
+fi
+
+# Python's packages go where data/prepare.py looks after those that are installed.
+packages=() python=third_party/python
+if [ "$level" = --python ] || [ "$level" = --all ]; then
+    has python3 || need python3
+    for package in tokenizers sentencepiece tiktoken; do
+        PYTHONPATH=$python python3 -c "import $package" 2>/dev/null || packages+=("$package")
+    done
+    [ ${#packages[@]} -eq 0 ] || python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
 
 # The frontend's headers: third_party/ is where the Makefile looks after CUDNN_FRONTEND and before the system.
@@ -90,5 +102,17 @@ if [ -n "$need_frontend" ]; then
         mv "$folder/wheel/include" $frontend/include
     else
         echo "setup: could not fetch the cuDNN frontend; the GPU's program will not be built" >&2
+    fi
+fi
+
+if [ ${#packages[@]} -gt 0 ]; then
+    # regex is what tiktoken imports; tokenizers needs nothing else to read files
+    case " ${packages[*]} " in *" tiktoken "*) packages+=(regex) ;; esac
+    fetch="python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all:"
+    fetch+=" --target $python ${packages[*]}"
+    echo "setup: $fetch"
+    if ! $fetch; then
+        echo "setup: could not fetch ${packages[*]}; data/prepare.py works with what is installed, and with bytes" >&2
+        [ "$level" != --python ] || exit 1
     fi
 fi

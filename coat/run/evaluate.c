@@ -105,6 +105,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
+        if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
         for (size_t at = 0; terminal && at < length; at++)
             if (iscntrl((unsigned char)text[at]) && text[at] != '\n' && text[at] != '\t') text[at] = '?';
         if (tokenizer)

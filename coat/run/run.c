@@ -69,8 +69,9 @@ static void test_hellaswag(Run *run) {
 
 int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
     const Config *c = &run->model.config;
-    // a vocabulary without an end-of-text token has one id fewer than the model: begin with its last
-    ids[0] = run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : -1;
+    const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
+    ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
+    // a vocabulary without either has one id fewer than the model: begin with its last
     if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
     int count = 1;
     if (c->prompt[0]) {
@@ -78,9 +79,11 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
             error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name one with --tokenizer");
             return 0;
         }
-        count = tokenizer_encode(run->tokenizer, c->prompt, ids, MOST_PROMPT_TOKENS, err);
+        const int first = begin >= 0; // where the text goes
+        count = tokenizer_encode(run->tokenizer, c->prompt, ids + first, MOST_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
         if (count <= 0) return 0;
+        count += first;
     }
     for (int i = 0; i < count; i++) {
         if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;

@@ -17,6 +17,7 @@
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "run_state.h"
+#include "text/tokenizer.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
@@ -114,17 +115,22 @@ static bool copy_file(const char *folder, const char *as, const char *source, Js
 static bool add_tokenizer(const char *folder, const char *source, JsonText *manifest, Error *err) {
     static const struct {
         const char *name, *as;
-    } parts[] = {{"vocab.json", "vocab.json"},         {"encoder.json", "vocab.json"},
-                 {"merges.txt", "merges.txt"},         {"vocab.bpe", "merges.txt"},
-                 {"tokenizer.json", "tokenizer.json"}, {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
+    } parts[] = {{"vocab.json", "vocab.json"},
+                 {"encoder.json", "vocab.json"},
+                 {"merges.txt", "merges.txt"},
+                 {"vocab.bpe", "merges.txt"},
+                 {"tokenizer.json", "tokenizer.json"},
+                 {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"},
+                 {"tokenizer.model", "tokenizer.model"},
+                 {"tokenizer_config.json", "tokenizer_config.json"},
+                 {"special_tokens_map.json", "special_tokens_map.json"},
+                 {"added_tokens.json", "added_tokens.json"}};
     char from[PATH_BUFFER], path[PATH_BUFFER], copy[PATH_BUFFER];
-    const char *base = path_base(source);
-    size_t length = strlen(base);
-    if (!path_is_folder(source) && length > 4 && strcmp(base + length - 4, ".bin") == 0)
-        return copy_file(folder, "gpt2_tokenizer.bin", source, manifest, err);
-    if (path_is_folder(source))
+    const char *as = path_is_folder(source) ? NULL : tokenizer_usual_name(source);
+    if (as && strcmp(as, "gpt2_tokenizer.bin") == 0) return copy_file(folder, as, source, manifest, err);
+    if (!as)
         snprintf(from, sizeof from, "%s", source);
-    else if (!copy_file(folder, "vocab.json", source, manifest, err) || !path_folder(from, sizeof from, source, err))
+    else if (!copy_file(folder, as, source, manifest, err) || !path_folder(from, sizeof from, source, err))
         return false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;

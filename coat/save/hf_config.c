@@ -93,6 +93,12 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
         !get_float(&r, "high_freq_factor", 0, 1e6, 0, &rope->high) ||
         !get_int(&r, "original_max_position_embeddings", 1 << 24, 0, &rope->positions))
         return false;
+    if (rope->factor == 1.0f) { // which stretches nothing
+        ModelShape usual;
+        architecture_shape(architecture, &usual);
+        *rope = usual.rope;
+        return true;
+    }
     return (rope->factor > 0 && rope->low > 0 && rope->high > rope->low) ||
            error_set(r.err, EXIT_DATA, "%s: rope scaling needs factor, low_freq_factor and a larger high_freq_factor",
                      r.path);
@@ -146,7 +152,7 @@ static bool read_other(const Reader *r, const char *type, Architecture architect
                          s->kv_heads);
     const int usual = architecture == ARCHITECTURE_QWEN3 ? 128 : s->channels % s->heads ? 0 : s->channels / s->heads;
     if (!get_int(r, "head_dim", 4096, usual, &s->head_dim)) return false;
-    if (!get_float(r, has_eps ? "rms_norm_eps" : "", 0, 1, has_eps ? 1e-6f : 1e-5f, &s->norm_eps) ||
+    if ((has_eps && !get_float(r, "rms_norm_eps", 0, 1, 1e-6f, &s->norm_eps)) ||
         !get_float(r, "clip_qkv", 0, 1e6, 0, &s->clip_qkv))
         return false;
     s->tied_head = tied;

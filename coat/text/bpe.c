@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #include "error.h"
-#include "unicode_tables.h"
+#include "unicode.h"
 
 // --- vocabulary --------------------------------------------------------------------------------------------
 
@@ -20,6 +20,7 @@ void vocabulary_init(Vocabulary *v, int count, size_t text_bytes) {
     v->count = count;
     v->text = (char *)xmalloc(text_bytes);
     v->offset = (size_t *)xcalloc((size_t)count, sizeof *v->offset);
+    v->hidden = (bool *)xcalloc((size_t)count, sizeof *v->hidden);
     v->length = (int32_t *)xmalloc((size_t)count * sizeof *v->length);
     for (int i = 0; i < count; i++) v->length[i] = -1;
 }
@@ -27,6 +28,7 @@ void vocabulary_init(Vocabulary *v, int count, size_t text_bytes) {
 void vocabulary_free(Vocabulary *v) {
     free(v->text);
     free(v->offset);
+    free(v->hidden);
     free(v->length);
     free(v->slots);
     memset(v, 0, sizeof *v);
@@ -56,7 +58,7 @@ void vocabulary_index(Vocabulary *v) {
     v->slots = (int32_t *)xmalloc(((size_t)v->slot_mask + 1) * sizeof *v->slots);
     memset(v->slots, 0xff, ((size_t)v->slot_mask + 1) * sizeof *v->slots);
     for (int id = 0; id < v->count; id++) {
-        if (v->length[id] <= 0) continue;
+        if (v->length[id] <= 0 || v->hidden[id]) continue;
         uint32_t slot = vocabulary_slot(v, v->text + v->offset[id], (size_t)v->length[id]);
         if (v->slots[slot] < 0) v->slots[slot] = id;
     }
@@ -69,15 +71,9 @@ int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length) {
 // --- merges ------------------------------------------------------------------------------------------------
 
 void merges_init(Merges *m, int count) {
-    m->by_id = false;
     m->slot_mask = table_mask((size_t)count);
     m->slots = (Merge *)xmalloc(((size_t)m->slot_mask + 1) * sizeof *m->slots);
     for (uint32_t i = 0; i <= m->slot_mask; i++) m->slots[i].merged = -1;
-}
-
-void merges_free(Merges *m) {
-    free(m->slots);
-    memset(m, 0, sizeof *m);
 }
 
 static Merge *merges_slot(const Merges *m, int32_t left, int32_t right) {
@@ -89,136 +85,143 @@ static Merge *merges_slot(const Merges *m, int32_t left, int32_t right) {
 }
 
 void merges_add(Merges *m, Merge merge) {
-    Merge *slot = merges_slot(m, merge.left, merge.right);
-    if (slot->merged < 0) *slot = merge;
+    *merges_slot(m, merge.left, merge.right) = merge;
 }
 
-// --- pieces ------------------------------------------------------------------------------------------------
-
-typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
-
-static bool in_ranges(uint32_t code, const CodeRange *ranges, size_t count) {
-    size_t low = 0, high = count; // the first range that does not end before code
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (ranges[middle].last < code)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && ranges[low].first <= code;
+void bpe_init(Bpe *b) {
+    memset(b, 0, sizeof *b);
+    memset(b->byte_id, 0xff, sizeof b->byte_id);
+    b->unknown = -1;
 }
 
-static CharClass class_of(uint32_t code) {
-    if (code < 128) { // nearly all text
-        if ((code | 32) >= 'a' && (code | 32) <= 'z') return CHAR_LETTER;
-        if (code >= '0' && code <= '9') return CHAR_NUMBER;
-        return code == ' ' || (code >= 9 && code <= 13) ? CHAR_SPACE : CHAR_OTHER;
-    }
-    // Unicode's White_Space above ASCII
-    if (code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
-        code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000)
-        return CHAR_SPACE;
-    if (in_ranges(code, unicode_letters, sizeof unicode_letters / sizeof *unicode_letters)) return CHAR_LETTER;
-    if (in_ranges(code, unicode_numbers, sizeof unicode_numbers / sizeof *unicode_numbers)) return CHAR_NUMBER;
-    return CHAR_OTHER;
-}
-
-// The class of the first character of text (length > 0) and its number of bytes.
-static CharClass next_char(const char *text, size_t length, size_t *bytes) {
-    const unsigned char *p = (const unsigned char *)text;
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000}; // that needs so many bytes
-    *bytes = 1;
-    if (p[0] < 0x80) return class_of(p[0]);
-    size_t count = p[0] >= 0xf0 && p[0] < 0xf8   ? 4
-                   : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
-                   : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
-                                                 : 0;
-    if (count == 0 || count > length) return CHAR_OTHER;
-    uint32_t code = p[0] & (0x7fu >> count);
-    for (size_t i = 1; i < count; i++) {
-        if ((p[i] & 0xc0) != 0x80) return CHAR_OTHER;
-        code = code << 6 | (p[i] & 0x3f);
-    }
-    if (code < smallest[count] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return CHAR_OTHER;
-    *bytes = count;
-    return class_of(code);
-}
-
-static size_t contraction(const char *text, size_t length) {
-    static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t n = strlen(endings[i]);
-        if (n <= length && !memcmp(text, endings[i], n)) return n;
-    }
-    return 0;
-}
-
-size_t bpe_piece(const char *text, size_t length) {
-    size_t bytes, end = contraction(text, length);
-    if (end > 0) return end;
-    end = text[0] == ' ' && length > 1 ? 1 : 0; // a space belongs to the word after it
-    CharClass kind = next_char(text + end, length - end, &bytes);
-    if (kind != CHAR_SPACE) {
-        do end += bytes;
-        while (end < length && next_char(text + end, length - end, &bytes) == kind);
-        return end;
-    }
-    // White space: all of it at the end of the text; else the last one is left to what follows, unless it is
-    // the only one.
-    size_t last = 0;
-    for (end = 0; end < length && next_char(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes) last = end;
-    return end == length || last == 0 ? end : last;
+void bpe_free(Bpe *b) {
+    vocabulary_free(&b->vocabulary);
+    free(b->merges.slots);
+    free(b->merges.rank);
+    memset(&b->merges, 0, sizeof b->merges);
 }
 
 // --- encoding ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    size_t begin;   // of this symbol in the piece
-    int32_t id;     // its token
-    int32_t rank;   // of the merge with its right neighbour, INT32_MAX = none
-    int32_t merged; // what that gives
+    uint32_t begin, end;  // in the piece; end 0 = merged into its left neighbour
+    int32_t left, right;  // neighbours, -1 = none
+    int32_t id;           // its token, -1 = none
+    int32_t rank, merged; // of the merge with its right neighbour, INT32_MAX = none; what that gives
 } Symbol;
 
-// Finds the merge of symbol i and its right neighbour. symbols[count] only marks the end of the piece.
-static void find_merge(const Vocabulary *v, const Merges *m, const char *piece, Symbol *symbols, size_t i,
-                       size_t count) {
-    symbols[i].rank = INT32_MAX;
-    symbols[i].merged = -1;
-    if (i + 1 >= count) return;
-    if (m->by_id) {
-        symbols[i].merged = vocabulary_find(v, piece + symbols[i].begin, symbols[i + 2].begin - symbols[i].begin);
-        if (symbols[i].merged >= 0) symbols[i].rank = symbols[i].merged;
-        return;
-    }
-    const Merge *merge = merges_slot(m, symbols[i].id, symbols[i + 1].id);
-    symbols[i].merged = merge->merged;
-    if (merge->merged >= 0) symbols[i].rank = merge->rank;
+// A merge that may be due: that of the symbol, while the symbol's rank is this one.
+typedef struct {
+    int32_t rank, symbol;
+} Due;
+
+typedef struct {
+    const Bpe *bpe;
+    const char *piece;
+    Symbol *symbols;
+    Due *heap; // the lowest rank first, and of equal ones the leftmost
+    size_t due;
+} Merging;
+
+static bool is_before(Due a, Due b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.symbol < b.symbol;
 }
 
-int bpe_encode(const Vocabulary *v, const Merges *m, const char *piece, size_t length, int32_t *out) {
-    Symbol few[64], *symbols = few;
-    if (length + 1 > sizeof few / sizeof *few) symbols = (Symbol *)xmalloc((length + 1) * sizeof *symbols);
-    size_t count = length;
-    bool known = true;
-    for (size_t i = 0; i <= length; i++) {
-        symbols[i].begin = i;
-        symbols[i].id = i < length ? vocabulary_find(v, piece + i, 1) : 0;
-        known &= symbols[i].id >= 0;
+static void heap_push(Merging *g, Due due) {
+    size_t at = g->due++;
+    for (; at > 0 && is_before(due, g->heap[(at - 1) / 2]); at = (at - 1) / 2) g->heap[at] = g->heap[(at - 1) / 2];
+    g->heap[at] = due;
+}
+
+static Due heap_pop(Merging *g) {
+    const Due first = g->heap[0], last = g->heap[--g->due];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < g->due; at = child) {
+        if (child + 1 < g->due && is_before(g->heap[child + 1], g->heap[child])) child++;
+        if (!is_before(g->heap[child], last)) break;
+        g->heap[at] = g->heap[child];
     }
-    for (size_t i = 0; known && i < count; i++) find_merge(v, m, piece, symbols, i, count);
-    while (known && count > 1) {
-        size_t best = 0; // the leftmost of the lowest rank
-        for (size_t i = 1; i + 1 < count; i++)
-            if (symbols[i].rank < symbols[best].rank) best = i;
-        if (symbols[best].rank == INT32_MAX) break;
-        symbols[best].id = symbols[best].merged;
-        memmove(symbols + best + 1, symbols + best + 2, (count - best - 1) * sizeof *symbols);
-        count--;
-        find_merge(v, m, piece, symbols, best, count);
-        if (best > 0) find_merge(v, m, piece, symbols, best - 1, count);
+    g->heap[at] = last;
+    return first;
+}
+
+// Finds the merge of symbol i and its right neighbour.
+static void find_merge(Merging *g, int32_t i) {
+    const Merges *m = &g->bpe->merges;
+    Symbol *s = &g->symbols[i];
+    s->rank = INT32_MAX;
+    if (s->right < 0) return;
+    const Symbol *next = &g->symbols[s->right];
+    if (m->by_text) {
+        s->merged = vocabulary_find(&g->bpe->vocabulary, g->piece + s->begin, next->end - s->begin);
+        if (s->merged >= 0) s->rank = m->rank ? m->rank[s->merged] : s->merged;
+    } else {
+        const Merge *merge = merges_slot(m, s->id, next->id);
+        s->merged = merge->merged;
+        if (s->merged >= 0) s->rank = merge->rank;
     }
-    for (size_t i = 0; known && i < count; i++) out[i] = symbols[i].id;
-    if (symbols != few) free(symbols);
-    return known ? (int)count : -1;
+    if (s->rank < INT32_MAX) heap_push(g, (Due){s->rank, i});
+}
+
+static void merge_all(Merging *g) {
+    while (g->due > 0) {
+        const Due due = heap_pop(g);
+        Symbol *s = &g->symbols[due.symbol];
+        if (s->end == 0 || s->rank != due.rank) continue; // an earlier merge took one of the two
+        Symbol *next = &g->symbols[s->right];
+        s->id = s->merged;
+        s->end = next->end;
+        s->right = next->right;
+        next->end = 0;
+        if (s->right >= 0) g->symbols[s->right].left = due.symbol;
+        find_merge(g, due.symbol);
+        if (s->left >= 0) find_merge(g, s->left);
+    }
+}
+
+// Writes the tokens of the symbols that are left; -1 where one has none.
+static int write_ids(const Merging *g, int32_t *out) {
+    const Bpe *b = g->bpe;
+    int count = 0;
+    bool was_unknown = false;
+    for (int32_t i = 0; i >= 0; i = g->symbols[i].right) {
+        const Symbol *s = &g->symbols[i];
+        bool bytes = s->id < 0 && b->characters;
+        for (uint32_t at = s->begin; bytes && at < s->end; at++) bytes = b->byte_id[(unsigned char)g->piece[at]] >= 0;
+        const bool unknown = s->id < 0 && !bytes;
+        if (unknown && b->unknown < 0) return -1;
+        for (uint32_t at = s->begin; bytes && at < s->end; at++) out[count++] = b->byte_id[(unsigned char)g->piece[at]];
+        if (!bytes && !(unknown && was_unknown && b->fuse_unknown)) out[count++] = unknown ? b->unknown : s->id;
+        was_unknown = unknown;
+    }
+    return count;
+}
+
+int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out) {
+    enum { FEW = 48 };
+    Symbol few_symbols[FEW];
+    Due few_due[3 * FEW];
+    Merging g = {b, piece, few_symbols, few_due, 0};
+    if (length == 0) return 0;
+    if (b->whole_first && (out[0] = vocabulary_find(&b->vocabulary, piece, length)) >= 0) return 1;
+    if (length > INT32_MAX / 8) return -1;
+    if (length > FEW) {
+        g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
+        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // one of each at first, two after each merge
+    }
+    int32_t count = 0;
+    for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {
+        if (b->characters) utf8_read(piece + at, length - at, &bytes);
+        const int32_t id = vocabulary_find(&b->vocabulary, piece + at, bytes);
+        g.symbols[count] = (Symbol){(uint32_t)at, (uint32_t)(at + bytes), count - 1, count + 1, id, INT32_MAX, -1};
+    }
+    g.symbols[count - 1].right = -1;
+    for (int32_t i = 0; i < count; i++) find_merge(&g, i);
+    merge_all(&g);
+    const int written = write_ids(&g, out);
+    if (g.symbols != few_symbols) {
+        free(g.symbols);
+        free(g.heap);
+    }
+    return written;
 }

@@ -1,5 +1,5 @@
-// Byte-pair encoding: a vocabulary of byte strings, the ranked merges of its tokens, and GPT-2's rule for
-// cutting text into the pieces within which tokens merge. The files they come from are tokenizer.c's matter.
+// Byte-pair encoding: a vocabulary of byte strings, the ranked merges of its tokens, and the encoding of a piece
+// (pieces.h). The files they come from are the matter of tokenizer_*.c.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +18,7 @@ typedef struct {
     size_t text_used;
     size_t *offset;  // (count) in text
     int32_t *length; // (count), -1 = unused
+    bool *hidden;    // (count) no text is encoded to it
     int32_t *slots;  // (slot_mask + 1) hash table of ids, -1 = empty
     uint32_t slot_mask;
 } Vocabulary;
@@ -27,7 +28,7 @@ void vocabulary_init(Vocabulary *v, int count, size_t text_bytes);
 void vocabulary_free(Vocabulary *v);
 // Sets a token; its bytes must fit into what is left of text_bytes. False if the id is out of range or taken.
 bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length);
-// Fills the table of ids by token, once all are set. Of equal tokens the lowest id is found.
+// Fills the table of ids by token, once all are set. Of equal tokens the lowest id is found; hidden ones are not.
 void vocabulary_index(Vocabulary *v);
 int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length); // -1 if there is none
 
@@ -39,21 +40,29 @@ typedef struct {
 typedef struct {
     Merge *slots; // (slot_mask + 1) hash table by (left, right); merged -1 = empty
     uint32_t slot_mask;
-    bool by_id; // no table: a pair merges if its bytes together are a token, whose id is the rank
+    bool by_text;  // no table: a pair merges if its bytes together are a token,
+    int32_t *rank; // (vocabulary.count) whose rank this is; NULL: its id
 } Merges;
 
 void merges_init(Merges *m, int count);
-void merges_free(Merges *m);
-void merges_add(Merges *m, Merge merge); // at most `count` times; a pair's first one stands
+void merges_add(Merges *m, Merge merge); // at most `count` times; of a pair's the last one stands
 
-// The length of the first piece of text (length > 0), by the regular expression that GPT-2 was trained with:
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// A byte that is not part of valid UTF-8 counts as a character that is no letter, number or space.
-size_t bpe_piece(const char *text, size_t length);
+typedef struct {
+    Vocabulary vocabulary;
+    Merges merges;
+    bool characters;      // it begins with characters; else with bytes
+    bool whole_first;     // a piece that is a token needs no merges
+    int32_t byte_id[256]; // tokens of the bytes of a character that has no token; -1 = none
+    int32_t unknown;      // the token of a character without any; -1 = none
+    bool fuse_unknown;    // characters without any that follow each other have one together
+} Bpe;
 
-// Encodes one piece of `length` bytes: out needs room for `length` ids. Returns their number, or -1 when a byte
-// has no token. Takes time quadratic in the length of the piece, which is a word.
-int bpe_encode(const Vocabulary *v, const Merges *m, const char *piece, size_t length, int32_t *out);
+void bpe_init(Bpe *b);
+void bpe_free(Bpe *b);
+
+// Encodes one piece of `length` bytes: out needs room for `length` ids. Returns their number, or -1 where a byte or
+// character has no token. Takes time in proportion to n log n.
+int bpe_encode(const Bpe *b, const char *piece, size_t length, int32_t *out);
 
 #ifdef __cplusplus
 }

@@ -93,7 +93,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     for (int i = set->first_shard; i < end; i++) {
         Shard *shard = &loader->shards[i];
         int fd = shard_descriptor(loader, i, err);
-        if (fd < 0 || !shard_check(shard, fd, hash, err)) return false;
+        if (fd < 0 || !shard_check(shard, fd, loader->vocab, hash, err)) return false;
         shard->first_sequence = loader->sequences;
         loader->sequences += (shard->tokens - 1) / loader->T;
         set->tokens += shard->tokens;
@@ -163,7 +163,7 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     int64_t first = (sequence - shard->first_sequence) * T; // token of the file
     int fd = shard_descriptor(loader, index, err);
     if (fd < 0) return false;
-    uint64_t at = DATA_HEADER_BYTES + (uint64_t)first * (uint64_t)shard->token_bytes;
+    uint64_t at = (uint64_t)shard->header_bytes + (uint64_t)first * (uint64_t)shard->token_bytes;
     if (!file_read_at(fd, shard->path, at, loader->buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err))
         return false;
     const uint16_t *narrow = (const uint16_t *)loader->buffer;
@@ -273,7 +273,7 @@ static bool begins_with_bytes(DataLoader *loader, int index) {
     bool bytes = fd >= 0;
     for (size_t at = 0; bytes && at < count; at += PIECE) {
         const size_t n = count - at < PIECE ? count - at : PIECE;
-        bytes = file_read_at(fd, shard->path, DATA_HEADER_BYTES + at * width, piece, n * width, &ignored);
+        bytes = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
         for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
     }
     return bytes;
@@ -380,13 +380,8 @@ DataSet data_set(DataLoader *loader, int number, int64_t position) {
 }
 
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
-    bool narrow = false, wide = false;
-    for (int i = 0; i < loader->count; i++) {
-        if (loader->shards[i].token_bytes == 2)
-            narrow = true;
-        else
-            wide = true;
-    }
+    int wide = 0;
+    for (int i = 0; i < loader->count; i++) wide += loader->shards[i].token_bytes == 4;
     char tokens[32];
     format_thousands(loader->tokens, tokens);
     int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
@@ -396,8 +391,8 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     if (used >= (int)size) return text;
     snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count),
              tokens, plural(loader->tokens),
-             narrow && wide ? "uint16 and uint32"
-             : wide         ? "uint32"
-                            : "uint16");
+             wide == 0               ? "uint16"
+             : wide == loader->count ? "uint32"
+                                     : "uint16 and uint32");
     return text;
 }

@@ -36,7 +36,80 @@ static const char *foreign_kind(const unsigned char *bytes, size_t count, char *
     return text;
 }
 
-bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
+static bool is_named_npy(const char *path) {
+    const size_t length = strlen(path);
+    return length > 4 && strcmp(path + length - 4, ".npy") == 0;
+}
+
+// Whether 16-bit words are those of 32-bit numbers below 65536: every other one is 0. Text has no such tokens.
+static bool looks_wide(const uint16_t *words, size_t count) {
+    for (size_t i = 1; i < count; i += 2)
+        if (words[i] != 0) return false;
+    return count >= 64;
+}
+
+// Tokens without a header, as OLMo's memory maps are; `head` is the file's begin. Their width is not in the file.
+static bool check_bare(Shard *shard, const void *head, size_t have, int vocab, Error *err) {
+    const char *path = shard->path;
+    if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
+        return error_set(
+            err, EXIT_DATA,
+            "%s is a NumPy array with a header, which OLMo's token files do not have: write its tokens with "
+            "tofile() or numpy.memmap",
+            path);
+    shard->header_bytes = 0;
+    shard->token_bytes = vocab <= 1 << 16 ? 2 : 4;
+    shard->tokens = shard->bytes / shard->token_bytes;
+    if (shard->bytes % shard->token_bytes != 0)
+        return error_set(err, EXIT_DATA, "%s is damaged, or no token file: %" PRId64 " bytes are no tokens of %d bytes",
+                         path, shard->bytes, shard->token_bytes);
+    if (shard->token_bytes == 2 && looks_wide((const uint16_t *)head, have / 2))
+        return error_set(err, EXIT_DATA,
+                         "%s holds uint32 tokens, but the vocabulary of %d has uint16 ones: the file was made for "
+                         "another --tokenizer",
+                         path, vocab);
+    return true;
+}
+
+// The header of llm.c's format.
+static bool check_header(Shard *shard, const int32_t *header, size_t have, Error *err) {
+    const char *path = shard->path;
+    const bool wide = header[0] == DATA_MAGIC_U32;
+    char kind[160];
+    if (header[0] != DATA_MAGIC_U16 && !wide)
+        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
+                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
+                         foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
+    if (have < DATA_HEADER_BYTES)
+        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
+                         shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
+    const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
+    if (header[1] != version)
+        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
+                         path, (int)header[1], (int)header[0], version);
+    shard->header_bytes = DATA_HEADER_BYTES;
+    shard->token_bytes = wide ? 4 : 2;
+    shard->tokens = header[2];
+    const int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
+    if (shard->tokens == 0)
+        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
+    if (shard->tokens < 0)
+        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
+                         shard->tokens);
+    if (shard->tokens > room)
+        return error_set(err, EXIT_DATA,
+                         "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
+                         ": copy or make it again",
+                         path, shard->tokens, plural(shard->tokens), room);
+    if (shard->bytes != DATA_HEADER_BYTES + shard->tokens * shard->token_bytes)
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
+                         " token%s of %d bytes: copy or make it again",
+                         path, shard->bytes, shard->tokens, plural(shard->tokens), shard->token_bytes);
+    return true;
+}
+
+bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err) {
     const char *path = shard->path;
     struct stat info;
     if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
@@ -53,37 +126,9 @@ bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err) {
     memset(header, 0, sizeof header);
     size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
-    bool wide = header[0] == DATA_MAGIC_U32;
-    char kind[160];
-    if (header[0] != DATA_MAGIC_U16 && !wide)
-        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
-                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
-                         foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
-    if (have < sizeof header)
-        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
-                         shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
-    int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
-    if (header[1] != version)
-        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
-                         path, (int)header[1], (int)header[0], version);
-    shard->token_bytes = wide ? 4 : 2;
-    shard->tokens = header[2];
-    int64_t room = (shard->bytes - DATA_HEADER_BYTES) / shard->token_bytes;
-    if (shard->tokens == 0)
-        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make it again", path);
-    if (shard->tokens < 0)
-        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens: make it again in smaller files", path,
-                         shard->tokens);
-    if (shard->tokens > room)
-        return error_set(err, EXIT_DATA,
-                         "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
-                         ": copy or make it again",
-                         path, shard->tokens, plural(shard->tokens), room);
-    if (shard->bytes != DATA_HEADER_BYTES + shard->tokens * shard->token_bytes)
-        return error_set(err, EXIT_DATA,
-                         "%s is damaged: %" PRId64 " bytes, but its header says %" PRId64
-                         " token%s of %d bytes: copy or make it again",
-                         path, shard->bytes, shard->tokens, plural(shard->tokens), shard->token_bytes);
+    const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32; // by a header of llm.c's
+    const bool bare = is_named_npy(path) && !named;
+    if (!(bare ? check_bare(shard, header, have, vocab, err) : check_header(shard, header, have, err))) return false;
 
     char edge[EDGE_BYTES];
     size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;

@@ -1,6 +1,7 @@
 // The files of training or validation data: which they are, and whether each is what its header says. Files are llm.c's
 // .bin: a header of 256 int32, then the tokens, little-endian. Magic 20240520 version 1 holds uint16, magic 20240801
-// version 7 uint32; header[2] is the number of tokens.
+// version 7 uint32; header[2] is the number of tokens. Files named .npy may be OLMo's: tokens alone, uint16 where the
+// vocabulary has at most 65,536 ids, else uint32.
 #pragma once
 #include <sys/types.h>
 #include <xxhash.h>
@@ -20,7 +21,8 @@ extern "C" {
 typedef struct {
     char *path;
     int64_t bytes;          // of the whole file
-    int64_t tokens;         // after the header
+    int64_t tokens;         // after the header,
+    int header_bytes;       // which is so long
     int64_t first_sequence; // number of this file's first sequence
     int token_bytes;        // 2 or 4
     bool again;             // it is named more than once
@@ -35,7 +37,7 @@ bool shards_find(const char *patterns, size_t length, Shard **shards, int *count
 
 // Checks the header of an open file against its size, fills the shard but for path and first_sequence, and adds what
 // tells the file from others to the hash. False with err (EXIT_DATA).
-bool shard_check(Shard *shard, int fd, XXH64_state_t *hash, Error *err);
+bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err);
 
 void shards_free(Shard *shards, int count);
 

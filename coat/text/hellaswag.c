@@ -6,20 +6,21 @@
 #include "io/files.h"
 
 #define MAGIC 20240522
-#define VERSION 1
+#define NARROW 1 // version: 16-bit words
+#define WIDE 2   // 32-bit words
 #define HEADER_BYTES 1024
 #define FILE_LIMIT ((size_t)1 << 30)
 #define START 65535
-#define FIELDS 6 // uint16 before the situation's tokens, their count included
+#define FIELDS 6 // words before the situation's tokens, their count included
 
 typedef struct {
-    const uint16_t *situation, *ending; // in the file's bytes
+    const uint32_t *situation, *ending; // in the set's words
     int situation_tokens, ending_tokens;
     float mean; // loss per token of the ending, once taken
 } Row;
 
 struct HellaSwag {
-    char *data; // the file
+    uint32_t *words; // of the file behind its header, whatever their width there
     int examples, longest;
     Row *rows;      // 4 per example
     uint8_t *label; // which ending is right
@@ -28,8 +29,9 @@ struct HellaSwag {
 // Where reading stands, and what for.
 typedef struct {
     const char *path;
-    const uint16_t *at, *end;
+    const uint32_t *at, *end;
     int example, seq_len, vocab;
+    uint32_t width; // bytes of a word in the file
 } Cursor;
 
 static bool damaged(const Cursor *c, const char *what, Error *err) {
@@ -37,16 +39,17 @@ static bool damaged(const Cursor *c, const char *what, Error *err) {
 }
 
 // Takes `count` and as many tokens.
-static bool read_tokens(Cursor *c, const uint16_t **tokens, int *count, Error *err) {
+static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *err) {
     if (c->at >= c->end) return damaged(c, "ends early", err);
-    *count = *c->at++;
+    const uint32_t said = *c->at++;
     *tokens = c->at;
-    if (*count == 0) return damaged(c, "has a text without tokens", err);
-    if (c->end - c->at < *count) return damaged(c, "is shorter than its tokens", err);
+    if (said == 0) return damaged(c, "has a text without tokens", err);
+    if (c->end - c->at < (int64_t)said) return damaged(c, "is shorter than its tokens", err);
+    *count = (int)said;
     for (int i = 0; i < *count; i++)
-        if (c->at[i] >= c->vocab)
+        if (c->at[i] >= (uint32_t)c->vocab)
             return error_set(err, EXIT_DATA,
-                             "%s: example %d holds token %d, but the vocabulary ends at %d: the file was made for "
+                             "%s: example %d holds token %u, but the vocabulary ends at %d: the file was made for "
                              "another --tokenizer, or is damaged",
                              c->path, c->example, c->at[i], c->vocab - 1);
     c->at += *count;
@@ -55,8 +58,8 @@ static bool read_tokens(Cursor *c, const uint16_t **tokens, int *count, Error *e
 
 // One example of `bytes` bytes as its head says; the cursor stands behind its number.
 static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
-    int label = c->at[0], endings = c->at[1], situation_tokens;
-    const uint16_t *situation;
+    const uint32_t label = c->at[0], endings = c->at[1], *situation;
+    int situation_tokens;
     c->at += 2;
     if (endings != HELLASWAG_ENDINGS) return damaged(c, "does not have 4 endings", err);
     if (label >= endings) return damaged(c, "has no ending of the number that is right", err);
@@ -79,60 +82,80 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
     return c->at == c->end || damaged(c, "is longer than its tokens", err);
 }
 
-static bool read_examples(HellaSwag *set, Cursor *c, const uint16_t *end, Error *err) {
+static bool read_examples(HellaSwag *set, Cursor *c, const uint32_t *end, Error *err) {
     for (c->example = 0; c->example < set->examples; c->example++) {
-        const uint16_t *start = c->at;
+        const uint32_t *start = c->at;
         if (end - start < FIELDS) return damaged(c, "is missing: the file is truncated", err);
         if (start[0] != START) return damaged(c, "does not begin with 65535", err);
-        if (start[1] % 2 != 0 || start[1] < FIELDS * 2) return damaged(c, "has a length that cannot be", err);
-        if (end - start < start[1] / 2) return damaged(c, "is cut: the file is truncated", err);
-        if (start[2] != c->example) return damaged(c, "has another number", err);
+        const uint32_t words = start[1] / c->width;
+        if (start[1] % c->width != 0 || words < FIELDS) return damaged(c, "has a length that cannot be", err);
+        if (end - start < (int64_t)words) return damaged(c, "is cut: the file is truncated", err);
+        if (start[2] != (uint32_t)c->example) return damaged(c, "has another number", err);
         c->at = start + 3;
-        c->end = start + start[1] / 2;
+        c->end = start + words;
         if (!read_example(set, c, err)) return false;
     }
     if (c->at != end)
         return error_set(err, EXIT_DATA, "%s is damaged: %lld bytes follow its last example: copy or make it again",
-                         c->path, (long long)(end - c->at) * 2);
+                         c->path, (long long)(end - c->at) * c->width);
     return true;
 }
 
-static bool read_file(HellaSwag *set, const char *path, int seq_len, int vocab, Error *err) {
-    size_t size;
-    Error why;
-    if (!file_read_all(path, FILE_LIMIT, &set->data, &size, &why))
-        return error_set(err, why.code,
-                         "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away", why.text,
-                         prepare_name());
+// The words behind the header, by malloc.
+static uint32_t *widen(const char *data, size_t size, uint32_t width) {
+    const size_t count = (size - HEADER_BYTES) / width;
+    uint32_t *words = (uint32_t *)xmalloc(count * sizeof *words);
+    if (width == 4) memcpy(words, data + HEADER_BYTES, count * sizeof *words);
+    for (size_t i = 0; i < count && width == 2; i++) {
+        uint16_t word;
+        memcpy(&word, data + HEADER_BYTES + 2 * i, sizeof word);
+        words[i] = word;
+    }
+    return words;
+}
+
+static bool read_file(HellaSwag *set, const char *path, const char *data, size_t size, int seq_len, int vocab,
+                      Error *err) {
     int32_t header[4] = {0, 0, 0, 0};
-    if (size >= HEADER_BYTES) memcpy(header, set->data, sizeof header);
+    if (size >= HEADER_BYTES) memcpy(header, data, sizeof header);
     if (header[0] != MAGIC)
         return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d): make one with %s --hellaswag", path,
                          header[0], prepare_name());
-    if (header[1] != VERSION)
-        return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d: make it again", path, header[1],
-                         VERSION);
-    if (header[2] < 1 || header[2] > 65536 || size % 2 != 0) // examples are numbered in 16 bits
+    if (header[1] != NARROW && header[1] != WIDE)
+        return error_set(err, EXIT_DATA, "%s: version %d is not known, only %d and %d: make it again", path, header[1],
+                         NARROW, WIDE);
+    const uint32_t width = header[1] == WIDE ? 4 : 2;
+    if (header[2] < 1 || header[2] > 65536 || size % width != 0) // examples are numbered in 16 bits
         return error_set(err, EXIT_DATA, "%s is damaged: %d example%s in %zu bytes: copy or make it again", path,
                          header[2], plural(header[2]), size);
     set->examples = header[2];
     set->rows = (Row *)xcalloc((size_t)set->examples * HELLASWAG_ENDINGS, sizeof *set->rows);
     set->label = (uint8_t *)xcalloc((size_t)set->examples, sizeof *set->label);
-    const uint16_t *words = (const uint16_t *)(const void *)set->data;
-    Cursor c = {path, words + HEADER_BYTES / 2, NULL, 0, seq_len, vocab};
-    return read_examples(set, &c, words + size / 2, err);
+    set->words = widen(data, size, width);
+    Cursor c = {path, set->words, NULL, 0, seq_len, vocab, width};
+    return read_examples(set, &c, set->words + (size - HEADER_BYTES) / width, err);
 }
 
 HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err) {
+    char *data;
+    size_t size;
+    Error why;
+    if (!file_read_all(path, FILE_LIMIT, &data, &size, &why)) {
+        error_set(err, why.code, "--hellaswag: %.900s; make the file with %s --hellaswag, or leave the flag away",
+                  why.text, prepare_name());
+        return NULL;
+    }
     HellaSwag *set = (HellaSwag *)xcalloc(1, sizeof *set);
-    if (read_file(set, path, seq_len, vocab, err)) return set;
+    const bool good = read_file(set, path, data, size, seq_len, vocab, err);
+    free(data);
+    if (good) return set;
     hellaswag_close(set);
     return NULL;
 }
 
 void hellaswag_close(HellaSwag *set) {
     if (!set) return;
-    free(set->data);
+    free(set->words);
     free(set->rows);
     free(set->label);
     free(set);
@@ -168,10 +191,10 @@ void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t 
         if (first + r >= hellaswag_rows(set)) continue;
         const Row *row = &set->rows[first + r];
         int n = row->situation_tokens;
-        for (int t = 0; t < n; t++) inputs[t] = row->situation[t];
+        for (int t = 0; t < n; t++) inputs[t] = (int32_t)row->situation[t];
         for (int t = 0; t < row->ending_tokens; t++) {
-            targets[n - 1 + t] = row->ending[t];
-            if (t + 1 < row->ending_tokens) inputs[n + t] = row->ending[t];
+            targets[n - 1 + t] = (int32_t)row->ending[t];
+            if (t + 1 < row->ending_tokens) inputs[n + t] = (int32_t)row->ending[t];
         }
     }
 }

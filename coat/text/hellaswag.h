@@ -4,6 +4,7 @@
 //   header: 256 int32: magic 20240522, version 1, number of examples, bytes of the longest one
 //   an example, all uint16: 65535, its bytes, its number (from 0), number of the right ending, number of endings (4),
 //   tokens of the situation: count, ids; for each ending: count, ids
+// Version 2 is this program's own, for vocabularies beyond 65,536: the same, all uint32.
 #pragma once
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-// Token ids to text and text to token ids, for samples and prompts. Two kinds: bytes (no file at all), and
-// byte-level byte-pair encoding as GPT-2's.
+// Token ids to text and text to token ids, for samples and prompts. Three kinds: bytes (no file at all), byte-level
+// byte-pair encoding as GPT-2's, Llama-3's, OLMo's and Qwen's, and SentencePiece's as Llama-2's and Mistral's.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -17,23 +17,29 @@ typedef struct Tokenizer Tokenizer;
 
 Tokenizer *tokenizer_bytes(void);
 
-// Opens GPT-2's encoder.json (with vocab.bpe beside it), Hugging Face's vocab.json (with merges.txt beside
-// it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. Without the merges a JSON vocabulary
-// decodes only. NULL with err (EXIT_DATA) for a missing or malformed file.
+// Opens Hugging Face's tokenizer.json (what tokenizer_config.json beside it says about the begin of text counts),
+// SentencePiece's tokenizer.model, GPT-2's encoder.json (with vocab.bpe beside it) or vocab.json (with merges.txt
+// beside it), llm.c's gpt2_tokenizer.bin, or a folder that holds one of these. Without the merges a JSON
+// vocabulary decodes only. NULL with err (EXIT_DATA) for a missing or malformed file, and for a kind that is not
+// known.
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
 int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
-int tokenizer_end_of_text(const Tokenizer *tokenizer); // -1 where the vocabulary has none
+int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
+int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
 
 // Copies the first `size` bytes of a token to out, without a terminating zero (a token may be part of a UTF-8
 // character); returns the token's whole length, 0 for an id that does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
-// Encodes text, which need not be valid UTF-8; the name of a special token in it is ordinary text. Returns the
-// number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode, EXIT_USER where there are more
-// than `max`.
+// Encodes text, which need not be valid UTF-8, without what it begins with; the name of a special token in it is
+// ordinary text. Returns the number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode,
+// EXIT_USER where there are more than `max`.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
+
+// The name under which others look for a vocabulary's file, as its own name or its first bytes tell.
+const char *tokenizer_usual_name(const char *path);
 
 #ifdef __cplusplus
 }

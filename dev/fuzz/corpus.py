@@ -4,24 +4,12 @@
 Files whose names begin with "found-" were found by fuzzing and are not this script's.
 """
 import json
-import os
 import struct
+import sys
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
-
-
-def write(target, name, data):
-    folder = os.path.join(ROOT, target)
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, name), "wb") as file:
-        file.write(data if isinstance(data, bytes) else data.encode())
-
-
-def sections(**files):
-    """The form of an input of several files, see fuzz_section() in fuzz.h; __ in a name stands for a dot."""
-    return b"\n".join(b"=== " + name.replace("__", ".").encode() + b"\n" +
-                      (data if isinstance(data, bytes) else data.encode()) for name, data in files.items())
-
+sys.dont_write_bytecode = True
+import corpus_text  # noqa: E402, F401  writes its part
+from corpus_files import sections, write  # noqa: E402
 
 # --- token shards --------------------------------------------------------------------------------------------------
 
@@ -52,6 +40,11 @@ write("tokens", "second-damaged", control() + narrow + b"=== 2\n" + wide[:1100])
 write("tokens", "other-version", control() + shard(20240520, 7, 40, range(40)))
 write("tokens", "big-endian", control() + shard(0x18D83401, 0x01000000, 40, range(40)))
 write("tokens", "empty", control())
+write("tokens", "bare", control(shuffle=4) + struct.pack("<60H", *range(60)))
+write("tokens", "bare-wide-tokens", control(shuffle=5) + struct.pack("<60I", *range(60)))
+write("tokens", "bare-odd", control(shuffle=4) + bytes(61))
+write("tokens", "bare-numpy", control(shuffle=4) + b"\x93NUMPY\x01\0" + bytes(120))
+write("tokens", "npy-with-a-header", control(shuffle=4) + wide)
 write("tokens", "text", control() + b"To be, or not to be\n")
 
 # --- safetensors -------------------------------------------------------------------------------------------------
@@ -120,6 +113,26 @@ write("config", "list", "[]")
 write("config", "deep", '{"a":' * 2500)
 write("config", "nul", '{"model_type":"gpt2\\u0000"}')
 write("config", "half-surrogate", '{"model_type":"\\ud800"}')
+
+OTHER = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 3,
+         "max_position_embeddings": 8, "hidden_act": "silu"}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 4}
+
+
+def other(kind, **changes):
+    return json.dumps({"model_type": kind, **OTHER, **changes})
+
+
+for kind in "llama", "mistral", "olmo", "qwen2", "qwen3":
+    write("config", kind, other(kind))
+write("config", "grouped", other("llama", num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-5, rope_theta=5e5))
+write("config", "scaled", other("llama", rope_scaling=LLAMA3, tie_word_embeddings=True))
+write("config", "scaled-not", other("llama", rope_scaling={**LLAMA3, "factor": 1}))
+write("config", "scaled-version-5", other("llama", rope_parameters={**LLAMA3, "rope_theta": 1e4}))
+write("config", "scaled-otherwise", other("qwen2", rope_scaling={"type": "yarn", "factor": 4}))
+write("config", "window", other("mistral", sliding_window=4))
+write("config", "clip", other("olmo", clip_qkv=8))
 
 # --- a folder of a model -------------------------------------------------------------------------------------------
 

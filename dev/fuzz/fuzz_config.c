@@ -2,6 +2,7 @@
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/save/hf.h"
+#include "coat/shapes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ModelShape shape, again;
@@ -11,7 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     fuzz_check(shape.layers >= 1 && shape.heads >= 1 && shape.ffn >= 1 && shape.positions >= 1);
-    fuzz_check(shape.heads * shape.head_dim == shape.channels && shape.kv_heads == shape.heads);
+    fuzz_check(shape.channels >= 1 && shape.head_dim >= 1 && shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0);
+    fuzz_check(shape_architecture(&shape) != ARCHITECTURE_COUNT);
+    fuzz_check(shape.rope.factor > 0 && shape.rope_theta > 0 && shape.clip_qkv >= 0);
     fuzz_check(shape.vocab >= 1 && shape.vocab_padded >= shape.vocab);
     fuzz_check(shape.norm_eps > 0 && shape.norm_eps < 1);
     // what is accepted can be written, and is the same model when read again

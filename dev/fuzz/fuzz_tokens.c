@@ -1,18 +1,18 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set.
+// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/data.h"
 
-static void read_batches(DataLoader *loader, int B, int T, int vocab, Error *err) {
+static void read_batches(DataLoader *loader, int B, int T, int vocab, const char *named, Error *err) {
     size_t count = (size_t)B * (size_t)T;
     int32_t *inputs = (int32_t *)xmalloc(count * sizeof *inputs),
             *targets = (int32_t *)xmalloc(count * sizeof *targets);
     static const int64_t numbers[] = {0, 1, 2, 77, (int64_t)1 << 40, INT64_MAX, -1};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (!data_batch(loader, numbers[i], inputs, targets, err)) {
-            fuzz_refused(err, numbers[i] < 0 || numbers[i] == INT64_MAX ? "micro-batch" : "/proc/self/fd/");
+            fuzz_refused(err, numbers[i] < 0 || numbers[i] == INT64_MAX ? "micro-batch" : named);
             continue;
         }
         for (size_t k = 0; k < count; k++) {
@@ -27,7 +27,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, Error *err
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 8) return 0;
     int B = 1 + data[0] % 8, T = 1 + data[1], ranks = 1 + data[2] % 4, vocab = 1 + (data[4] | data[5] << 8);
-    bool shuffle = data[3] & 1, sets = data[3] & 2;
+    bool shuffle = data[3] & 1, sets = data[3] & 2, npy = data[3] & 4;
     const double weights[] = {0.7, 0.3};
     size_t cut = (size_t)data[6] | (size_t)data[7] << 8;
     data += 8;
@@ -39,21 +39,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_memory_file(1, second + 6, size - first_bytes - 6);
         pattern = sets ? "/proc/self/fd/500\n\n/proc/self/fd/501" : "/proc/self/fd/50[01]";
     }
+    if (npy) pattern = fuzz_file("x.npy", data, first_bytes);
+    const char *named = npy ? "x.npy" : "/proc/self/fd/";
+    sets = sets && !npy;
     Error err;
     DataLoader *loader =
         data_open_sets(pattern, sets ? weights : NULL, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
     if (!loader) {
-        fuzz_refused(&err, "/proc/self/fd/");
+        fuzz_refused(&err, named);
         return 0;
     }
     char text[128];
     data_describe(loader, text, sizeof text);
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
-    read_batches(loader, B, T, vocab, &err);
-    if (cut < first_bytes) { // the file shrinks after its header was believed
+    read_batches(loader, B, T, vocab, named, &err);
+    if (cut < first_bytes && !npy) { // the file shrinks after its header was believed
         fuzz_memory_cut(0, cut);
-        read_batches(loader, B, T, vocab, &err);
+        read_batches(loader, B, T, vocab, named, &err);
     }
     data_close(loader);
     return 0;

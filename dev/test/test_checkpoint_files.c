@@ -186,12 +186,19 @@ static void test_tokenizer_files(void **state) {
     write_text(path_of("gpt2/encoder.json"), "{\"a\": 0}");
     write_text(path_of("gpt2/vocab.bpe"), "#version: 0.2\n");
     write_text(path_of("gpt2_tokenizer.bin"), "binary");
+    assert_int_equal(mkdir(path_of("llama"), 0777), 0);
+    write_text(path_of("llama/any.json"), "{\"version\": \"1.0\", \"truncation\": null}");
+    write_text(path_of("llama/tokenizer_config.json"), "{}");
+    write_text(path_of("any.model"), "\n\016\n\005<unk>");
     static const struct {
         const char *given, *copy, *original;
     } cases[] = {{"gpt2/encoder.json", "vocab.json", "gpt2/encoder.json"},
                  {"gpt2/encoder.json", "merges.txt", "gpt2/vocab.bpe"},
                  {"gpt2", "vocab.json", "gpt2/encoder.json"},
                  {"gpt2", "merges.txt", "gpt2/vocab.bpe"},
+                 {"llama/any.json", "tokenizer.json", "llama/any.json"},
+                 {"llama", "tokenizer_config.json", "llama/tokenizer_config.json"},
+                 {"any.model", "tokenizer.model", "any.model"},
                  {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *folder = path_of("tokenizers/step-00000020");

@@ -137,7 +137,7 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
 settings=$(head -n 1 "$folder/won/log.jsonl")
 [[ $settings == '{"step":0,"settings":{"train":["'"$data"'"],"val":[],"tokenizer":"bytes","shuffle":false,"model":null,'*'"lr":0.002,'* ]] &&
     ok "and the log begins with the settings" || bad "and the log begins with the settings" "$settings"
-[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,"tied-head":true,"recipe":"coat",'* ]] &&
+[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,"recipe":"coat",'* ]] &&
     ok "with the shape" || bad "with the shape" "$settings"
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # of the process, or beside train
 missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
@@ -378,6 +378,10 @@ same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --mod
 [[ $said == hello* && $said == "$same" ]] && ok "and what it advises works" || bad "and what it advises works" "$said" "$same"
 said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/straight/step-00000020" 2>/dev/null)
 grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
+# a family whose texts begin with a token: so do prompts, and the checkpoint has the vocabulary
+"$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a SentencePiece vocabulary" "$(cat "$folder/said")"
+said=$("$program" --prompt 'the model' --sample-tokens 1 --json --quiet --model "$folder/llama/step-00000001" 2>/dev/null)
+[ "$(cut -d[ -f2 <<<"$said" | cut -d] -f1)" = "1,$(sed -n 7p dev/test/tokenizers/llama.ids | tr ' ' ,)" ] && ok "a prompt begins with <s>" || bad "a prompt begins with <s>" "$said"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"

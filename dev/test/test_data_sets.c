@@ -304,6 +304,55 @@ static void test_shared_file(void **state) {
     data_close(both);
 }
 
+// OLMo's memory maps: tokens without a header, whose width is that of the vocabulary.
+static void test_memory_maps(void **state) {
+    (void)state;
+    Error err;
+    enum { COUNT = 101, WIDE_VOCAB = 100278 };
+    uint16_t narrow[COUNT];
+    uint32_t wide[COUNT];
+    int32_t in[10], target[10];
+    char text[128];
+    for (int i = 0; i < COUNT; i++) {
+        narrow[i] = (uint16_t)(50000 + i);
+        wide[i] = (uint32_t)(100000 + i);
+    }
+    write_file(path_of("n.npy"), narrow, sizeof narrow);
+    DataLoader *loader = open_one("n.npy", 1, 10, false);
+    assert_int_equal(data_tokens(loader), COUNT);
+    assert_true(data_batch(loader, 9, in, target, &err));
+    assert_int_equal(in[0], 50090);
+    assert_int_equal(target[9], 50100);
+    data_close(loader);
+    write_file(path_of("w.npy"), wide, sizeof wide);
+    write_header_and_tokens("w.bin", DATA_MAGIC_U32, DATA_VERSION_U32, COUNT, 4, COUNT, 7, VOCAB); // both in one set
+    loader = data_open(path_of("w.*"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err);
+    if (!loader) fail_msg("%s", err.text);
+    assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 202 tokens, uint32");
+    assert_true(data_batch(loader, 0, in, target, &err));
+    assert_int_equal(in[0], 7);
+    assert_true(data_batch(loader, 10, in, target, &err));
+    assert_int_equal(in[0], 100000);
+    data_close(loader);
+    // of the other width: uint16 as uint32 are ids beyond the vocabulary, uint32 as uint16 has a 0 in every other word
+    assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
+    assert_non_null(strstr(err.text, "no tokens of 4 bytes"));
+    write_file(path_of("n.npy"), narrow, sizeof narrow - 2);
+    assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
+    assert_non_null(strstr(err.text, "token 0 is 3276915536, but the vocabulary ends at 100277"));
+    for (int i = 0; i < COUNT; i++) wide[i] %= 1000;
+    write_file(path_of("w.npy"), wide, sizeof wide);
+    expect_refused("w.npy", 1, 10, 1, "w.npy holds uint32 tokens", "another --tokenizer");
+    write_file(path_of("odd.npy"), narrow, 101);
+    expect_refused("odd.npy", 1, 10, 1, "odd.npy is damaged", "101 bytes");
+    write_file(path_of("numpy.npy"), "\x93NUMPY\x01\0v\0{'descr': '<u2'", 28);
+    expect_refused("numpy.npy", 1, 10, 1, "numpy.npy is a NumPy array with a header", "tofile()");
+    write_u16("header.npy", 101, 3); // a header of llm.c's counts, whatever the name
+    loader = open_one("header.npy", 1, 10, false);
+    assert_int_equal(data_tokens(loader), COUNT);
+    data_close(loader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_pinned_order, test_folder_empty),
@@ -316,6 +365,7 @@ int main(void) {
         cmocka_unit_test_setup(test_shared_file, test_folder_empty),
         cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
         cmocka_unit_test_setup(test_file_of_two_sets, test_folder_empty),
+        cmocka_unit_test_setup(test_memory_maps, test_folder_empty),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

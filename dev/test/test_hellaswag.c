@@ -81,6 +81,43 @@ static void rows(void **state) {
     hellaswag_close(set);
 }
 
+// The same examples in 32-bit words, with ids beyond 65,535.
+static void wide_words(void **state) {
+    (void)state;
+    two_examples();
+    static uint32_t words[4096];
+    for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
+    words[1] *= 2; // bytes
+    words[file.start + 1] *= 2;
+    words[6] = 100000; // the first token
+    file.header[1] = 2;
+    static char bytes[1024 + sizeof words];
+    const size_t size = 1024 + file.count * 4;
+    memcpy(bytes, file.header, 1024);
+    memcpy(bytes + 1024, words, file.count * 4);
+    const char *path = path_of("h.bin");
+    write_file(path, bytes, size);
+    HellaSwag *set = hellaswag_open(path, 8, 100001, &err);
+    if (!set) fail_msg("%s", err.text);
+    int32_t inputs[6], targets[6];
+    hellaswag_batch(set, 1, 1, 6, inputs, targets);
+    const int32_t wanted[] = {100000, 11, 12, 15, 16, 0};
+    assert_memory_equal(inputs, wanted, sizeof inputs);
+    hellaswag_close(set);
+    assert_null(hellaswag_open(path, 8, 100000, &err));
+    assert_says(&err, "token 100000, but the vocabulary ends at 99999");
+    for (size_t cut = 1; cut < size; cut++) { // cut at every byte
+        write_file(path, bytes, size - cut);
+        assert_null(hellaswag_open(path, 8, 100001, &err));
+        assert_int_equal(err.code, EXIT_DATA);
+    }
+    words[5] = 0x80000000u; // a count
+    memcpy(bytes + 1024, words, file.count * 4);
+    write_file(path, bytes, size);
+    assert_null(hellaswag_open(path, 8, 100001, &err));
+    assert_says(&err, "shorter than its tokens");
+}
+
 // Gives row r of the set `mean` as the loss of each of its tokens, and something else where nobody should look.
 static void take(HellaSwag *set, int row, float mean) {
     float losses[8];
@@ -226,8 +263,10 @@ static void damaged_files(void **state) {
     file.header[0] = 20240520;
     refuse(0, 0, "not a HellaSwag file");
     file = good;
-    file.header[1] = 2;
-    refuse(0, 0, "version 2");
+    file.header[1] = 3;
+    refuse(0, 0, "version 3");
+    file.header[1] = 2; // its words are narrow
+    refuse(0, 0, "h.bin");
     assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_null(hellaswag_open(test_folder, 64, 1000, &err));
@@ -256,9 +295,13 @@ static void hostile_words(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows),          cmocka_unit_test(smallest_mean_wins),
-        cmocka_unit_test(shared_passes), cmocka_unit_test(a_length_that_just_fits),
-        cmocka_unit_test(damaged_files), cmocka_unit_test(hostile_words),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(wide_words),
+        cmocka_unit_test(smallest_mean_wins),
+        cmocka_unit_test(shared_passes),
+        cmocka_unit_test(a_length_that_just_fits),
+        cmocka_unit_test(damaged_files),
+        cmocka_unit_test(hostile_words),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

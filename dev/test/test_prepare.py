@@ -279,7 +279,7 @@ class PrepareTest(unittest.TestCase):
             self.refused(["line at byte 1"], "--bytes", "--out", out, "--workers", 1, "--overwrite", bad)
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
-        self.refused(["holds no encoder.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
+        self.refused(["holds no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
         self.write("t/encoder.json", "{}")
         self.refused(["merges are missing"], "--tokenizer", self.path("t"), "--out", out, source)
         self.write("t/vocab.bpe", "#version: 0.2\na b\n")

@@ -239,7 +239,7 @@ static void test_small_vocabulary(void **state) {
 static void test_bad_json(void **state) {
     (void)state;
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no encoder.json"); // the empty folder
+    expect_refused("", "holds no tokenizer.json"); // the empty folder
     write_text(path_of("empty.json"), "");
     expect_refused("empty.json", "empty");
     write_text(path_of("text.json"), "hello");
@@ -253,7 +253,7 @@ static void test_bad_json(void **state) {
     write_text(path_of("string.json"), "{\"a\": 0, \"b\": \"1\"}");
     expect_refused("string.json", "'b' has no integer id");
     write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
-    expect_refused("tokenizer.json", "merges.txt");
+    expect_refused("tokenizer.json", "neither of bytes");
     write_text(path_of("negative.json"), "{\"a\": -1}");
     expect_refused("negative.json", "id -1");
     write_text(path_of("huge.json"), "{\"a\": 2147483648}");

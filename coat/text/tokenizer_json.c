@@ -1,0 +1,264 @@
+// Hugging Face's tokenizer.json: byte-pair encoding on bytes, or on characters as SentencePiece has it. What text goes
+// through first is read by tokenizer_json_text.c.
+#include <string.h>
+
+#include "tokenizer_parts.h"
+
+#define BYTE_NAME "<0x%02X>"
+
+static bool refuse(const char *path, const char *what, Error *err) {
+    return error_set(err, EXIT_DATA, "tokenizer %s: %s", path, what);
+}
+
+// The id of a value; -1 with err.
+static int id_of(const char *path, const char *token, const json_t *value, Error *err) {
+    const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+    if (id >= 0 && id < VOCABULARY_MAX) return (int)id;
+    error_set(err, EXIT_DATA, "tokenizer %s: '%.40s' has no id from 0 to %d", path, token, VOCABULARY_MAX - 1);
+    return -1;
+}
+
+static int token_named(const Tokenizer *t, const char *name) {
+    const Vocabulary *v = &t->bpe.vocabulary;
+    const size_t length = strlen(name);
+    for (int id = 0; id < v->count; id++)
+        if (v->length[id] >= 0 && (size_t)v->length[id] == length && !memcmp(v->text + v->offset[id], name, length))
+            return id;
+    return -1;
+}
+
+// --- tokens ------------------------------------------------------------------------------------------------
+
+// The byte that a token stands for where characters without a token become bytes; -1: none.
+static int byte_of_name(const Tokenizer *t, const char *key) {
+    char name[8];
+    unsigned byte;
+    if (!t->bpe.characters || strlen(key) != 6 || sscanf(key, "<0x%2X>", &byte) != 1) return -1;
+    snprintf(name, sizeof name, BYTE_NAME, byte);
+    return strcmp(name, key) == 0 ? (int)byte : -1;
+}
+
+// Writes what a token of the file is in text; returns its length, -1 where no text becomes it.
+static int64_t text_of_key(const Tokenizer *t, const char *key, size_t length, char *out) {
+    if (!t->bpe.characters) return bytes_of_characters(key, length, out);
+    memcpy(out, key, length);
+    return memchr(key, ' ', length) ? -1 : (int64_t)blanks_of_marks(out, length);
+}
+
+static bool set_token(Tokenizer *t, const char *path, const char *key, int id, bool fallback, char *scratch,
+                      Error *err) {
+    Vocabulary *v = &t->bpe.vocabulary;
+    const int byte = fallback ? byte_of_name(t, key) : -1;
+    int64_t length = byte < 0 ? text_of_key(t, key, strlen(key), scratch) : 1;
+    const char *text = length < 0 ? key : scratch;
+    if (byte >= 0) {
+        scratch[0] = (char)byte;
+        t->bpe.byte_id[byte] = id;
+    }
+    if (!vocabulary_set(v, id, text, length < 0 ? strlen(key) : (size_t)length))
+        return error_set(err, EXIT_DATA, "tokenizer %s: two tokens have the id %d", path, id);
+    v->hidden[id] = length < 0 || byte >= 0;
+    return true;
+}
+
+// The largest id and the bytes of all tokens. False with err.
+static bool measure(const char *path, json_t *tokens, json_t *added, int *count, size_t *bytes, Error *err) {
+    const char *key;
+    json_t *value;
+    size_t i;
+    int largest = -1;
+    json_object_foreach(tokens, key, value) {
+        const int id = id_of(path, key, value, err);
+        if (id < 0) return false;
+        if (id > largest) largest = id;
+        *bytes += strlen(key) + 1;
+    }
+    json_array_foreach(added, i, value) {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        if (!content) return refuse(path, "one of its added_tokens has no content", err);
+        const int id = id_of(path, content, json_object_get(value, "id"), err);
+        if (id < 0) return false;
+        if (id > largest) largest = id;
+        *bytes += strlen(content) + 1;
+    }
+    *count = largest + 1;
+    return largest >= 0 || refuse(path, "its model has no vocab", err);
+}
+
+static bool is_true(const json_t *object, const char *key) {
+    return json_is_true(json_object_get(object, key));
+}
+
+// The added tokens that the vocabulary has not; all are found in text.
+static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
+    const size_t count = json_array_size(added);
+    AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);
+    Vocabulary *v = &t->bpe.vocabulary;
+    json_t *value;
+    size_t i;
+    bool good = true;
+    json_array_foreach(added, i, value) {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        const int id = (int)json_integer_value(json_object_get(value, "id"));
+        const json_t *same = json_object_get(tokens, content);
+        AddedToken token = {(char *)content, strlen(content), id, is_true(value, "special"),
+                            is_true(value, "normalized")};
+        if (!(same && json_integer_value(same) == id)) {
+            if (!vocabulary_set(v, id, content, strlen(content))) {
+                good = error_set(err, EXIT_DATA, "tokenizer %s: two tokens have the id %d", path, id);
+                break;
+            }
+            v->hidden[id] = true;
+        }
+        if (!token.special && (is_true(value, "single_word") || is_true(value, "lstrip") || is_true(value, "rstrip"))) {
+            good = error_set(err, EXIT_DATA,
+                             "tokenizer %s: the added token '%.40s' has lstrip, rstrip or single_word, which only "
+                             "special ones may have here",
+                             path, content);
+            break;
+        }
+        if (token.normalized)
+            token.text = tokenizer_normalize(t, content, strlen(content), &token.length);
+        else
+            token.text = strdup(content);
+        list[i] = token;
+    }
+    if (good) added_tokens_set(&t->added, list, (int)count);
+    for (i = 0; i < count; i++) free(list[i].text);
+    free(list);
+    return good;
+}
+
+// --- merges ------------------------------------------------------------------------------------------------
+
+// The two parts of a merge, "left right" or [left, right]; false where it is neither.
+static bool parts_of_merge(const json_t *merge, const char *parts[2], size_t lengths[2]) {
+    if (json_is_array(merge) && json_array_size(merge) == 2) {
+        for (size_t i = 0; i < 2; i++) {
+            parts[i] = json_string_value(json_array_get(merge, i));
+            if (!parts[i]) return false;
+            lengths[i] = strlen(parts[i]);
+        }
+        return true;
+    }
+    parts[0] = json_string_value(merge);
+    const char *blank = parts[0] ? strchr(parts[0], ' ') : NULL;
+    if (!blank) return false;
+    parts[1] = blank + 1;
+    lengths[0] = (size_t)(blank - parts[0]);
+    lengths[1] = strlen(parts[1]);
+    return true;
+}
+
+static bool add_merge(Tokenizer *t, const json_t *value, int rank, char *scratch, size_t room) {
+    const char *parts[2];
+    size_t lengths[2], used = 0;
+    int32_t ids[2];
+    if (!parts_of_merge(value, parts, lengths) || lengths[0] + lengths[1] > room) return false;
+    for (int i = 0; i < 2; i++) {
+        const int64_t length = text_of_key(t, parts[i], lengths[i], scratch + used);
+        if (length <= 0) return false;
+        ids[i] = vocabulary_find(&t->bpe.vocabulary, scratch + used, (size_t)length);
+        used += (size_t)length;
+    }
+    const Merge merge = {ids[0], ids[1], vocabulary_find(&t->bpe.vocabulary, scratch, used), rank};
+    if (merge.left < 0 || merge.right < 0 || merge.merged < 0) return false;
+    merges_add(&t->bpe.merges, merge);
+    return true;
+}
+
+static bool read_merges(Tokenizer *t, const char *path, json_t *merges, char *scratch, size_t room, Error *err) {
+    const size_t count = json_array_size(merges);
+    json_t *value;
+    size_t i;
+    if (!json_is_array(merges)) return refuse(path, "its model has no merges", err);
+    if (count > VOCABULARY_MAX)
+        return error_set(err, EXIT_DATA, "tokenizer %s: more than %d merges", path, VOCABULARY_MAX);
+    merges_init(&t->bpe.merges, (int)count);
+    json_array_foreach(merges, i, value) {
+        if (!add_merge(t, value, (int)i, scratch, room))
+            return error_set(err, EXIT_DATA, "tokenizer %s: merge %zu is not one of two of its tokens", path, i + 1);
+    }
+    t->can_merge = true;
+    return true;
+}
+
+// --- the file ----------------------------------------------------------------------------------------------
+
+static bool check_model(const char *path, const json_t *model, Error *err) {
+    const json_t *type = json_object_get(model, "type");
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
+        return error_set(err, EXIT_DATA, "tokenizer %s: its model is %.40s; only BPE is known", path,
+                         json_is_string(type) ? json_string_value(type) : "of no kind");
+    for (int i = 0; i < 2; i++) {
+        const char *affix = json_string_value(json_object_get(model, affixes[i]));
+        if (affix && affix[0])
+            return error_set(err, EXIT_DATA, "tokenizer %s: its model has a %s, which is not known here", path,
+                             affixes[i]);
+    }
+    if (json_number_value(json_object_get(model, "dropout")) != 0)
+        return refuse(path, "its model has a dropout, with which encoding is random; set it to null", err);
+    return true;
+}
+
+// What every text begins with: the first special token of the template.
+static void read_template(Tokenizer *t, const json_t *processor) {
+    const char *type = json_string_value(json_object_get(processor, "type"));
+    json_t *value;
+    size_t i;
+    if (type && strcmp(type, "Sequence") == 0) {
+        json_array_foreach(json_object_get(processor, "processors"), i, value) {
+            const char *inner = json_string_value(json_object_get(value, "type"));
+            if (inner && strcmp(inner, "Sequence") != 0) read_template(t, value);
+        }
+    } else if (type && strcmp(type, "TemplateProcessing") == 0) {
+        const json_t *first = json_array_get(json_object_get(processor, "single"), 0);
+        const char *name = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
+        if (name) t->begin = token_named(t, name);
+    }
+}
+
+bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *err) {
+    json_t *model = json_object_get(root, "model"), *tokens = json_object_get(model, "vocab");
+    json_t *added = json_object_get(root, "added_tokens");
+    int count = 0;
+    size_t bytes = 0;
+    if (!check_model(path, model, err) || !tokenizer_read_text_rules(t, path, root, err)) return false;
+    if (!json_is_object(tokens)) return refuse(path, "its model has no vocab", err);
+    if (!measure(path, tokens, added, &count, &bytes, err)) return false;
+    vocabulary_init(&t->bpe.vocabulary, count, bytes);
+    char *scratch = (char *)xmalloc(bytes);
+    const char *key, *unknown = json_string_value(json_object_get(model, "unk_token"));
+    json_t *value;
+    const bool fallback = is_true(model, "byte_fallback");
+    bool good = true;
+    json_object_foreach(tokens, key, value) {
+        if (good) good = set_token(t, path, key, (int)json_integer_value(value), fallback, scratch, err);
+    }
+    good = good && read_added(t, path, tokens, added, err);
+    if (good) vocabulary_index(&t->bpe.vocabulary);
+    good = good && read_merges(t, path, json_object_get(model, "merges"), scratch, bytes, err);
+    free(scratch);
+    if (!good) return false;
+    t->bpe.whole_first = is_true(model, "ignore_merges");
+    t->bpe.fuse_unknown = is_true(model, "fuse_unk");
+    if (unknown) t->bpe.unknown = token_named(t, unknown);
+    read_template(t, json_object_get(root, "post_processor"));
+    tokenizer_find_end(t);
+    return true;
+}
+
+// A token of tokenizer_config.json: its name, or an object with it.
+static int config_token(const Tokenizer *t, const json_t *config, const char *key) {
+    const json_t *value = json_object_get(config, key);
+    const char *name = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    return name ? token_named(t, name) : -1;
+}
+
+void tokenizer_read_config(Tokenizer *t, const json_t *config) {
+    const json_t *add = json_object_get(config, "add_bos_token");
+    if (json_is_false(add)) t->begin = -1;
+    if (json_is_true(add) && config_token(t, config, "bos_token") >= 0) t->begin = config_token(t, config, "bos_token");
+    if (t->end_of_text < 0) t->end_of_text = config_token(t, config, "eos_token");
+}

