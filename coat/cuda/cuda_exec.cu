@@ -72,6 +72,18 @@ static void open_staging(CudaBackend *backend) {
                "zeroing what blocks share");
 }
 
+static void open_ones(CudaBackend *backend, int64_t count) {
+    const size_t bytes = (size_t)count * (sizeof(float) + sizeof(uint16_t));
+    float *host = (float *)xmalloc(bytes);
+    uint16_t *in_bf16 = (uint16_t *)(host + count);
+    for (int64_t i = 0; i < count; i++) host[i] = 1.0f, in_bf16[i] = bf16_encode(1.0f);
+    CUDA_CHECK(cudaMalloc((void **)&backend->ones, bytes), "allocating the weight of norms without one");
+    CUDA_CHECK(cudaMemcpy(backend->ones, host, bytes, cudaMemcpyHostToDevice),
+               "sending the weight of norms without one");
+    backend->ones_count = count;
+    free(host);
+}
+
 static bool open_attention(Exec *exec, const Config *config, Error *err) {
     CudaBackend *backend = cuda_backend(exec);
     if (config->recipe.precision == PRECISION_FP32) return true;
@@ -126,6 +138,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
+    open_ones(backend, config->shape.channels);
     backend->matmul = matmul_open(exec, config, err);
     if (backend->matmul && open_attention(exec, config, err)) return true;
     cuda_close(exec);
@@ -151,6 +164,7 @@ void cuda_close(Exec *exec) {
     free(backend->staging);
     cudaFree(backend->parameter_table);
     cudaFree(backend->tally);
+    cudaFree(backend->ones);
     cudaFreeHost(backend->parameter_table_host);
     cudaStreamDestroy(backend->stream);
     free(backend);

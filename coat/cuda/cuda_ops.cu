@@ -35,18 +35,36 @@ static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
+// The norm with a weight: ones where it has none. `like` is plain, or made in BF16.
+static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
+    const CudaBackend *backend = cuda_backend(exec);
+    if (norm.weight.data) return norm;
+    if (like.cols > backend->ones_count)
+        fatal(EXIT_DEVICE, "a norm without weight on the GPU: %lld columns where the model has %lld",
+              (long long)like.cols, (long long)backend->ones_count);
+    norm.weight = {};
+    norm.weight.rows = 1;
+    norm.weight.cols = norm.weight.stride = like.cols;
+    norm.weight.format = like.format == FMT_FP32 ? FMT_FP32 : FMT_BF16;
+    norm.weight.data = backend->ones + (like.format == FMT_FP32 ? 0 : backend->ones_count);
+    return norm;
+}
+
 void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
+    norm = with_weight(exec, norm, r_in);
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
 void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const bool fp8 = is_fp8(n_t) || is_fp8(norm.x);
-    (fp8 ? fp8_norm_rebuild : plain_norm_rebuild)(exec, n_t, n, norm);
+    if (!n_t.data || n_t.data == n.data) return;
+    (fp8 ? fp8_norm_rebuild : plain_norm_rebuild)(exec, n_t, n, with_weight(exec, norm, n_t));
 }
 
 void cuda_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                         bool accumulate) {
+    norm = with_weight(exec, norm, g);
     (is_fp8(norm.x) ? fp8_norm_backward : plain_norm_backward)(exec, g, dweight, dbias, dn, norm, add, accumulate);
 }
 

@@ -160,11 +160,15 @@ static void check_norm(Check *c, CheckShape s) {
     check_free(c);
 }
 
-static void check_gelu(Check *c, CheckShape s) {
+// gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
+static void check_activation(Check *c, CheckShape s, bool gated) {
     const Twin none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
-    const Twin y = check_product(c, s, rows && coat, 2), bias = s.group ? check_random(c, 1, s.C, 0, 1) : none;
-    const Twin h = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : y;
+    CheckShape wide = s;
+    wide.C = gated ? 2 * s.C : s.C;
+    const Twin y = check_product(c, wide, rows && coat, 2);
+    const Twin bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
+    const Twin h = s.group ? check_new(c, s.M, wide.C, FMT_E4M3, s.group, false, NULL) : y;
     const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
     CHECK_BOTH(c, activation_forward, (e, SIDE(g), SIDE(h), SIDE(y), SIDE(bias), s.from_saved));
     if (s.group) {
@@ -182,11 +186,11 @@ static void check_gelu(Check *c, CheckShape s) {
         check_operand_equal(c, s, g_t, "activation_rebuild from codes");
     }
 
-    const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = check_plain(c, 1, s.C, FMT_FP32);
+    const Twin dg = check_random(c, s.M, s.C, 0, 1e-4f), dbias = gated ? none : check_plain(c, 1, s.C, FMT_FP32);
     // of the gradient and its transpose
     const Format code = s.group >= 32 ? FMT_E4M3 : FMT_E5M2, code_t = s.group == 32 ? FMT_E4M3 : FMT_E5M2;
-    const Twin dh = s.fp8 ? check_operand(c, s, s.C, code, rows && coat) : dg;
-    const Twin dh_t = s.fp8 ? check_operand_t_in(c, s, s.C, dh, code_t) : dg;
+    const Twin dh = s.fp8 || gated ? check_operand(c, s, wide.C, code, rows && coat) : dg;
+    const Twin dh_t = s.fp8 ? check_operand_t_in(c, s, wide.C, dh, code_t) : dh;
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1));
         check_operand_equal(c, s, dh, "activation_backward: dh");
@@ -194,7 +198,7 @@ static void check_gelu(Check *c, CheckShape s) {
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
             check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
-        check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
+        if (!gated) check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
     }
     check_flag(c, 0, "activation_backward");
     if (s.fp8) {
@@ -345,7 +349,10 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
         if (C <= 8192 && (s.rows < 2 || group)) check_norm(c, s); // without groups n has one scale
-        if (!s.rms && s.rows != 1) check_gelu(c, s);
+        if (s.rms || s.rows == 1) continue;
+        check_activation(c, s, false);
+        snprintf(c->shape + strlen(c->shape), sizeof c->shape - strlen(c->shape), " gated");
+        if (2 * C <= 20480 && (group == 0 || C % group == 0)) check_activation(c, s, true);
     }
 }
 

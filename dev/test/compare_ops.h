@@ -242,6 +242,50 @@ static void compare_gelu(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
+static void compare_swiglu(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, F = 2 * (int64_t)o.C;
+    Pair h = pair_random(b, M, 2 * F, o.format, 1.5f, 61), dg = pair_random(b, M, F, o.format, 1.0f, 62);
+    Pair g = pair_poisoned(b, M, F, o.format), g2 = pair_poisoned(b, M, F, o.format),
+         dh = pair_poisoned(b, M, 2 * F, o.format);
+    ON_BOTH(b) {
+        CALL(b, activation_forward, g.t[s], h.t[s], h.t[s], no_tensor(), true);
+        CALL(b, activation_rebuild, g2.t[s], no_tensor(), h.t[s]);
+        CALL(b, activation_backward, dh.t[s], dh.t[s], no_tensor(), dg.t[s], h.t[s], false);
+    }
+    pair_check(b, g, o.tight, "swiglu forward", "g");
+    pair_check(b, g2, o.tight, "swiglu rebuild", "g");
+    pair_check(b, dh, o.tight, "swiglu backward", "dh");
+    Pair all[] = {h, dg, g, g2, dh};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+// A norm without mean, weight and bias.
+static void compare_bare_norm(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, C = o.C;
+    Pair r = pair_random(b, M, C, o.format, 1.0f, 71), dn = pair_random(b, M, C, o.format, 1.0f, 72);
+    Pair n = pair_poisoned(b, M, C, o.format), n2 = pair_poisoned(b, M, C, o.format),
+         g = pair_poisoned(b, M, C, o.format);
+    Pair mean = pair_poisoned(b, M, 1, FMT_FP32), rstd = pair_poisoned(b, M, 1, FMT_FP32);
+    for (int centred = 0; centred < 2; centred++) {
+        ON_BOTH(b) {
+            Norm norm;
+            memset(&norm, 0, sizeof norm);
+            norm.x = r.t[s];
+            if (centred) norm.mean = mean.t[s];
+            norm.rstd = rstd.t[s];
+            norm.eps = 1e-5f;
+            CALL(b, residual_norm_forward, n.t[s], norm, r.t[s], r.t[s], no_tensor(), no_tensor());
+            CALL(b, norm_rebuild, n2.t[s], no_tensor(), norm);
+            CALL(b, norm_backward, g.t[s], no_tensor(), no_tensor(), dn.t[s], norm, false, false);
+        }
+        pair_check(b, n, o.tight, centred ? "plain norm" : "bare RMS norm", "n");
+        pair_check(b, n2, o.tight, centred ? "plain norm, rebuild" : "bare RMS norm, rebuild", "n");
+        pair_check(b, g, o.tight, centred ? "plain norm, backward" : "bare RMS norm, backward", "g");
+    }
+    Pair all[] = {r, dn, n, n2, g, mean, rstd};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
 static void compare_linear(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, K = o.C, N = 3 * (int64_t)o.C;
     Pair x = pair_random(b, M, K, o.format, 1.0f, 21), w = pair_random(b, N, K, o.format, 0.05f, 22);
@@ -374,7 +418,9 @@ static void compare_shape(OpShape o, const char *how) {
     backends_open(&b, small_config(small));
     snprintf(b.shape, sizeof b.shape, " (B %d, T %d, C %d%s)", o.B, o.T, o.C, how);
     compare_norm(&b, o);
+    compare_bare_norm(&b, o);
     compare_gelu(&b, o);
+    compare_swiglu(&b, o);
     compare_linear(&b, o);
     compare_attention(&b, o);
     compare_heads(&b, o);

@@ -345,7 +345,8 @@ static void test_memory_maps(void **state) {
     expect_refused("w.npy", 1, 10, 1, "w.npy holds uint32 tokens", "another --tokenizer");
     write_file(path_of("odd.npy"), narrow, 101);
     expect_refused("odd.npy", 1, 10, 1, "odd.npy is damaged", "101 bytes");
-    write_file(path_of("numpy.npy"), "\x93NUMPY\x01\0v\0{'descr': '<u2'", 28);
+    static const char numpy[] = "\x93NUMPY\x01\0v\0{'descr': '<u2'";
+    write_file(path_of("numpy.npy"), numpy, sizeof numpy);
     expect_refused("numpy.npy", 1, 10, 1, "numpy.npy is a NumPy array with a header", "tofile()");
     write_u16("header.npy", 101, 3); // a header of llm.c's counts, whatever the name
     loader = open_one("header.npy", 1, 10, false);

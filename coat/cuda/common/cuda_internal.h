@@ -46,6 +46,8 @@ typedef struct CudaBackend {
     struct AttentionState *attention; // NULL with --precision fp32
     struct Staging *staging;          // pinned memory for uploads
     BlockTally *tally;                // in the device's memory; all 0 between operations
+    float *ones;                      // (channels), and the same in BF16 behind: the weight of norms that have none
+    int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
     // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.

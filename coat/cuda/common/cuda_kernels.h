@@ -176,6 +176,11 @@ __device__ static inline float fast_reciprocal(float x) {
     return y;
 }
 
+// 1 / (1 + exp(-x)): 0 and 1 far from zero, NaN of NaN.
+__device__ static inline float sigmoid(float x) {
+    return fast_reciprocal(1.0f + fast_exp(-x));
+}
+
 // --- reductions ---------------------------------------------------------------------------------------------
 // Butterflies: the order is fixed and every lane ends with the same bits.
 template <typename F> __device__ static inline F warp_sum(F x) {

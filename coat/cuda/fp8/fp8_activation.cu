@@ -1,5 +1,5 @@
-// The activation function between FP8 products (COAT: saved activations, FP8 flow): h is kept in E4M3 with a scale per
-// group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group
+// The activation function between FP8 products (COAT: saved activations, FP8 flow), gelu or SwiGLU: h is kept in E4M3 with
+// a scale per group, gelu is always that of the kept h. Codes with a scale per row are made in one pass; with one scale, by Group
 // Scaling, gelu and its derivative are made again for every pass instead of being stored.
 //
 // Bytes per element of device memory, h per group of 16: activation_forward 2 read, 1.125 written; 1.125 read, 1 written.
@@ -8,6 +8,7 @@
 #include "fp8_gelu_row_scale.h"
 #include "fp8_gelu_tensor_scale.h"
 #include "fp8_gelu_transpose.h"
+#include "fp8_swiglu.h"
 
 namespace {
 
@@ -140,6 +141,79 @@ void hidden_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y
     gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
 }
 
+// SwiGLU's y: gate beside up.
+struct GateAndUp {
+    struct Loaded {
+        Bf16Words<SPAN> gate, up;
+    };
+    Bf16Reader<true> y;
+    int width; // of either
+
+    __device__ Loaded load(int row, int column) const { return {y.load(row, column), y.load(row, column + width)}; }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return loaded.gate.word[SPAN / 2 - 1] ^ loaded.up.word[SPAN / 2 - 1];
+    }
+    // Both are kept, and x becomes silu(gate) up.
+    template <bool SAVED>
+    __device__ void activate(const HiddenGroups &groups, int row, int column, bool inside, const Loaded &loaded,
+                             float factor, float x[SPAN], float *largest_h) const {
+        float up[SPAN];
+        unpack<SPAN>(loaded.gate, x);
+        unpack<SPAN>(loaded.up, up);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) x[i] *= factor, up[i] *= factor;
+        groups.keep<SAVED>(row, column, inside, x, largest_h);
+        groups.keep<SAVED>(row, column + width, inside, up, largest_h);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) x[i] *= sigmoid(x[i]) * up[i];
+    }
+};
+
+template <bool PLAIN, bool SAVED> struct SwigluHiddenOf : GateAndUp {
+    static constexpr bool maxima = !PLAIN;
+    HiddenGroups groups;
+    bf16 *g; // written with PLAIN, which needs no maxima
+    int64_t g_stride;
+
+    __device__ float begin() const { return 0.0f; }
+    __device__ float apply(int row, int column, bool inside, const Loaded &loaded, float *largest_h) const {
+        float x[SPAN];
+        activate<SAVED>(groups, row, column, inside, loaded, 1.0f, x, largest_h);
+        if constexpr (PLAIN) {
+            if (inside) store(g + row * g_stride + column, packed<bf16, SPAN>(x));
+            return 0.0f;
+        }
+        const float largest_g = largest_magnitude<SPAN>(x, 0.0f);
+        return inside ? largest_g : 0.0f;
+    }
+    __device__ void finish(float largest_h) const { groups.finish(largest_h); }
+};
+
+template <bool PLAIN, bool SAVED> void swiglu_hidden(Exec *exec, Tensor g, Tensor h, Tensor y, uint32_t *maxima) {
+    const SwigluHiddenOf<PLAIN, SAVED> op = {
+        {bf16_reader<true>(y), (int)g.cols}, hidden_groups(exec, h), (bf16 *)g.data, g.stride};
+    gelu_walk_run<1, 3, true>(exec, op, y.rows, g.cols, g, maxima);
+}
+
+template <bool SAVED> struct SwigluHiddenRows : GateAndUp {
+    static constexpr bool parameters = false, sums = false;
+    HiddenGroups groups;
+    const float *y_scales; // NULL: none
+
+    __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
+                           const Bf16Words<SPAN> &, float x[SPAN], float *largest_h) const {
+        activate<SAVED>(groups, row, column, inside, loaded, factor, x, largest_h);
+    }
+    __device__ void finish(float largest_h) const { groups.finish(largest_h); }
+};
+
+template <bool SAVED> void swiglu_rows(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y) {
+    const SwigluHiddenRows<SAVED> op = {
+        {bf16_reader<true>(y), (int)g.cols}, hidden_groups(exec, h), scaled_by_row(y) ? (const float *)y.scale : NULL};
+    gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
+}
+
 // What a source of fp8_gelu.h makes, as rows.
 template <bool SUMS, typename Source> struct RowsOf : Source {
     static constexpr bool parameters = false, sums = SUMS;
@@ -154,49 +228,55 @@ template <bool SUMS, typename Source> struct RowsOf : Source {
 
 // The scale of g from the maxima of gelu(h).
 void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
-    typedef GeluOf<Bf16Reader<false>> Source;
-    const MaximaOf<Source> op = {Source{bf16_reader<false>(h)}};
-    gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, g, maxima);
+    for_activation<false>(h, g.cols, [&](auto source) {
+        const MaximaOf<decltype(source)> op = {source};
+        gelu_walk_run<1, 4, true>(exec, op, h.rows, g.cols, g, maxima);
+    });
+}
+
+// g's codes with a scale per row, from an h that is kept as it is.
+void gelu_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
+    for_activation<false>(h, g.cols, [&](auto source) {
+        const RowsOf<false, decltype(source)> op = {source};
+        gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
+    });
 }
 
 // --- g from h -----------------------------------------------------------------------------------------------
 void gelu_cast_plain(Exec *exec, Tensor g, Tensor h) {
-    for_reader<true>(h, [&](auto reader) {
-        typedef GeluOf<decltype(reader)> Source;
+    for_activation<true>(h, g.cols, [&](auto source) {
+        typedef decltype(source) Source;
         if (g.format == FMT_BF16) {
-            const CastOf<FMT_BF16, Source> op = {{reader}, (char *)g.data, (int)(2 * g.stride), NULL};
-            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+            const CastOf<FMT_BF16, Source> op = {source, (char *)g.data, (int)(2 * g.stride), NULL};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, g.cols, Tensor{}, NULL);
         } else {
-            const CastOf<FMT_E4M3, Source> op = {{reader}, (char *)g.data, (int)g.stride, (const float *)g.scale};
-            gelu_walk_run<2, 4, false>(exec, op, h.rows, h.cols, Tensor{}, NULL);
+            const CastOf<FMT_E4M3, Source> op = {source, (char *)g.data, (int)g.stride, (const float *)g.scale};
+            gelu_walk_run<2, 4, false>(exec, op, h.rows, g.cols, Tensor{}, NULL);
         }
     });
 }
 
 void gelu_cast_transposed(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_reader<true>(h, [&](auto reader) {
-        const GeluOf<decltype(reader)> source = {reader};
-        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, source, Tensor{}, g, h.rows, h.cols, Tensor{},
+    for_activation<true>(h, g.cols, [&](auto source) {
+        gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, source, Tensor{}, g, h.rows, g.cols, Tensor{},
                                                   false);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
-    for_reader<false>(h, [&](auto reader) {
-        typedef GeluGradientOf<decltype(reader), false> Source;
-        const MaximaOf<Source> op = {Source{bf16_reader<false>(dg), reader}};
+    for_gradient<false>(dg, h, [&](auto source) {
+        const MaximaOf<decltype(source)> op = {source};
         gelu_walk_run<1, 4, true>(exec, op, h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_reader<true>(h, [&](auto reader) {
-        typedef GeluGradientOf<decltype(reader), true> Source;
-        const Source source = {bf16_reader<true>(dg), reader};
+    for_gradient<true>(dg, h, [&](auto source) {
+        typedef decltype(source) Source;
         const auto cast = [&](auto run, Tensor transposed) {
-            run(exec, operation, source, dh, transposed, dg.rows, dg.cols, dbias, accumulate);
+            run(exec, operation, source, dh, transposed, h.rows, h.cols, dbias, accumulate);
         };
         if (dh.format == FMT_BF16)
             cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Source>, Tensor{});
@@ -212,9 +292,8 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 // dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_reader<true>(h, [&](auto reader) {
-        typedef GeluGradientOf<decltype(reader), true> Source;
-        const RowsOf<true, Source> op = {Source{bf16_reader<true>(dg), reader}};
+    for_gradient<true>(dg, h, [&](auto source) {
+        const RowsOf<true, decltype(source)> op = {source};
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dh_t, dbias, accumulate);
         else
@@ -250,6 +329,13 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (scaled_by_row(y) && !(by_row && is_grouped(h)))
         fatal(EXIT_DEVICE, "%s on the GPU: scales of y's rows are built for grouped h and g with such scales",
               operation);
+    const bool gated = g.data && g.cols != y.cols;
+    if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
+        fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without a bias, in whole groups", operation);
+    if (by_row && is_grouped(h) && gated) {
+        (from_saved ? swiglu_rows<true> : swiglu_rows<false>)(exec, operation, g, h, y);
+        return;
+    }
     if (by_row && is_grouped(h)) {
         if (from_saved)
             (bias.data ? hidden_rows<true, true> : hidden_rows<false, true>)(exec, operation, g, h, y, bias);
@@ -258,16 +344,17 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
         return;
     }
     uint32_t *const maxima = cast ? maxima_of(exec, operation, g) : NULL;
-    if (is_grouped(h)) {
+    if (is_grouped(h) && gated) {
+        if (g.format != FMT_BF16)
+            swiglu_hidden<false, true>(exec, g, h, y, maxima);
+        else
+            (from_saved ? swiglu_hidden<true, true> : swiglu_hidden<true, false>)(exec, g, h, y, maxima);
+    } else if (is_grouped(h)) {
         (bias.data ? hidden_run<true> : hidden_run<false>)(exec, g, h, y, bias, from_saved, maxima);
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true); // h is complete, or becomes so
         if (!h.data) h = y;
-        if (by_row) {
-            typedef GeluOf<Bf16Reader<false>> Source;
-            gelu_rows_run<FMT_E4M3>(exec, operation, RowsOf<false, Source>{Source{bf16_reader<false>(h)}}, g, Tensor{},
-                                    Tensor{}, false);
-        }
+        if (by_row) gelu_rows(exec, operation, g, h);
         if (cast) gelu_maxima(exec, g, h, maxima);
     }
     if (cast) gelu_cast(exec, operation, g, h);

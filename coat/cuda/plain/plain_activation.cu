@@ -1,4 +1,4 @@
-// The activation function, tanh-GELU, and its backward (COAT: saved activations, FP8 flow), with the bias of the
+// The activation function, tanh-GELU or SwiGLU, and its backward (COAT: saved activations, FP8 flow), with the bias of the
 // product before it and that bias's gradient.
 #include "cuda/common/cuda_kernels.h"
 
@@ -90,6 +90,86 @@ template <typename T, int V> struct GeluBackward {
 // The same without a bias.
 template <typename T, int V> struct GeluBackwardNoBias : GeluBackward<T, V> { static constexpr bool sums = false; };
 
+// g = silu(gate) up; h holds gate beside up.
+template <typename T, int V> struct SwigluForward {
+    static constexpr int unroll = 2;
+    static constexpr bool sums = false, rolling = false;
+    struct Loaded {
+        Pack<T, V> gate, up;
+    };
+    T *g;
+    const T *h;
+    int64_t g_stride, h_stride, width;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        const T *const gate = h + row * h_stride + column;
+        return {load_streaming<V>(gate), load_streaming<V>(gate + width)};
+    }
+    __device__ void apply(int64_t row, int64_t column, const Loaded &loaded, float *) const {
+        float gate[V], up[V];
+        unpack<V>(loaded.gate, gate);
+        unpack<V>(loaded.up, up);
+#pragma unroll
+        for (int i = 0; i < V; i++) up[i] *= gate[i] * sigmoid(gate[i]);
+        store(g + row * g_stride + column, packed<T, V>(up));
+    }
+};
+
+// dgate = dg up silu'(gate), dup = dg silu(gate), beside each other.
+template <typename T, int V> struct SwigluBackward {
+    static constexpr int unroll = 2;
+    static constexpr bool sums = false, rolling = false;
+    struct Loaded {
+        Pack<T, V> dg, gate, up;
+    };
+    T *dh;
+    const T *dg, *h;
+    int64_t dh_stride, dg_stride, h_stride, width;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        const T *const gate = h + row * h_stride + column;
+        return {load_streaming<V>(dg + row * dg_stride + column), load_streaming<V>(gate),
+                load_streaming<V>(gate + width)};
+    }
+    __device__ void apply(int64_t row, int64_t column, const Loaded &loaded, float *) const {
+        float d[V], gate[V], up[V];
+        unpack<V>(loaded.dg, d);
+        unpack<V>(loaded.gate, gate);
+        unpack<V>(loaded.up, up);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            const float s = sigmoid(gate[i]), silu = gate[i] * s;
+            up[i] *= d[i] * fmaf(silu, 1.0f - s, s);
+            gate[i] = d[i] * silu;
+        }
+        T *const to = dh + row * dh_stride + column;
+        store(to, packed<T, V>(up));
+        store(to + width, packed<T, V>(gate));
+    }
+};
+
+void swiglu_launch(Exec *exec, const char *operation, Tensor g, Tensor h) {
+    require_format(operation, "g", g, h.format);
+    for_layout(operation, h.format, tensor_wide(g) && tensor_wide(h), [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        const SwigluForward<T, V> op = {(T *)g.data, (const T *)h.data, g.stride, h.stride, g.cols};
+        columns_run<V>(exec, op, g.rows, g.cols, nullptr, false);
+    });
+}
+
+void swiglu_backward_launch(Exec *exec, const char *operation, Tensor dh, Tensor dg, Tensor h) {
+    for_layout(operation, dg.format, tensor_wide(dh) && tensor_wide(dg) && tensor_wide(h), [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        const SwigluBackward<T, V> op = {
+            (T *)dh.data, (const T *)dg.data, (const T *)h.data, dh.stride, dg.stride, h.stride, dg.cols};
+        columns_run<V>(exec, op, dg.rows, dg.cols, nullptr, false);
+    });
+}
+
 void gelu_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias) {
     require_format(operation, "g", g, y.format);
     require_format(operation, "h", h, y.format);
@@ -114,12 +194,20 @@ void gelu_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y
 
 void plain_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool) {
     if (y.data == h.data && !bias.data) h.data = NULL; // complete already
+    if (g.data && g.cols != y.cols) {
+        if (h.data) fatal(EXIT_DEVICE, "activation_forward on the GPU: SwiGLU is built for an h that is complete");
+        swiglu_launch(exec, "activation_forward", g, y);
+        return;
+    }
     if (g.data || h.data) gelu_launch(exec, "activation_forward", g, h, y, bias);
 }
 
 void plain_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!g_t.data || g_t.data == g.data) return;
-    gelu_launch(exec, "activation_rebuild", g_t, Tensor{}, h, Tensor{});
+    if (g_t.cols != h.cols)
+        swiglu_launch(exec, "activation_rebuild", g_t, h);
+    else
+        gelu_launch(exec, "activation_rebuild", g_t, Tensor{}, h, Tensor{});
 }
 
 void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
@@ -129,6 +217,11 @@ void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbi
     require_format(operation, "the transposed dh", dh_qt, dg.format);
     require_format(operation, "h", h, dg.format);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
+    if (dg.cols != h.cols) {
+        if (dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
+        swiglu_backward_launch(exec, operation, dh_q, dg, h);
+        return;
+    }
     bool wide = tensor_wide(dh_q) && tensor_wide(dg) && tensor_wide(h);
     for_layout(operation, dg.format, wide, [&](auto layout) {
         typedef typename decltype(layout)::type T;

@@ -1,0 +1,85 @@
+// SwiGLU of kept tensors, and its gradient, as sources of the passes that gelu's have (fp8_gelu.h): h holds gate beside up,
+// each `width` columns.
+#pragma once
+#include "fp8_gelu.h"
+
+namespace {
+
+// silu(gate) up
+template <typename S> struct SwigluOf {
+    struct Loaded {
+        typename S::Loaded gate, up;
+    };
+    S h;
+    int width;
+
+    __device__ Loaded load(int row, int column) const { return {h.load(row, column), h.load(row, column + width)}; }
+    __device__ static uint32_t word(const Loaded &loaded) { return S::word(loaded.gate) ^ S::word(loaded.up); }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
+        float up[SPAN];
+        S::values(loaded.gate, out);
+        S::values(loaded.up, up);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) out[i] *= sigmoid(out[i]) * up[i];
+    }
+    __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
+        values(loaded, out);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) out[i] *= reciprocal;
+    }
+};
+
+// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Both read all three; the second finds them in the caches.
+template <typename S, bool LAST> struct SwigluGradientOf {
+    struct Loaded {
+        Bf16Words<SPAN> dg;
+        typename S::Loaded gate, up;
+        bool of_up;
+    };
+    Bf16Reader<LAST> dg;
+    S h;
+    int width;
+
+    __device__ Loaded load(int row, int column) const {
+        const bool of_up = column >= width;
+        const int at = of_up ? column - width : column;
+        return {dg.load(row, at), h.load(row, at), h.load(row, at + width), of_up};
+    }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return loaded.dg.word[SPAN / 2 - 1] ^ S::word(loaded.gate) ^ S::word(loaded.up);
+    }
+    __device__ void values(const Loaded &loaded, float out[SPAN]) const {
+        float gate[SPAN], up[SPAN];
+        S::values(loaded.gate, gate);
+        S::values(loaded.up, up);
+        unpack<SPAN>(loaded.dg, out);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float s = sigmoid(gate[i]), silu = gate[i] * s;
+            out[i] *= loaded.of_up ? silu : up[i] * fmaf(silu, 1.0f - s, s);
+        }
+    }
+};
+
+// Calls f(source) with what makes g, `width` columns wide, from h: gelu, or SwiGLU where h is wider.
+template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F f) {
+    for_reader<LAST>(h, [&](auto reader) {
+        if (h.cols == width)
+            f(GeluOf<decltype(reader)>{reader});
+        else
+            f(SwigluOf<decltype(reader)>{reader, (int)width});
+    });
+}
+
+// The same with what makes dh from dg and h.
+template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
+    for_reader<LAST>(h, [&](auto reader) {
+        typedef decltype(reader) Reader;
+        if (h.cols == dg.cols)
+            f(GeluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader});
+        else
+            f(SwigluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader, (int)dg.cols});
+    });
+}
+
+} // namespace
