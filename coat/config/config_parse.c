@@ -86,6 +86,7 @@ static const Flag *shape_flag(const Parse *p, const Config *files, char name[FLA
     for (const Flag *flag = table; flag < table + count; flag++) {
         const size_t at = flag->offset;
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
+        if (files && strcmp(flag->name, "init") == 0) continue; // is of the first weights, not of the files
         if (files && memcmp((const char *)files + at, (const char *)p->config + at, flag->size) == 0) continue;
         snprintf(name, FLAG_TEXT_LENGTH, "%s", flag->name);
         if (given(p, name)) return flag;
