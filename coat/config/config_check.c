@@ -123,6 +123,11 @@ static bool check_shape(const Config *c, Error *err) {
             err, EXIT_USER,
             "--norm, --activation and the like: no architecture has such a block; take that of --model gpt2, "
             "llama:dN, olmo:dN, qwen2:dN or qwen3:dN and change its sizes");
+    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // its files have no place for another
+        return error_set(err, EXIT_USER, "--norm-eps %g: OLMo's is 1e-5; leave it away", (double)s->norm_eps);
+    if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)
+        return error_set(err, EXIT_USER, "--rope-low %g: must be below --rope-high %g", (double)s->rope.low,
+                         (double)s->rope.high);
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
     if (c->seq_len > s->positions)

@@ -48,9 +48,12 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Mode
     } numbers[] = {{"norm-eps", files->norm_eps, run->norm_eps},
                    {"clip-qkv", files->clip_qkv, run->clip_qkv},
                    {"rope-theta", files->rope_theta, run->rope_theta},
-                   {"rope-factor", files->rope.factor, run->rope.factor}};
+                   {"rope-factor", files->rope.factor, run->rope.factor},
+                   {"rope-low", files->rope.low, run->rope.low},
+                   {"rope-high", files->rope.high, run->rope.high},
+                   {"rope-positions", (float)files->rope.positions, (float)run->rope.positions}};
     const bool rotary = run->position_kind == POSITIONS_ROTARY;
-    for (size_t i = 0; i < (rotary ? 4 : 1); i++)
+    for (size_t i = 0; i < (!rotary ? 1 : run->rope.factor == 1.0f ? 4 : 7); i++)
         if (numbers[i].there != numbers[i].here)
             return error_set(err, EXIT_DATA, "%s: its model has %s %g and this run's has %g; give the same model", path,
                              numbers[i].name, (double)numbers[i].there, (double)numbers[i].here);

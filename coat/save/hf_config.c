@@ -48,7 +48,7 @@ static bool get_float(const Reader *r, const char *key, double above, double bel
     if (!find(r, key)) return true;
     if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
     *value = (float)found;
-    return ((double)*value > above && (double)*value < below) || // as it will be used
+    return ((double)*value > above && (double)*value <= below) || // as it will be used
            error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, above, below);
 }
 
@@ -72,7 +72,7 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
         !get_int(r, "n_embd", 65536, 0, &channels) || !get_int(r, "vocab_size", 1 << 24, 0, &vocab) ||
         !get_int(r, "n_positions", 1 << 24, 0, &positions) ||
         (find(r, "n_inner") && !get_int(r, "n_inner", 1 << 20, 0, &ffn)) ||
-        !get_float(r, "layer_norm_epsilon", 0, 1, 1e-5f, &eps) ||
+        !get_float(r, "layer_norm_epsilon", 0, 0.999999, 1e-5f, &eps) ||
         !gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, r->path, r->err))
         return false;
     shape->norm_eps = eps;
@@ -112,20 +112,28 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     if (scaling && !json_is_object(scaling))
         return error_set(r->err, EXIT_DATA, "%s: 'rope_scaling' is not an object", r->path);
     const Reader *theta = parameters && find(&inner, "rope_theta") ? &inner : r;
-    float whole;
+    float whole, inner_whole = 1.0f;
     if (!get_float(theta, "rope_theta", 0.999999, 1e12, 10000.0f, &shape->rope_theta) ||
-        !get_float(theta, "partial_rotary_factor", 0, 1.000001, 1.0f, &whole))
+        !get_float(r, "partial_rotary_factor", 0, 1.000001, 1.0f, &whole) ||
+        (parameters && !get_float(&inner, "partial_rotary_factor", 0, 1.000001, 1.0f, &inner_whole)))
         return false;
-    if (whole != 1.0f)
+    if (whole != 1.0f || inner_whole != 1.0f)
         return error_set(r->err, EXIT_DATA, "%s: 'partial_rotary_factor' must be 1; other models are not supported",
                          r->path);
-    if (parameters) scaling = find(&inner, "rope_type") ? parameters : NULL;
+    if (parameters && (find(&inner, "rope_type") || find(&inner, "type"))) scaling = parameters;
     return !scaling || read_rope_scaling(r, architecture, scaling, &shape->rope);
 }
 
 // Attention over all positions before, or within a window that no sequence here is longer than.
 static bool read_window(const Reader *r, const char *type, ModelShape *shape) {
     int window = 0;
+    const json_t *kinds = find(r, "layer_types");
+    for (size_t i = 0; i < json_array_size(kinds); i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        if (kind && strcmp(kind, "full_attention") == 0) continue;
+        return error_set(r->err, EXIT_DATA, "%s: layer_types has '%.60s'; only 'full_attention' is supported", r->path,
+                         kind ? kind : "no name");
+    }
     if (strncmp(type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", 1 << 24, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
@@ -152,7 +160,7 @@ static bool read_other(const Reader *r, const char *type, Architecture architect
                          s->kv_heads);
     const int usual = architecture == ARCHITECTURE_QWEN3 ? 128 : s->channels % s->heads ? 0 : s->channels / s->heads;
     if (!get_int(r, "head_dim", 4096, usual, &s->head_dim)) return false;
-    if ((has_eps && !get_float(r, "rms_norm_eps", 0, 1, 1e-6f, &s->norm_eps)) ||
+    if ((has_eps && !get_float(r, "rms_norm_eps", 0, 0.999999, 1e-6f, &s->norm_eps)) ||
         !get_float(r, "clip_qkv", 0, 1e6, 0, &s->clip_qkv))
         return false;
     s->tied_head = tied;

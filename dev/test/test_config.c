@@ -136,6 +136,8 @@ static void test_not_built(void **state) {
     refuse_run("--train x --norm rms", 1, "no architecture&--model gpt2&llama:dN");
     refuse_run("--plan --model llama:d2 --activation gelu", 1, "no architecture");
     refuse_run("--train x --no-tied-head", 1, "no architecture");
+    refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&leave it away");
+    refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
     assert_true(config.recipe.cache_transposed);
     assert_string_equal(config.notes, "note: --zero 3: one process shares nothing; mpirun -np N starts several\n");

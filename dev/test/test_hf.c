@@ -112,23 +112,27 @@ static void test_other_configs(void **state) {
     assert_true(s.qk_norm == QK_NORM_HEAD && s.head_dim == 128);
     static const struct {
         const char *type, *rest, *says;
-    } bad[] = {{"llama", "\"attention_bias\": true", "attention_bias"},
-               {"llama", "\"mlp_bias\": true", "mlp_bias"},
-               {"llama", "\"tie_word_embeddings\": 3", "tie_word_embeddings"},
-               {"llama", "\"num_key_value_heads\": 3", "4 heads cannot share 3"},
-               {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "'linear'"},
-               {"llama", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "original_max_position"},
-               {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
-               {"llama", "\"rope_parameters\": 4", "rope_parameters"},
-               {"llama", "\"rope_theta\": 0", "rope_theta"},
-               {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
-               {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
-               {"llama", "\"quantization_config\": {}", "quantization_config"},
-               {"llama", "\"head_dim\": 0", "head_dim"},
-               {"olmo", "\"head_dim\": 32", "a olmo with such settings"},
-               {"qwen2", "\"use_sliding_window\": true", "use_sliding_window"},
-               {"qwen3", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
-               {"mistral", "\"sliding_window\": -1", "sliding_window"}};
+    } bad[] = {
+        {"llama", "\"attention_bias\": true", "attention_bias"},
+        {"llama", "\"mlp_bias\": true", "mlp_bias"},
+        {"llama", "\"tie_word_embeddings\": 3", "tie_word_embeddings"},
+        {"llama", "\"num_key_value_heads\": 3", "4 heads cannot share 3"},
+        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "'linear'"},
+        {"llama", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "original_max_position"},
+        {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
+        {"llama", "\"rope_parameters\": 4", "rope_parameters"},
+        {"llama", "\"rope_parameters\": {\"type\": \"yarn\"}", "'yarn'"},
+        {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
+        {"llama", "\"rope_theta\": 0", "rope_theta"},
+        {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
+        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
+        {"llama", "\"quantization_config\": {}", "quantization_config"},
+        {"llama", "\"head_dim\": 0", "head_dim"},
+        {"olmo", "\"head_dim\": 32", "a olmo with such settings"},
+        {"qwen2", "\"use_sliding_window\": true", "use_sliding_window"},
+        {"qwen2", "\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
+        {"qwen3", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
+        {"mistral", "\"sliding_window\": -1", "sliding_window"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[1024];
         snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES ", %s}", bad[i].type, bad[i].rest);
