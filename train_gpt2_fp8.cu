@@ -53,21 +53,10 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-static AttentionShape attention_shape(const Model *m) {
-    const ModelShape *s = &m->config.shape;
-    AttentionShape shape;
-    shape.B = m->B;
-    shape.T = m->T;
-    shape.heads = s->heads;
-    shape.kv_heads = s->kv_heads;
-    shape.head_dim = s->head_dim;
-    return shape;
-}
-
 // What happens to q, k and v before attention; nothing in GPT-2.
 static Heads heads(const Model *m, int layer) {
     Heads h;
-    h.shape = attention_shape(m);
+    h.shape = attention_shape(&m->config.shape, m->B, m->T);
     h.rotations = arena_tensor(&m->arena, ROTATIONS, VALUE, 0);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
@@ -79,7 +68,7 @@ static Heads heads(const Model *m, int layer) {
 static Attention attention(const Model *m, Tensor qkv, int layer) {
     const ModelShape *s = &m->config.shape;
     Attention a;
-    a.shape = attention_shape(m);
+    a.shape = attention_shape(&m->config.shape, m->B, m->T);
     split_qkv(s, qkv, &a.q, &a.k, &a.v);
     a.lse = arena_tensor(&m->arena, LSE, VALUE, layer);
     a.lse.rows = (int64_t)m->B * s->heads;

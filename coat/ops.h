@@ -69,6 +69,11 @@ typedef struct {
     int B, T, heads, kv_heads, head_dim;
 } AttentionShape;
 
+static inline AttentionShape attention_shape(const ModelShape *model, int B, int T) {
+    const AttentionShape shape = {B, T, model->heads, model->kv_heads, model->head_dim};
+    return shape;
+}
+
 // What happens to q, k and v between their product and attention, in this order: all are cut off at plus and minus
 // `clip`; q and k pass an RMS norm, over all their heads or over each; q and k are rotated by their position.
 typedef struct {

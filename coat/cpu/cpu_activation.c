@@ -34,7 +34,8 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     return buffers.out;
 }
 
-// One row of h = y + bias. Returns what the activation function reads: the row as it is stored or, where it is grouped, as it was before.
+// One row of h = y + bias. Returns what the activation function reads: the row as it is stored or, where it is grouped,
+// as it was before.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
                               bool from_saved, uint32_t *maximum) {
     int64_t F = y.cols;
@@ -92,7 +93,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     note_maximum(exec, larger_bits(saved_maximum, maximum));
     if (second_pass) {
         ActivationRows from = {.h = h, .width = width};
-        RowSource source = {activation_row, &from, M, width};
+        RowSource source = {activation_row, &from, M, width, F};
         write_scale(exec, g, maximum);
         quantize_rows(exec, scratch, &source, g, (Tensor){0});
     }
@@ -109,7 +110,7 @@ void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
         scale_over_rows(g_t, g);
         require_readable("activation_rebuild", h);
         ActivationRows from = {.h = h, .width = g_t.cols};
-        RowSource source = {activation_row, &from, h.rows, g_t.cols};
+        RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
         quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
     }
 }
@@ -162,7 +163,7 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         scale_over_rows(dh_qt, dh_q);
         transpose_codes(exec, dh_qt, dh_q);
     } else if (codes) {
-        RowSource source = {gradient_row, &from, M, F};
+        RowSource source = {gradient_row, &from, M, F, F};
         write_scale(exec, dh_q, maximum);
         write_scale(exec, dh_qt, maximum);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);

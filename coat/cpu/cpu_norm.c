@@ -107,7 +107,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     note_maximum(exec, larger_bits(saved_maximum, maximum));
     if (second_pass) {
         NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
-        RowSource source = {norm_row, &from, M, C};
+        RowSource source = {norm_row, &from, M, C, C};
         write_scale(exec, n, maximum);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});
     }
@@ -124,7 +124,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const NormRows from = {norm.x, norm, weight, bias};
     if (format_is_fp8(n_t.format)) {
         scale_over_rows(n_t, n);
-        RowSource source = {norm_row, &from, n_t.rows, C};
+        RowSource source = {norm_row, &from, n_t.rows, C, C};
         if (n.data)
             transpose_codes(exec, n_t, n);
         else

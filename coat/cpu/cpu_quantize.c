@@ -44,11 +44,11 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
     const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
-    int threads = scratch_slots(&scratch, cpu, cpu_quantize_slot(N));
+    int threads = scratch_slots(&scratch, cpu, cpu_quantize_slot(source->widest));
 #pragma omp parallel num_threads(threads)
     {
         Scratch slot = scratch_slot(&scratch);
-        const RowBuffers buffers = row_buffers(&slot, N);
+        const RowBuffers buffers = row_buffers(&slot, source->widest);
         uint8_t *block = (uint8_t *)scratch_take(&slot, cpu_code_block(N));
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < blocks; b++) {
@@ -113,7 +113,7 @@ static uint32_t stored_maximum(Exec *exec, Tensor x, uint32_t *amax, Tensor by_r
 
 // The codes of x, with the scale that q and q_t have.
 static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
-    RowSource source = {stored_row, &x, x.rows, x.cols};
+    RowSource source = {stored_row, &x, x.rows, x.cols, x.cols};
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "cpu_internal.h"
 
-// Buffers of a thread, each a row wide: for what a row is made from, and for the row.
+// Buffers of a thread, each `cols` wide: for what a row is made from, and for the row.
 typedef struct {
     real *x, *dy, *out;
 } RowBuffers;
@@ -16,6 +16,7 @@ typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
     int64_t rows, cols;
+    int64_t widest; // of what a row is made from, and of the row: the width of the buffers
 } RowSource;
 
 // Below, `scratch` is what an operation has left of the workspace.

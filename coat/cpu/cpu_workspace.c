@@ -14,8 +14,7 @@ static int64_t wider(int64_t a, int64_t b) {
 
 // Columns of the widest activation, the logits apart.
 static int64_t widest_activation(const ModelShape *shape) {
-    const int64_t hidden = (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
-    return wider(shape_qkv_width(shape), wider(hidden, shape->channels));
+    return wider(shape_qkv_width(shape), wider(shape_hidden_width(shape), shape->channels));
 }
 
 WorkspaceNeed cpu_workspace(const Config *config) {

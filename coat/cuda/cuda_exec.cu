@@ -89,8 +89,7 @@ static bool open_attention(Exec *exec, const Config *config, Error *err) {
     if (config->recipe.precision == PRECISION_FP32) return true;
     backend->attention = attention_open(backend->stream, err);
     if (!backend->attention) return false;
-    const ModelShape *model = &config->shape;
-    AttentionShape shape = {config->micro_batch, config->seq_len, model->heads, model->kv_heads, model->head_dim};
+    const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
     return attention_prepare(backend->attention, shape, cuda_workspace(config).bytes, err);
 }
 

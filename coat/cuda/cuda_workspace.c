@@ -20,17 +20,11 @@ static size_t reductions_bytes(const Config *config) {
 }
 
 WorkspaceNeed cuda_workspace(const Config *config) {
-    const ModelShape *shape = &config->shape;
     size_t reductions = reductions_bytes(config);
     const char *name = reductions > CUBLASLT_WORKSPACE ? "reductions" : "cublaslt";
     size_t bytes = larger(reductions, CUBLASLT_WORKSPACE);
     if (config->recipe.precision != PRECISION_FP32) {
-        AttentionShape attention;
-        attention.B = config->micro_batch;
-        attention.T = config->seq_len;
-        attention.heads = shape->heads;
-        attention.kv_heads = shape->kv_heads;
-        attention.head_dim = shape->head_dim;
+        const AttentionShape attention = attention_shape(&config->shape, config->micro_batch, config->seq_len);
         size_t backward = attention_workspace_bytes(attention);
         if (backward > bytes) name = "attention_backward";
         bytes = larger(bytes, backward);

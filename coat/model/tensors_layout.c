@@ -30,7 +30,7 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     case DIM_QNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->heads : 1) * s->head_dim;
     case DIM_KNORM: return (int64_t)(s->qk_norm == QK_NORM_ROW ? s->kv_heads : 1) * s->head_dim;
     case DIM_F: return s->ffn;
-    case DIM_H: return (int64_t)s->ffn * (s->activation == ACT_SWIGLU ? 2 : 1);
+    case DIM_H: return shape_hidden_width(s);
     case DIM_VP: return s->vocab_padded;
     case DIM_POS: return s->positions;
     case DIM_L: return s->layers;
