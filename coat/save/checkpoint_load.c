@@ -165,14 +165,16 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
-static bool stored_in_hf(const HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
+static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
                          Error *err) {
     const SafeFile *file;
     const SafeTensor *tensor;
     if (!hf_weights_find(weights, part->name, &file, &tensor))
-        return error_set(err, EXIT_DATA,
-                         "%s has no tensor '%s', which its config.json asks for; use another copy of the model", path,
-                         part->name);
+        return error_set(
+            err, EXIT_DATA,
+            "%s has no tensor '%s', which its config.json asks for: files are missing, or config.json is of another "
+            "model; take all of them from one place",
+            path, part->name);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 &&
         tensor->dtype != DTYPE_F64)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
@@ -206,8 +208,8 @@ static void stored_in_llmc(const LlmcFile *file, const HfPart *part, TensorId id
 }
 
 // The values of a parameter (rows, cols) of a layer, from whichever of the two is given; padding rows stay 0.
-static bool load_parameter(const HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape,
-                           TensorId id, int layer, int64_t cols, float *values, Error *err) {
+static bool load_parameter(HfWeights *hf, const LlmcFile *llmc, const char *path, const ModelShape *shape, TensorId id,
+                           int layer, int64_t cols, float *values, Error *err) {
     HfPart parts[HF_MOST_PARTS];
     int count = hf_parts(shape, id, layer, parts);
     for (int i = 0; i < count; i++) {
@@ -221,14 +223,27 @@ static bool load_parameter(const HfWeights *hf, const LlmcFile *llmc, const char
     return true;
 }
 
-static bool load_parameters(const HfWeights *hf, const LlmcFile *llmc, const char *path, Arena *arena, Exec *exec,
+// Before gigabytes are read: whether the files have all tensors of the model, and no others.
+static bool check_stored(HfWeights *weights, const char *path, const ModelShape *shape, const TensorId *ids,
+                         const int *layers, int count, Error *err) {
+    HfPart parts[HF_MOST_PARTS];
+    StoredMatrix stored;
+    for (int i = 0; i < count; i++) {
+        const int pieces = hf_parts(shape, ids[i], layers[i], parts);
+        for (int k = 0; k < pieces; k++)
+            if (!stored_in_hf(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err)) return false;
+    }
+    return hf_weights_check_used(weights, shape, err);
+}
+
+static bool load_parameters(HfWeights *hf, const LlmcFile *llmc, const char *path, Arena *arena, Exec *exec,
                             Error *err) {
     size_t capacity = (size_t)arena_parameter_count(arena);
     Parameter *list = (Parameter *)xcalloc(capacity, sizeof *list);
     TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
     int *layers = (int *)xcalloc(capacity, sizeof *layers);
     int count = arena_parameters(arena, list, ids, layers);
-    bool good = true;
+    bool good = !hf || check_stored(hf, path, &arena->config.shape, ids, layers, count, err);
     for (int i = 0; good && i < count; i++) {
         Tensor value = list[i].weight.value;
         float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);

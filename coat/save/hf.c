@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "checkpoint.h"
+#include "hf_names.h"
 #include "io/files.h"
 #include "llmc_weights.h"
 #include "shapes.h"
@@ -11,6 +12,7 @@
 #define INDEX_LIMIT (16u << 20)
 #define MAX_SHARDS 1024
 #define PATH_BUFFER 4096
+#define PIECE_BYTES ((size_t)1 << 20)
 
 // ---------------------------------------------------------------- shapes
 
@@ -65,7 +67,10 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
         if (strcmp(weights->files[i].path, path) == 0) return true;
     if (weights->count == MAX_SHARDS)
         return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_SHARDS);
-    return safetensors_open(&weights->files[weights->count], path, err) && ++weights->count > 0;
+    SafeFile *file = &weights->files[weights->count];
+    if (!safetensors_open(file, path, err)) return false;
+    weights->used[weights->count++] = (bool *)xcalloc((size_t)file->count + 1, sizeof(bool));
+    return true;
 }
 
 static bool add_sharded(HfWeights *weights, const char *folder, const char *index_path, Error *err) {
@@ -106,18 +111,23 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {
     weights->count = 0;
     weights->files = (SafeFile *)xcalloc(MAX_SHARDS, sizeof *weights->files);
+    weights->used = (bool **)xcalloc(MAX_SHARDS, sizeof *weights->used);
     bool good = path_is_folder(path) ? add_folder(weights, path, err) : add_file(weights, path, err);
     if (!good) hf_weights_close(weights);
     return good;
 }
 
 void hf_weights_close(HfWeights *weights) {
-    for (int i = 0; i < weights->count; i++) safetensors_close(&weights->files[i]);
+    for (int i = 0; i < weights->count; i++) {
+        safetensors_close(&weights->files[i]);
+        free(weights->used[i]);
+    }
+    free(weights->used);
     free(weights->files);
     memset(weights, 0, sizeof *weights);
 }
 
-bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
+bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
     static const char *const prefixes[] = {"transformer.", "model."};
     const char *bare = NULL;
     for (int i = 0; i < 2; i++)
@@ -126,7 +136,77 @@ bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile 
         *file = &weights->files[i];
         *tensor = safetensors_find(*file, name);
         if (!*tensor && bare) *tensor = safetensors_find(*file, bare);
-        if (*tensor) return true;
+        if (!*tensor) continue;
+        weights->used[i][*tensor - (*file)->tensors] = true;
+        return true;
     }
     return false;
+}
+
+static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFile *other, const SafeTensor *b,
+                        bool *same, Error *err) {
+    *same = a->dtype == b->dtype && a->bytes == b->bytes;
+    char *pieces = (char *)xmalloc(2 * PIECE_BYTES);
+    bool good = true;
+    for (uint64_t at = 0; good && *same && at < a->bytes; at += PIECE_BYTES) {
+        const size_t bytes = a->bytes - at < PIECE_BYTES ? (size_t)(a->bytes - at) : PIECE_BYTES;
+        good = safetensors_read(file, a, at, pieces, bytes, err) &&
+               safetensors_read(other, b, at, pieces + PIECE_BYTES, bytes, err);
+        *same = good && memcmp(pieces, pieces + PIECE_BYTES, bytes) == 0;
+    }
+    free(pieces);
+    return good;
+}
+
+// Newer versions of transformers do not tie a head that is in the files too.
+static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
+                            const SafeTensor *head, Error *err) {
+    char name[HF_NAME_LENGTH];
+    const SafeFile *file;
+    const SafeTensor *embedding;
+    bool same;
+    hf_whole_name(shape, WTE, 0, name);
+    if (!hf_weights_find(weights, name, &file, &embedding)) return true; // which the loading says
+    if (!same_values(head_file, head, file, embedding, &same, err)) return false;
+    return same || error_set(err, EXIT_DATA,
+                             "%s: '%s' is not the embedding, though config.json has tie_word_embeddings true; set it "
+                             "to false there, or take the tensor out",
+                             head_file->path, head->name);
+}
+
+// Tables that transformers stores and computes anew.
+static bool holds_no_weights(const ModelShape *shape, const char *name) {
+    static const struct {
+        PositionKind positions;
+        const char *end;
+    } buffers[] = {{POSITIONS_ROTARY, ".rotary_emb.inv_freq"},
+                   {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
+                   {POSITIONS_LEARNED, ".attn.masked_bias"}};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        const size_t end = strlen(buffers[i].end);
+        if (shape->position_kind == buffers[i].positions && length > end &&
+            strcmp(name + length - end, buffers[i].end) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err) {
+    for (int i = 0; i < weights->count; i++) {
+        const SafeFile *file = &weights->files[i];
+        for (int k = 0; k < file->count; k++) {
+            const SafeTensor *tensor = &file->tensors[k];
+            if (weights->used[i][k] || holds_no_weights(shape, tensor->name)) continue;
+            if (shape->tied_head && strcmp(tensor->name, "lm_head.weight") == 0) {
+                if (!check_tied_head(weights, shape, file, tensor, err)) return false;
+                continue;
+            }
+            return error_set(err, EXIT_DATA,
+                             "%s: '%.200s' is no tensor of the %s that its config.json describes; use the config.json "
+                             "that was saved with these weights, or take the tensor out",
+                             file->path, tensor->name, architecture_name(shape_architecture(shape)));
+        }
+    }
+    return true;
 }

@@ -25,13 +25,17 @@ void hf_generation_text(JsonText *t, int eos);
 // The weights of a folder or of one .safetensors file.
 typedef struct {
     SafeFile *files;
+    bool **used; // of each file's tensors, whether one was found
     int count;
 } HfWeights;
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
 // Finds a tensor by its full name, or without the leading "transformer." or "model.". False if there is none.
-bool hf_weights_find(const HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
+bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
+// Whether all tensors have been found, but for those that hold no weights of the model: one that is left would change what
+// the model computes. The head of a model that is tied may be there again, if it is the embedding.
+bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
 #ifdef __cplusplus
 }

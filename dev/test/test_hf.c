@@ -210,10 +210,11 @@ typedef struct {
     int id_poisoned;   // this tensor holds `poison` in one place; -1 = none
     float poison;
     int id_dropped, id_reshaped; // left out; of another shape; -1 = none
+    const char *extra;           // one more tensor, with the values of the embedding; NULL = none
     ModelShape shape;            // of the run
 } Making;
 
-static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, {0}};
+static const Making plain = {DTYPE_F32, "", 0, 1, -1, 0, -1, -1, NULL, {0}};
 
 // What GPT2LMHeadModel calls its tensors, whatever the table says.
 static void test_names(void **state) {
@@ -242,25 +243,24 @@ static void test_names(void **state) {
     }
 }
 
-// GPT-2's files hold each parameter in one tensor.
-static HfPart part_of(const ModelShape *shape, int id, int layer) {
-    HfPart parts[HF_MOST_PARTS];
-    assert_int_equal(hf_parts(shape, (TensorId)id, layer, parts), 1);
-    return parts[0];
-}
+#define TAG(id, layer, part) (((id)*64 + (layer)) * HF_MOST_PARTS + (part))
 
 static void write_values(SafeWriter *writer, const Making *making) {
     Error err;
     uint64_t hash;
     for (int i = 0; i < writer->count; i++) {
         const SafeTensor *t = &writer->tensors[i];
-        int id = t->tag / 64, layer = t->tag % 64;
-        bool matrix = t->rank == 2, transposed = part_of(&making->shape, id, layer).transposed;
+        HfPart parts[HF_MOST_PARTS];
+        int id = t->tag / HF_MOST_PARTS / 64, layer = t->tag / HF_MOST_PARTS % 64;
+        hf_parts(&making->shape, (TensorId)id, layer, parts);
+        const HfPart part = parts[t->tag % HF_MOST_PARTS];
+        bool matrix = t->rank == 2, transposed = part.transposed;
         int64_t rows = matrix ? t->shape[0] : 1, cols = t->shape[t->rank - 1];
         for (int64_t r = 0; r < rows; r++) {
             for (int64_t c = 0; c < cols; c++) {
                 char bytes[4];
-                float value = transposed ? value_of(id, layer, c, r) : value_of(id, layer, r, c);
+                float value = transposed ? value_of(id, layer, c, r)
+                                         : value_of(id, layer, part.first_row + r, part.first_col + c);
                 if (id == making->id_poisoned && r == rows - 1 && c == 1) value = making->poison;
                 encode(t->dtype, value, bytes);
                 assert_true(safewriter_write(writer, bytes, dtype_bytes(t->dtype), &err));
@@ -276,20 +276,24 @@ static void make_weights(const char *path, const Run *run, Making making) {
     int number = 0;
     making.shape = run->config.shape;
     memset(&writer, 0, sizeof writer);
+    HfPart parts[HF_MOST_PARTS];
     for (int id = 0; id < PARAMETER_COUNT; id++) {
-        const TensorLayout *t = &run->arena.layout[id][VALUE];
-        for (int layer = 0; layer < t->layers; layer++) {
+        for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
             if (id == making.id_dropped || number++ % making.parts != making.part) continue;
-            HfPart part = part_of(&making.shape, id, layer);
-            int64_t rows = id == WTE ? VOCAB : t->rows, cols = t->cols;
-            int rank = tensor_rank((TensorId)id);
-            int64_t shape[2] = {part.transposed ? cols : rows, part.transposed ? rows : cols};
-            if (rank == 1) shape[0] = cols;
-            if (id == making.id_reshaped) shape[0]++;
-            size_t skip = strncmp(part.name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
-            safewriter_declare(&writer, part.name + skip, making.dtype, rank, shape, id * 64 + layer);
+            const int count = hf_parts(&making.shape, (TensorId)id, layer, parts), rank = tensor_rank((TensorId)id);
+            for (int i = 0; i < count; i++) {
+                const HfPart *part = &parts[i];
+                int64_t shape[2] = {part->transposed ? part->cols : part->rows,
+                                    part->transposed ? part->rows : part->cols};
+                if (rank == 1) shape[0] = part->cols;
+                if (id == making.id_reshaped) shape[0]++;
+                size_t skip = strncmp(part->name, making.strip, strlen(making.strip)) == 0 ? strlen(making.strip) : 0;
+                safewriter_declare(&writer, part->name + skip, making.dtype, rank, shape, TAG(id, layer, i));
+            }
         }
     }
+    const int64_t embedding[2] = {VOCAB, CHANNELS};
+    if (making.extra) safewriter_declare(&writer, making.extra, making.dtype, 2, embedding, TAG(WTE, 0, 0));
     unlink(path);
     if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
     write_values(&writer, &making);
@@ -318,12 +322,13 @@ static void assert_loads(const char *path, Run *run) {
     memset(run->arena.base, 0x5a, run->arena.total_bytes);
     if (!checkpoint_load_weights(path, &run->arena, &run->exec, &err)) fail_msg("%s", err.text);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
+        const bool padded = id == WTE || id == HEADW;
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
             Tensor t = arena_tensor(&run->arena, (TensorId)id, VALUE, layer);
             for (int64_t i = 0; i < tensor_elements(t); i++) {
                 int64_t row = i / t.cols;
                 float got = t.format == FMT_BF16 ? bf16_decode(((uint16_t *)t.data)[i]) : ((float *)t.data)[i];
-                float want = id == WTE && row >= VOCAB ? 0.0f : value_of(id, layer, row, i % t.cols);
+                float want = padded && row >= VOCAB ? 0.0f : value_of(id, layer, row, i % t.cols);
                 if (got != want) fail_msg("%s row %d: %g, not %g", tensor_row((TensorId)id)->name, (int)row, got, want);
             }
         }
@@ -418,6 +423,82 @@ static void test_shards(void **state) {
         write_text(index, bad[i].text);
         assert_refused(folder, run, bad[i].says);
     }
+    run_close(run);
+}
+
+// Grouped heads, tied and not: what a folder of such a model holds.
+static Run *llama_with(Architecture architecture, bool tied) {
+    Run *run = run_open(RECIPE_COAT, 2);
+    ModelShape *s = &run->config.shape;
+    architecture_shape(architecture, s);
+    s->layers = s->heads = 2;
+    s->kv_heads = 1;
+    s->head_dim = 4;
+    s->channels = CHANNELS;
+    s->ffn = 16;
+    s->positions = POSITIONS;
+    s->tied_head = tied;
+    model_shape_vocab(s, VOCAB);
+    run->config.seq_len = 8;
+    run_allocate(run);
+    return run;
+}
+
+// A tensor that config.json does not speak of would be lost in silence.
+static void test_leftovers(void **state) {
+    (void)state;
+    static const struct {
+        Architecture architecture;
+        bool tied;
+        const char *extra, *says; // NULL: accepted
+    } cases[] = {{ARCHITECTURE_LLAMA, false, NULL, NULL},
+                 {ARCHITECTURE_LLAMA, false, "model.layers.0.self_attn.rotary_emb.inv_freq", NULL},
+                 {ARCHITECTURE_LLAMA, true, "lm_head.weight", NULL},
+                 {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias' is no"},
+                 {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "is no tensor of the llama"},
+                 {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
+                 {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight' is no tensor"}, // twice
+                 {ARCHITECTURE_QWEN2, true, NULL, NULL},
+                 {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "is no tensor of the qwen2"},
+                 {ARCHITECTURE_OLMO, true, "model.norm.weight", "is no tensor of the olmo"},
+                 {ARCHITECTURE_QWEN3, false, "model.layers.0.self_attn.k_proj.bias", "is no tensor of the qwen3"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[32], file[64];
+        Run *run = llama_with(cases[i].architecture, cases[i].tied);
+        snprintf(name, sizeof name, "leftovers-%d", (int)i);
+        snprintf(file, sizeof file, "%s/model.safetensors", name);
+        make_folder(name, run);
+        Making making = plain;
+        making.extra = cases[i].extra;
+        make_weights(path_of(file), run, making);
+        if (cases[i].says)
+            assert_refused(path_of(name), run, cases[i].says);
+        else
+            assert_loads(path_of(name), run);
+        run_close(run);
+    }
+    // transformers of version 5 would not tie a head with values of its own
+    Run *run = llama_with(ARCHITECTURE_LLAMA, false);
+    make_folder("leftovers-head", run);
+    make_weights(path_of("leftovers-head/model.safetensors"), run, plain);
+    run_close(run);
+    run = llama_with(ARCHITECTURE_LLAMA, true);
+    make_config(path_of("leftovers-head/config.json"), &run->config.shape);
+    assert_refused(path_of("leftovers-head"), run, "tie_word_embeddings");
+    run_close(run);
+    // GPT-2's: the mask's table may be there
+    run = run_with(PRECISION_RECIPE);
+    make_folder("leftovers-gpt2", run);
+    static const char *const extras[] = {"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"};
+    Making making = plain;
+    for (int i = 0; i < 3; i++) {
+        making.extra = extras[i];
+        make_weights(path_of("leftovers-gpt2/model.safetensors"), run, making);
+        assert_loads(path_of("leftovers-gpt2"), run);
+    }
+    making.extra = "h.0.crossattention.c_attn.weight";
+    make_weights(path_of("leftovers-gpt2/model.safetensors"), run, making);
+    assert_refused(path_of("leftovers-gpt2"), run, "'h.0.crossattention.c_attn.weight' is no tensor of the gpt2");
     run_close(run);
 }
 
@@ -537,10 +618,11 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
-                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),           cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_bad_configs),     cmocka_unit_test(test_other_configs),
+                                       cmocka_unit_test(test_import),          cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards),          cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_leftovers),       cmocka_unit_test(test_llmc),
+                                       cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }
