@@ -54,6 +54,19 @@ typedef struct {
     InitKind init;
 } ModelShape;
 
+// What flags and files may say of a shape: files can hold what flags ask for, and are read back.
+enum { MOST_LAYERS = 1024, MOST_HEADS = 1024, WIDEST_HEAD = 4096, MOST_CHANNELS = 1 << 16, MOST_FFN = 1 << 20 };
+enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
+#define LEAST_NORM_EPS 1e-12
+#define MOST_NORM_EPS 1e-1
+#define MOST_CLIP_QKV 1e6
+#define LEAST_ROPE_THETA 1.0
+#define MOST_ROPE_THETA 1e12
+#define LEAST_ROPE_FACTOR 1.0
+#define MOST_ROPE_FACTOR 1e6
+#define LEAST_ROPE_BAND 1e-3 // low and high
+#define MOST_ROPE_BAND 1e6
+
 // The widest rows that the GPU's FP8 kernels are built for: those of norms, and GELU's where scales are per token.
 enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768 };
 

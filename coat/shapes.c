@@ -76,11 +76,11 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
     const struct {
         const char *name;
         int64_t value, max;
-    } checks[] = {{"layers", layers, 1024},
-                  {"heads", heads, 1024},
-                  {"channels", channels, 65536},
-                  {"vocabulary", vocab, 1 << 24},
-                  {"positions", positions, 1 << 24}};
+    } checks[] = {{"layers", layers, MOST_LAYERS},
+                  {"heads", heads, MOST_HEADS},
+                  {"channels", channels, MOST_CHANNELS},
+                  {"vocabulary", vocab, MOST_VOCAB},
+                  {"positions", positions, MOST_POSITIONS}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
         if (checks[i].value < 1 || checks[i].value > checks[i].max)
             return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,
@@ -88,6 +88,9 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
     if (channels % heads)
         return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
                          (long long)channels, plural(channels), (long long)heads);
+    if (channels / heads > WIDEST_HEAD)
+        return error_set(err, EXIT_DATA, "%s: %lld channels of %lld head%s make a head wider than %d", path,
+                         (long long)channels, (long long)heads, plural(heads), WIDEST_HEAD);
     shape_gpt2(shape, (int)layers, (int)heads, (int)channels, (int)positions);
     if (ffn) shape->ffn = (int)ffn;
     model_shape_vocab(shape, (int)vocab);

@@ -42,14 +42,14 @@ static bool get_int(const Reader *r, const char *key, int64_t most, int64_t othe
     return true;
 }
 
-static bool get_float(const Reader *r, const char *key, double above, double below, float otherwise, float *value) {
+static bool get_float(const Reader *r, const char *key, double least, double most, float otherwise, float *value) {
     double found;
     *value = otherwise;
     if (!find(r, key)) return true;
     if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
     *value = (float)found;
-    return ((double)*value > above && (double)*value <= below) || // as it will be used
-           error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, above, below);
+    return (found >= least && found <= most) ||
+           error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, least, most);
 }
 
 // The activation function is the one that is built, under one of two names.
@@ -68,11 +68,11 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
         !require_bool(r, "tie_word_embeddings", true) || !require_bool(r, "scale_attn_weights", true) ||
         !require_bool(r, "scale_attn_by_inverse_layer_idx", false) || !require_bool(r, "add_cross_attention", false))
         return false;
-    if (!get_int(r, "n_layer", 1024, 0, &layers) || !get_int(r, "n_head", 1024, 0, &heads) ||
-        !get_int(r, "n_embd", 65536, 0, &channels) || !get_int(r, "vocab_size", 1 << 24, 0, &vocab) ||
-        !get_int(r, "n_positions", 1 << 24, 0, &positions) ||
-        (find(r, "n_inner") && !get_int(r, "n_inner", 1 << 20, 0, &ffn)) ||
-        !get_float(r, "layer_norm_epsilon", 0, 0.999999, 1e-5f, &eps) ||
+    if (!get_int(r, "n_layer", MOST_LAYERS, 0, &layers) || !get_int(r, "n_head", MOST_HEADS, 0, &heads) ||
+        !get_int(r, "n_embd", MOST_CHANNELS, 0, &channels) || !get_int(r, "vocab_size", MOST_VOCAB, 0, &vocab) ||
+        !get_int(r, "n_positions", MOST_POSITIONS, 0, &positions) ||
+        (find(r, "n_inner") && !get_int(r, "n_inner", MOST_FFN, 0, &ffn)) ||
+        !get_float(r, "layer_norm_epsilon", LEAST_NORM_EPS, MOST_NORM_EPS, 1e-5f, &eps) ||
         !gpt2_shape(shape, layers, heads, channels, ffn, vocab, positions, r->path, r->err))
         return false;
     shape->norm_eps = eps;
@@ -88,10 +88,10 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
         return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' is not supported; only 'llama3' of llama is",
                          r.path, kind);
-    if (!get_float(&r, "factor", 0.999999, 1e6, 0, &rope->factor) ||
-        !get_float(&r, "low_freq_factor", 0, 1e6, 0, &rope->low) ||
-        !get_float(&r, "high_freq_factor", 0, 1e6, 0, &rope->high) ||
-        !get_int(&r, "original_max_position_embeddings", 1 << 24, 0, &rope->positions))
+    if (!get_float(&r, "factor", LEAST_ROPE_FACTOR, MOST_ROPE_FACTOR, 0, &rope->factor) ||
+        !get_float(&r, "low_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->low) ||
+        !get_float(&r, "high_freq_factor", LEAST_ROPE_BAND, MOST_ROPE_BAND, 0, &rope->high) ||
+        !get_int(&r, "original_max_position_embeddings", MOST_POSITIONS, 0, &rope->positions))
         return false;
     if (rope->factor == 1.0f) { // which stretches nothing
         ModelShape usual;
@@ -113,9 +113,9 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
         return error_set(r->err, EXIT_DATA, "%s: 'rope_scaling' is not an object", r->path);
     const Reader *theta = parameters && find(&inner, "rope_theta") ? &inner : r;
     float whole, inner_whole = 1.0f;
-    if (!get_float(theta, "rope_theta", 0.999999, 1e12, 10000.0f, &shape->rope_theta) ||
-        !get_float(r, "partial_rotary_factor", 0, 1.000001, 1.0f, &whole) ||
-        (parameters && !get_float(&inner, "partial_rotary_factor", 0, 1.000001, 1.0f, &inner_whole)))
+    if (!get_float(theta, "rope_theta", LEAST_ROPE_THETA, MOST_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
+        !get_float(r, "partial_rotary_factor", 0, 1, 1.0f, &whole) ||
+        (parameters && !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
         return false;
     if (whole != 1.0f || inner_whole != 1.0f)
         return error_set(r->err, EXIT_DATA, "%s: 'partial_rotary_factor' must be 1; other models are not supported",
@@ -135,7 +135,7 @@ static bool read_window(const Reader *r, const char *type, ModelShape *shape) {
                          kind ? kind : "no name");
     }
     if (strncmp(type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
-    if (find(r, "sliding_window") && !get_int(r, "sliding_window", 1 << 24, 0, &window)) return false;
+    if (find(r, "sliding_window") && !get_int(r, "sliding_window", MOST_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;
 }
@@ -148,21 +148,25 @@ static bool read_other(const Reader *r, const char *type, Architecture architect
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
         !require_bool(r, "mlp_bias", false) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (!get_int(r, "num_hidden_layers", 1024, 0, &s->layers) || !get_int(r, "hidden_size", 65536, 0, &s->channels) ||
-        !get_int(r, "intermediate_size", 1 << 20, 0, &s->ffn) ||
-        !get_int(r, "num_attention_heads", 1024, 0, &s->heads) ||
-        !get_int(r, "num_key_value_heads", 1024, s->heads, &s->kv_heads) ||
-        !get_int(r, "vocab_size", 1 << 24, 0, &s->vocab) ||
-        !get_int(r, "max_position_embeddings", 1 << 24, 2048, &s->positions))
+    if (!get_int(r, "num_hidden_layers", MOST_LAYERS, 0, &s->layers) ||
+        !get_int(r, "hidden_size", MOST_CHANNELS, 0, &s->channels) ||
+        !get_int(r, "intermediate_size", MOST_FFN, 0, &s->ffn) ||
+        !get_int(r, "num_attention_heads", MOST_HEADS, 0, &s->heads) ||
+        !get_int(r, "num_key_value_heads", MOST_HEADS, s->heads, &s->kv_heads) ||
+        !get_int(r, "vocab_size", MOST_VOCAB, 0, &s->vocab) ||
+        !get_int(r, "max_position_embeddings", MOST_POSITIONS, 2048, &s->positions))
         return false;
     if (s->heads % s->kv_heads)
         return error_set(r->err, EXIT_DATA, "%s: %d heads cannot share %d key and value heads", r->path, s->heads,
                          s->kv_heads);
     const int usual = architecture == ARCHITECTURE_QWEN3 ? 128 : s->channels % s->heads ? 0 : s->channels / s->heads;
-    if (!get_int(r, "head_dim", 4096, usual, &s->head_dim)) return false;
-    if ((has_eps && !get_float(r, "rms_norm_eps", 0, 0.999999, 1e-6f, &s->norm_eps)) ||
-        !get_float(r, "clip_qkv", 0, 1e6, 0, &s->clip_qkv))
+    if (!get_int(r, "head_dim", WIDEST_HEAD, usual, &s->head_dim)) return false;
+    if ((has_eps && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, 1e-6f, &s->norm_eps)) ||
+        !get_float(r, "clip_qkv", 0, MOST_CLIP_QKV, 0, &s->clip_qkv))
         return false;
+    if (find(r, "clip_qkv") && s->clip_qkv == 0.0f) // transformers cuts all off, and only null means no limit
+        return error_set(r->err, EXIT_DATA, "%s: clip_qkv 0 would make q, k and v 0; null says that they are not cut",
+                         r->path);
     s->tied_head = tied;
     model_shape_vocab(s, s->vocab);
     return read_rope(r, architecture, shape) && read_window(r, type, shape);

@@ -94,6 +94,10 @@ static void test_check(void **state) {
     assert_int_equal(config.shape.positions, 2048);
     refuse_run("--train x --micro-batch 65535 --seq-len 100000", 1, "--micro-batch 65535&2^31&--micro-batch 21474");
     refuse_run("--train x --world-size 4", 1, "--world-size 4&1 process");
+    refuse("--train x --heads 1025", EXIT_USER, "--heads 1025&between 1 and 1024"); // which no config.json may say
+    refuse("--train x --channels 65537", EXIT_USER, "--channels 65537&65536");
+    refuse("--train x --ffn 1048577", EXIT_USER, "--ffn 1048577&1048576");
+    refuse_run("--train x --channels 8192 --heads 1", 1, "--channels 8192&wider than 4096&more --heads");
     refuse_run("--train x --tokenizer bytes --vocab 256", 1, "--vocab 256&257");
     refuse_run("--plan --recipe coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
     refuse_run("--plan --recipe coat --micro-batch 1 --seq-len 100", 1, "--micro-batch&multiple of 16");

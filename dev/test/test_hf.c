@@ -78,6 +78,40 @@ static void test_config(void **state) {
     assert_false(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
 }
 
+// What flags may ask for is written and read back, and no file may ask for more.
+static void test_bounds(void **state) {
+    (void)state;
+    ModelShape s, again;
+    JsonText t;
+    Error err;
+    architecture_shape(ARCHITECTURE_LLAMA, &s);
+    s.layers = MOST_LAYERS, s.heads = s.kv_heads = MOST_HEADS, s.head_dim = WIDEST_HEAD, s.channels = MOST_CHANNELS;
+    s.ffn = MOST_FFN, s.positions = MOST_POSITIONS;
+    s.norm_eps = (float)LEAST_NORM_EPS, s.rope_theta = (float)MOST_ROPE_THETA;
+    s.rope = (RopeScaling){(float)MOST_ROPE_FACTOR, (float)LEAST_ROPE_BAND, (float)MOST_ROPE_BAND, MOST_POSITIONS};
+    model_shape_vocab(&s, MOST_VOCAB);
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+    if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&s, &again, sizeof s);
+    json_text_free(&t);
+    s.norm_eps = (float)MOST_NORM_EPS;
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+    if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&s, &again, sizeof s);
+    json_text_free(&t);
+    int *const sizes[] = {&s.layers, &s.heads, &s.head_dim, &s.channels, &s.ffn, &s.positions, &s.rope.positions};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        ++*sizes[i];
+        assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+        assert_false(parse(t.text, &again, &err));
+        assert_says(&err, "outside 1 ...");
+        json_text_free(&t);
+        --*sizes[i];
+    }
+    assert_false(gpt2_shape(&s, 1, 1, MOST_CHANNELS, 0, 257, 8, "here", &err));
+    assert_says(&err, "make a head wider than 4096");
+}
+
 #define SIZES                                                                                                          \
     "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, "           \
     "\"vocab_size\": 130, \"max_position_embeddings\": 512, \"hidden_act\": \"silu\""
@@ -132,6 +166,10 @@ static void test_other_configs(void **state) {
         {"qwen2", "\"use_sliding_window\": true", "use_sliding_window"},
         {"qwen2", "\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
         {"qwen3", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
+        {"olmo", "\"clip_qkv\": 0", "clip_qkv 0 would make q, k and v 0; null"},
+        {"olmo", "\"clip_qkv\": 0.0", "clip_qkv 0 would"},
+        {"olmo", "\"clip_qkv\": 1e-60", "clip_qkv 0 would"},
+        {"olmo", "\"clip_qkv\": -8", "clip_qkv is -8, outside 0"},
         {"mistral", "\"sliding_window\": -1", "sliding_window"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[1024];
@@ -618,11 +656,11 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),           cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_bad_configs),     cmocka_unit_test(test_other_configs),
-                                       cmocka_unit_test(test_import),          cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards),          cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_leftovers),       cmocka_unit_test(test_llmc),
-                                       cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
+                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_leftovers),   cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }
