@@ -124,9 +124,32 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !scaling || read_rope_scaling(r, architecture, scaling, &shape->rope);
 }
 
+// What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that is
+// null says that there is no window, and as many key and value heads as others.
+typedef struct {
+    const char *type;
+    Architecture architecture;
+    int kv_heads; // 0: as num_attention_heads
+    int head_dim; // 0: hidden_size / num_attention_heads
+    int positions;
+    int window; // 0: none
+} ModelType;
+
+// clang-format off
+static const ModelType model_types[] = {
+    // type     architecture         kv head_dim positions window
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0}, // whose keys are others
+    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0},
+    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096},
+    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0},
+    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0},
+    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0},
+};
+// clang-format on
+
 // Attention over all positions before, or within a window that no sequence here is longer than.
-static bool read_window(const Reader *r, const char *type, ModelShape *shape) {
-    int window = 0;
+static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
+    int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
@@ -134,14 +157,54 @@ static bool read_window(const Reader *r, const char *type, ModelShape *shape) {
         return error_set(r->err, EXIT_DATA, "%s: layer_types has '%.60s'; only 'full_attention' is supported", r->path,
                          kind ? kind : "no name");
     }
-    if (strncmp(type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
+    if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", MOST_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;
 }
 
-static bool read_other(const Reader *r, const char *type, Architecture architecture, ModelShape *shape) {
+// How many heads there are of which width.
+static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
+    const bool says_kv = json_object_get(r->root, "num_key_value_heads") != NULL;
+    const int kv_heads = says_kv || !type->kv_heads ? s->heads : type->kv_heads;
+    if (!get_int(r, "num_key_value_heads", MOST_HEADS, kv_heads, &s->kv_heads)) return false;
+    if (s->heads % s->kv_heads)
+        return error_set(r->err, EXIT_DATA, "%s: num_attention_heads %d is not divisible by num_key_value_heads %d%s",
+                         r->path, s->heads, s->kv_heads, says_kv ? "" : ", which is what a file without it means");
+    if (!type->head_dim && !find(r, "head_dim") && s->channels % s->heads)
+        return error_set(r->err, EXIT_DATA,
+                         "%s: hidden_size %d is not divisible by num_attention_heads %d, and there is no head_dim",
+                         r->path, s->channels, s->heads);
+    if (!get_int(r, "head_dim", WIDEST_HEAD, type->head_dim ? type->head_dim : s->channels / s->heads, &s->head_dim))
+        return false;
+    const char *what = find(r, "head_dim") ? "head_dim" : "hidden_size / num_attention_heads =";
+    if (s->head_dim % 2)
+        return error_set(r->err, EXIT_DATA, "%s: %s %d is odd; a head is rotated in pairs of channels", r->path, what,
+                         s->head_dim);
+    if (s->head_dim > WIDEST_HEAD)
+        return error_set(r->err, EXIT_DATA, "%s: %s %d, outside 1 ... %d", r->path, what, s->head_dim, WIDEST_HEAD);
+    const bool own_width = type->architecture == ARCHITECTURE_LLAMA || type->architecture == ARCHITECTURE_QWEN3;
+    return own_width || s->head_dim * s->heads == s->channels ||
+           error_set(r->err, EXIT_DATA,
+                     "%s: head_dim %d times num_attention_heads %d must be hidden_size %d; other models of model_type "
+                     "%s are not supported",
+                     r->path, s->head_dim, s->heads, s->channels, type->type);
+}
+
+static bool read_clip(const Reader *r, const ModelType *type, ModelShape *s) {
+    if (!find(r, "clip_qkv")) return true;
+    if (type->architecture != ARCHITECTURE_OLMO)
+        return error_set(r->err, EXIT_DATA, "%s: clip_qkv is olmo's; a %s with it is not supported", r->path,
+                         type->type);
+    if (!get_float(r, "clip_qkv", 0, MOST_CLIP_QKV, 0, &s->clip_qkv)) return false;
+    return s->clip_qkv > 0.0f || // transformers cuts all off, and only null means no limit
+           error_set(r->err, EXIT_DATA, "%s: clip_qkv 0 would make q, k and v 0; null says that they are not cut",
+                     r->path);
+}
+
+static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape) {
     ModelShape *s = shape;
+    const Architecture architecture = type->architecture;
     const bool has_eps = architecture != ARCHITECTURE_OLMO;
     bool tied;
     architecture_shape(architecture, s);
@@ -152,39 +215,26 @@ static bool read_other(const Reader *r, const char *type, Architecture architect
         !get_int(r, "hidden_size", MOST_CHANNELS, 0, &s->channels) ||
         !get_int(r, "intermediate_size", MOST_FFN, 0, &s->ffn) ||
         !get_int(r, "num_attention_heads", MOST_HEADS, 0, &s->heads) ||
-        !get_int(r, "num_key_value_heads", MOST_HEADS, s->heads, &s->kv_heads) ||
         !get_int(r, "vocab_size", MOST_VOCAB, 0, &s->vocab) ||
-        !get_int(r, "max_position_embeddings", MOST_POSITIONS, 2048, &s->positions))
+        !get_int(r, "max_position_embeddings", MOST_POSITIONS, type->positions, &s->positions) ||
+        !read_heads(r, type, s))
         return false;
-    if (s->heads % s->kv_heads)
-        return error_set(r->err, EXIT_DATA, "%s: %d heads cannot share %d key and value heads", r->path, s->heads,
-                         s->kv_heads);
-    const int usual = architecture == ARCHITECTURE_QWEN3 ? 128 : s->channels % s->heads ? 0 : s->channels / s->heads;
-    if (!get_int(r, "head_dim", WIDEST_HEAD, usual, &s->head_dim)) return false;
     if ((has_eps && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, 1e-6f, &s->norm_eps)) ||
-        !get_float(r, "clip_qkv", 0, MOST_CLIP_QKV, 0, &s->clip_qkv))
+        !read_clip(r, type, s))
         return false;
-    if (find(r, "clip_qkv") && s->clip_qkv == 0.0f) // transformers cuts all off, and only null means no limit
-        return error_set(r->err, EXIT_DATA, "%s: clip_qkv 0 would make q, k and v 0; null says that they are not cut",
-                         r->path);
     s->tied_head = tied;
     model_shape_vocab(s, s->vocab);
     return read_rope(r, architecture, shape) && read_window(r, type, shape);
 }
 
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
-    static const struct {
-        const char *type;
-        Architecture architecture;
-    } kinds[] = {{"gpt2", ARCHITECTURE_GPT2}, {"llama", ARCHITECTURE_LLAMA}, {"mistral", ARCHITECTURE_LLAMA},
-                 {"olmo", ARCHITECTURE_OLMO}, {"qwen2", ARCHITECTURE_QWEN2}, {"qwen3", ARCHITECTURE_QWEN3}};
     json_t *config = json_parse_object(text, size, path, err);
     if (!config) return false;
     const Reader r = {config, path, err};
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    const int count = sizeof kinds / sizeof *kinds;
+    const int count = sizeof model_types / sizeof *model_types;
     int kind = 0;
-    while (kind < count && (!type || strcmp(type, kinds[kind].type) != 0)) kind++;
+    while (kind < count && (!type || strcmp(type, model_types[kind].type) != 0)) kind++;
     bool good;
     if (kind == count)
         good = error_set(err, EXIT_DATA,
@@ -193,9 +243,7 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     else if (find(&r, "quantization_config"))
         good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
     else
-        good = kind == 0 ? read_gpt2(&r, shape) : read_other(&r, type, kinds[kind].architecture, shape);
-    if (good && shape_architecture(shape) == ARCHITECTURE_COUNT)
-        good = error_set(err, EXIT_DATA, "%s: a %s with such settings is not supported", path, type);
+        good = kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape);
     json_decref(config);
     return good;
 }

@@ -116,6 +116,8 @@ static void test_bounds(void **state) {
     "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 4, "           \
     "\"vocab_size\": 130, \"max_position_embeddings\": 512, \"hidden_act\": \"silu\""
 
+#define KV "\"num_key_value_heads\": 2"
+
 // Keys as both versions of transformers write them, what is absent, and what only some files have.
 static void test_other_configs(void **state) {
     (void)state;
@@ -136,13 +138,14 @@ static void test_other_configs(void **state) {
                &err))
         fail_msg("%s", err.text);
     assert_true(s.positions == 256 && s.kv_heads == 2); // no sequence is longer than the window
-    if (!parse("{\"model_type\": \"qwen2\", " SIZES ", \"sliding_window\": 256, \"use_sliding_window\": false}", &s,
-               &err))
+    if (!parse("{\"model_type\": \"qwen2\", " SIZES ", " KV ", \"sliding_window\": 256, \"use_sliding_window\": false}",
+               &s, &err))
         fail_msg("%s", err.text);
     assert_true(s.positions == 512 && s.qkv_biases);
     if (!parse("{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}", &s, &err)) fail_msg("%s", err.text);
     assert_true(s.norm == NORM_PLAIN && s.clip_qkv == 0.0f && s.norm_eps == 1e-5f);
-    if (!parse("{\"model_type\": \"qwen3\", " SIZES "}", &s, &err)) fail_msg("%s", err.text);
+    if (!parse("{\"model_type\": \"qwen3\", " SIZES ", \"num_key_value_heads\": null}", &s, &err))
+        fail_msg("%s", err.text);
     assert_true(s.qk_norm == QK_NORM_HEAD && s.head_dim == 128);
     static const struct {
         const char *type, *rest, *says;
@@ -150,7 +153,7 @@ static void test_other_configs(void **state) {
         {"llama", "\"attention_bias\": true", "attention_bias"},
         {"llama", "\"mlp_bias\": true", "mlp_bias"},
         {"llama", "\"tie_word_embeddings\": 3", "tie_word_embeddings"},
-        {"llama", "\"num_key_value_heads\": 3", "4 heads cannot share 3"},
+        {"llama", "\"num_key_value_heads\": 3", "num_attention_heads 4 is not divisible by num_key_value_heads 3"},
         {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "'linear'"},
         {"llama", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "original_max_position"},
         {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
@@ -162,15 +165,18 @@ static void test_other_configs(void **state) {
         {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"head_dim\": 0", "head_dim"},
-        {"olmo", "\"head_dim\": 32", "a olmo with such settings"},
-        {"qwen2", "\"use_sliding_window\": true", "use_sliding_window"},
-        {"qwen2", "\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
-        {"qwen3", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
+        {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
+        {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
+        {"olmo", "\"head_dim\": 32", "head_dim 32 times num_attention_heads 4 must be hidden_size 64"},
+        {"llama", "\"clip_qkv\": 8", "clip_qkv is olmo's"},
+        {"qwen2", KV ", \"use_sliding_window\": true", "use_sliding_window"},
+        {"qwen2", KV ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", "'sliding_attention'"},
+        {"qwen3", KV ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "'yarn'"},
         {"olmo", "\"clip_qkv\": 0", "clip_qkv 0 would make q, k and v 0; null"},
         {"olmo", "\"clip_qkv\": 0.0", "clip_qkv 0 would"},
         {"olmo", "\"clip_qkv\": 1e-60", "clip_qkv 0 would"},
         {"olmo", "\"clip_qkv\": -8", "clip_qkv is -8, outside 0"},
-        {"mistral", "\"sliding_window\": -1", "sliding_window"}};
+        {"mistral", KV ", \"sliding_window\": -1", "sliding_window"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[1024];
         snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES ", %s}", bad[i].type, bad[i].rest);
@@ -179,6 +185,40 @@ static void test_other_configs(void **state) {
     }
 }
 #undef SIZES
+#undef KV
+
+// Keys that the file lacks, as the config classes of transformers take them.
+static void test_absent_keys(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *rest;
+        int kv_heads, head_dim, positions; // sequences are as long as the window
+    } cases[] = {{"llama", "", 64, 16, 2048},
+                 {"mistral", "", 8, 16, 4096},
+                 {"mistral", ", \"sliding_window\": null", 8, 16, 131072},
+                 {"mistral", ", \"sliding_window\": 1000", 8, 16, 1000},
+                 {"mistral", ", \"max_position_embeddings\": 512", 8, 16, 512},
+                 {"mistral", ", \"num_key_value_heads\": null", 64, 16, 4096},
+                 {"olmo", "", 64, 16, 2048},
+                 {"qwen2", "", 32, 16, 32768},
+                 {"qwen2", ", \"num_key_value_heads\": null", 64, 16, 32768},
+                 {"qwen3", "", 32, 128, 32768}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        ModelShape s;
+        Error err;
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
+                 "\"num_attention_heads\": 64, \"vocab_size\": 130%s}",
+                 cases[i].type, cases[i].rest);
+        if (!parse(text, &s, &err)) fail_msg("%s", err.text);
+        assert_int_equal(s.kv_heads, cases[i].kv_heads);
+        assert_int_equal(s.head_dim, cases[i].head_dim);
+        assert_int_equal(s.positions, cases[i].positions);
+        assert_true(!s.tied_head && s.rope_theta == 10000.0f);
+        assert_true(s.norm_eps == (shape_architecture(&s) == ARCHITECTURE_OLMO ? 1e-5f : 1e-6f));
+    }
+}
 
 static void test_bad_configs(void **state) {
     (void)state;
@@ -208,6 +248,12 @@ static void test_bad_configs(void **state) {
         {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 99999}", "n_layer"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 2.5}", "n_layer"},
+        {"{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"intermediate_size\": 96, "
+         "\"num_attention_heads\": 3, \"vocab_size\": 130}",
+         "hidden_size 64 is not divisible by num_attention_heads 3, and there is no head_dim"},
+        {"{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 15, \"intermediate_size\": 96, "
+         "\"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"vocab_size\": 130}",
+         "hidden_size / num_attention_heads = 5 is odd"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8, \"vocab_size\": 130, "
          "\"n_positions\": 12}",
          "8 channels cannot be divided among 3 heads"}};
@@ -656,11 +702,11 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
-                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_leftovers),   cmocka_unit_test(test_bounds),
-                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),           cmocka_unit_test(test_config),      cmocka_unit_test(test_bad_configs),
+        cmocka_unit_test(test_other_configs),   cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
+        cmocka_unit_test(test_shards),          cmocka_unit_test(test_bad_weights), cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_absent_keys), cmocka_unit_test(test_llmc),
+        cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }
