@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "config_block.h"
 #include "shapes.h"
 
 // A feature that parses and can be planned, but not run yet. Each row goes when its feature comes.
@@ -118,11 +119,7 @@ static bool check_shape(const Config *c, Error *err) {
         return error_set(err, EXIT_DATA, "%s: its shape is incomplete", c->shape_files);
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
-    if (shape_architecture(s) == ARCHITECTURE_COUNT)
-        return error_set(
-            err, EXIT_USER,
-            "--norm, --activation and the like: no architecture has such a block; take that of --model gpt2, "
-            "llama:dN, olmo:dN, qwen2:dN or qwen3:dN and change its sizes");
+    if (!config_check_block(c, err)) return false;
     if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // its files have no place for another
         return error_set(err, EXIT_USER, "--norm-eps %g: OLMo's is 1e-5; leave it away", (double)s->norm_eps);
     if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)

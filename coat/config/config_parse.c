@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "checkpoint_settings.h"
+#include "config_block.h"
 #include "config_settings.h"
 #include "flags.h"
 #include "io/files.h"
@@ -19,7 +20,8 @@ typedef struct {
 } Parse;
 
 // Whether the flag was given; where it can be negated, whether in this form ("shuffle" or "no-shuffle").
-static bool given(const Parse *p, const char *name) {
+static bool given(const void *parse, const char *name) {
+    const Parse *p = (const Parse *)parse;
     for (int i = 0; i < p->args.count; i++) {
         const char *text = p->args.text[i] + 2;
         size_t length = strcspn(text, "=");
@@ -134,6 +136,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0; // known with the shape
         return true;
     }
+    if (!config_check_idle(config, given, p, err)) return false;
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
@@ -144,8 +147,6 @@ static bool finish_shape(const Parse *p, Error *err) {
                              shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
         shape->head_dim = shape->channels / shape->heads;
     }
-    if (shape->heads % shape->kv_heads)
-        return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", shape->kv_heads, shape->heads);
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     model_shape_vocab(shape, shape->vocab);

@@ -1,6 +1,7 @@
 // Tests of the configuration: defaults, recipes, named models, contradictions, what is not built yet.
 #include <unistd.h>
 
+#include "coat/config/config_block.h"
 #include "coat/config/config_settings.h"
 #include "coat/model/tensors.h"
 #include "coat/shapes.h"
@@ -73,7 +74,7 @@ static void test_contradictions(void **state) {
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --channels 100 --heads 3", EXIT_USER,
            "--channels 100: not divisible by --heads 3; use --channels 102");
-    refuse("--train x --kv-heads 5", EXIT_USER, "--kv-heads 5: must divide --heads 12");
+    refuse_run("--train x --kv-heads 5", 1, "--kv-heads 5: must divide --heads 12");
     refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32 contradicts --recipe");
     refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32 contradicts --linear");
     refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32 contradicts --moments");
@@ -137,9 +138,6 @@ static void test_not_built(void **state) {
     assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
     accept_run("--train x --model llama:d2 --device cpu", 1);
     accept_run("--plan --model llama:d2 --device cuda", 1);
-    refuse_run("--train x --norm rms", 1, "no architecture&--model gpt2&llama:dN");
-    refuse_run("--plan --model llama:d2 --activation gelu", 1, "no architecture");
-    refuse_run("--train x --no-tied-head", 1, "no architecture");
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&leave it away");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
     accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to share
@@ -151,6 +149,82 @@ static void test_not_built(void **state) {
     accept_run("--train x --precision fp32", 1);
     assert_int_equal(config.recipe.grads, FMT_FP32);
     accept_run("--plan --recipe coat --zero 3 --head fp8 --master none --autotune", 8);
+}
+
+// Every impossible block names the two flags that contradict each other.
+static void test_blocks(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *says;
+    } cases[] = {{"--norm rms", "--norm rms with --position-encoding learned: &use --norm layer&--model llama:dN"},
+                 {"--activation swiglu", "--activation swiglu with --position-encoding learned: "},
+                 {"--no-biases", "--no-biases with --position-encoding learned: &use --biases"},
+                 {"--no-tied-head", "--no-tied-head with --position-encoding learned: &use --tied-head"},
+                 {"--kv-heads 4", "--kv-heads 4 with --position-encoding learned: &leave --kv-heads away"},
+                 {"--qk-norm head", "--qk-norm head with --position-encoding learned: &--model qwen3:dN"},
+                 {"--qk-norm row", "--qk-norm row: it is OLMo 2's, whose blocks are not built yet; use"},
+                 {"--head-dim 32", "--head-dim 32 with --channels 768: only Llama and Qwen 3"},
+                 {"--clip-qkv 8", "--clip-qkv 8 with --norm layer: only OLMo&--model olmo:dN"},
+                 {"--position-encoding rotary", "--norm layer with --position-encoding rotary: "},
+                 {"--model llama:d2 --activation gelu", "--activation gelu with --position-encoding rotary: "},
+                 {"--model llama:d2 --biases", "--biases with --position-encoding rotary: &--no-biases"},
+                 {"--model llama:d2 --clip-qkv 8", "--clip-qkv 8 with --norm rms: only OLMo"},
+                 {"--model llama:d2 --norm layer", "--norm layer with --position-encoding rotary: &--norm plain"},
+                 {"--model qwen2:d2 --head-dim 32", "--head-dim 32 with --channels 128: "},
+                 {"--model qwen2:d2 --qk-norm head", "--qk-norm head with --qkv-biases: "},
+                 {"--model qwen2:d2 --rope-factor 8", "--rope-factor 8 with --qkv-biases: "},
+                 {"--model qwen3:d2 --rope-factor 8", "--rope-factor 8 with --qk-norm head: "},
+                 {"--model qwen3:d2 --qk-norm row", "--qk-norm row: it is OLMo 2's"},
+                 {"--model olmo:d2 --qk-norm head", "--qk-norm head with --norm plain: "},
+                 {"--model olmo:d2 --qkv-biases", "--qkv-biases with --norm plain: "},
+                 {"--model olmo:d2 --rope-factor 8", "--rope-factor 8 with --norm plain: "},
+                 {"--model olmo:d2 --head-dim 32", "--head-dim 32 with --channels 128: "}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "--plan --device cpu %s", cases[i].flags);
+        refuse_run(line, 1, cases[i].says);
+    }
+    // the table of contradictions and the architectures say the same of all blocks
+    accept_run("--plan --device cpu --model llama:d2", 1);
+    for (int i = 0; i < 3 * 3 * 512; i++) {
+        ModelShape *s = &config.shape;
+        s->norm = (NormKind)(i % 3);
+        s->qk_norm = (QkNormKind)(i / 3 % 3);
+        const int bits = i / 9;
+        s->activation = bits & 1 ? ACT_SWIGLU : ACT_GELU_TANH;
+        s->position_kind = bits & 2 ? POSITIONS_ROTARY : POSITIONS_LEARNED;
+        s->biases = bits & 4, s->qkv_biases = bits & 8, s->tied_head = bits & 16;
+        s->kv_heads = bits & 32 ? 1 : 2;
+        s->head_dim = bits & 64 ? 32 : 64;
+        s->clip_qkv = bits & 128 ? 8.0f : 0.0f;
+        s->rope.factor = bits & 256 ? 8.0f : 1.0f;
+        const bool good = config_check_block(&config, &error);
+        if (good != (shape_architecture(s) != ARCHITECTURE_COUNT)) fail_msg("block %d: %s", i, good ? "" : error.text);
+    }
+}
+
+// A flag that would change nothing is refused, with the one that it needs.
+static void test_idle(void **state) {
+    (void)state;
+    static const char *const scaled[] = {"--rope-low 2", "--rope-high 8", "--rope-positions 4096"};
+    char line[256], says[64];
+    for (int i = 0; i < 3; i++) {
+        snprintf(says, sizeof says, "%.*s: &--rope-factor", (int)strcspn(scaled[i], " "), scaled[i]);
+        snprintf(line, sizeof line, "--train x --model llama:d2 %s", scaled[i]);
+        refuse(line, EXIT_USER, says);
+        snprintf(line, sizeof line, "--train x --model llama:d2 --rope-factor 8 %s --device cpu", scaled[i]);
+        accept_run(line, 1);
+        snprintf(line, sizeof line, "--train x --model llama3.1-8b %s --device cpu", scaled[i]); // which has a factor
+        accept_run(line, 1);
+        snprintf(line, sizeof line, "--train x %s", scaled[i]);
+        refuse(line, EXIT_USER, "learned positions are not rotated&--model llama:dN");
+    }
+    refuse("--train x --rope-theta 5e5", EXIT_USER, "--rope-theta: learned positions are not rotated");
+    refuse("--train x --rope-factor 8", EXIT_USER, "--rope-factor: learned positions are not rotated");
+    refuse("--train x --qkv-biases", EXIT_USER, "--qkv-biases: with --biases&--model qwen2:dN");
+    refuse("--train x --no-qkv-biases", EXIT_USER, "--no-qkv-biases: with --biases");
+    accept_run("--train x --model llama:d2 --rope-theta 5e5 --qkv-biases --device cpu", 1); // a Qwen 2 by flags
+    assert_int_equal(shape_architecture(&config.shape), ARCHITECTURE_QWEN2);
 }
 
 static void assert_recipe(LinearKind linear, SavedKind saved, int recompute, MomentsKind moments, MasterKind master) {
@@ -441,6 +515,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),        cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_check),           cmocka_unit_test(test_not_built),
+        cmocka_unit_test(test_blocks),          cmocka_unit_test(test_idle),
         cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
         cmocka_unit_test(test_named_models),    cmocka_unit_test(test_named_llamas),
         cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
