@@ -85,6 +85,11 @@ typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT
 typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
 typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind; // any: none was named
 
+// The tokens of a vocabulary that needs no file; 0: of others.
+static inline int named_vocabulary(TokenizerKind kind) {
+    return kind == TOKENIZER_BYTES ? 257 : kind == TOKENIZER_GPT2 ? 50257 : 0;
+}
+
 // Which precision each part of the training state has. --recipe sets all; single flags override.
 typedef struct {
     RecipeKind kind;

@@ -134,8 +134,7 @@ static bool check_shape(const Config *c, Error *err) {
         return error_set(err, EXIT_USER, "--seq-len %d: the model has %d position%s; use --seq-len %d%s", c->seq_len,
                          s->positions, plural(s->positions), s->positions,
                          c->shape_files[0] ? "" : " or a larger --positions");
-    return (c->tokenizer != TOKENIZER_BYTES && c->tokenizer != TOKENIZER_GPT2) ||
-           config_check_tokenizer(c, c->tokenizer == TOKENIZER_BYTES ? 257 : 50257, err);
+    return config_check_tokenizer(c, named_vocabulary(c->tokenizer), err);
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {

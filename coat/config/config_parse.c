@@ -76,7 +76,8 @@ static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);
-    if (chosen->tokenizer == TOKENIZER_BYTES) model_shape_vocab(&config->shape, 257);
+    const int vocab = named_vocabulary(chosen->tokenizer);
+    if (vocab) model_shape_vocab(&config->shape, vocab);
     return true;
 }
 

@@ -472,6 +472,24 @@ static void test_explicit_shapes(void **state) {
     accept("--train x --vocab 300 --tokenizer bytes");
     assert_int_equal(config.shape.vocab, 300);
     assert_int_equal(config.shape.vocab_padded, 384);
+    static const char *const models[] = {"llama2-7b", "llama3-8b", "olmo-1b", "llama:d2", "d6"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) { // a tokenizer that is named fixes the vocabulary
+        char line[256];
+        snprintf(line, sizeof line, "--plan --device cpu --tokenizer gpt2 --model %s", models[i]);
+        accept_run(line, 1);
+        assert_int_equal(config.shape.vocab, 50257);
+        assert_int_equal(config.shape.vocab_padded, 50304);
+        snprintf(line, sizeof line, "--plan --device cpu --model %s --tokenizer bytes", models[i]);
+        accept_run(line, 1);
+        assert_int_equal(config.shape.vocab, 257);
+        snprintf(line, sizeof line, "--plan --device cpu --vocab 50300 --model %s --tokenizer gpt2", models[i]);
+        accept_run(line, 1); // more rows than tokens
+        assert_int_equal(config.shape.vocab, 50300);
+        snprintf(line, sizeof line, "--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]);
+        refuse_run(line, 1, "--vocab 32000&50257");
+    }
+    accept_run("--plan --device cpu --model llama2-7b", 1);
+    assert_int_equal(config.shape.vocab, 32000);
     accept("--train x --layers 3 --model d6");
     assert_string_equal(config.model, "d6");
     assert_int_equal(config.shape.layers, 3);
