@@ -33,6 +33,12 @@ typedef struct {
     int positions;   // of the model before
 } RopeScaling;
 
+// The ids that a model's vocabulary begins and ends texts with; begin -1, no ends: it has none, or they are not known.
+enum { MOST_ENDS = 8 };
+typedef struct {
+    int begin, end_count, ends[MOST_ENDS];
+} TextIds;
+
 // The shape of a model. GPT-2 uses kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels,
 // layer norms, tanh-GELU, learned positions, biases and a tied head; the other values are for Llama-style
 // blocks.
@@ -52,6 +58,7 @@ typedef struct {
     float rope_theta; // base of the rotary frequencies
     RopeScaling rope;
     InitKind init;
+    TextIds ids; // which files of models carry along
 } ModelShape;
 
 // What flags and files may say of a shape: files can hold what flags ask for, and are read back.

@@ -15,6 +15,7 @@ const char *architecture_name(Architecture architecture) {
 
 void architecture_shape(Architecture architecture, ModelShape *s) {
     memset(s, 0, sizeof *s); // the bytes between fields too: shapes are compared
+    s->ids.begin = -1;
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
     s->rope = (RopeScaling){1.0f, 1.0f, 4.0f, 8192};
@@ -53,6 +54,15 @@ Architecture shape_architecture(const ModelShape *shape) {
 void model_shape_vocab(ModelShape *shape, int vocab) {
     shape->vocab = vocab;
     shape->vocab_padded = (vocab + VOCAB_PADDING - 1) / VOCAB_PADDING * VOCAB_PADDING;
+    const bool last = vocab == named_vocabulary(TOKENIZER_BYTES) || vocab == named_vocabulary(TOKENIZER_GPT2);
+    model_shape_ids(shape, last ? vocab - 1 : -1, last ? vocab - 1 : -1);
+}
+
+void model_shape_ids(ModelShape *shape, int begin, int end) {
+    memset(&shape->ids, 0, sizeof shape->ids);
+    shape->ids.begin = begin >= 0 && begin < shape->vocab ? begin : -1;
+    shape->ids.end_count = end >= 0 && end < shape->vocab;
+    if (shape->ids.end_count) shape->ids.ends[0] = end;
 }
 
 int shape_usual_ffn(const ModelShape *shape) {
@@ -134,32 +144,33 @@ typedef struct {
     float theta, eps;
     bool tied;
     float stretched; // factor of the rotary scaling, 0: none
+    int begin, end;  // ids of texts in the vocabulary, -1: none
 } Name;
 
 // clang-format off
 static const Name other_names[] = {
-    // name          architecture         layers  C    ffn  heads kv  D   vocabulary positions theta eps    tied   stretched
-    {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0},
-    {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0},
-    {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0},
-    {"llama3-8b",    ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256,   8192, 5e5f, 1e-5f, false, 0},
-    {"llama3.1-8b",  ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256, 131072, 5e5f, 1e-5f, false, 8},
-    {"llama3.2-1b",  ARCHITECTURE_LLAMA, 16, 2048,  8192, 32,  8,  64, 128256, 131072, 5e5f, 1e-5f, true, 32},
-    {"llama3.2-3b",  ARCHITECTURE_LLAMA, 28, 3072,  8192, 24,  8, 128, 128256, 131072, 5e5f, 1e-5f, true, 32},
-    {"mistral-7b",   ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128,  32768,  32768, 1e6f, 1e-5f, false, 0},
-    {"smollm2-135m", ARCHITECTURE_LLAMA, 30,  576,  1536,  9,  3,  64,  49152,   8192, 1e5f, 1e-5f, true, 0},
-    {"tinyllama",    ARCHITECTURE_LLAMA, 22, 2048,  5632, 32,  4,  64,  32000,   2048, 1e4f, 1e-5f, false, 0},
-    {"olmo-1b",      ARCHITECTURE_OLMO,  16, 2048,  8192, 16, 16, 128,  50304,   2048, 1e4f, 1e-5f, true, 0},
-    {"olmo-7b",      ARCHITECTURE_OLMO,  32, 4096, 11008, 32, 32, 128,  50304,   2048, 1e4f, 1e-5f, false, 0},
-    {"qwen2.5-0.5b", ARCHITECTURE_QWEN2, 24,  896,  4864, 14,  2,  64, 151936,  32768, 1e6f, 1e-6f, true, 0},
-    {"qwen2.5-1.5b", ARCHITECTURE_QWEN2, 28, 1536,  8960, 12,  2, 128, 151936, 131072, 1e6f, 1e-6f, true, 0},
-    {"qwen2.5-3b",   ARCHITECTURE_QWEN2, 36, 2048, 11008, 16,  2, 128, 151936,  32768, 1e6f, 1e-6f, true, 0},
-    {"qwen2.5-7b",   ARCHITECTURE_QWEN2, 28, 3584, 18944, 28,  4, 128, 152064, 131072, 1e6f, 1e-6f, false, 0},
-    {"qwen2.5-14b",  ARCHITECTURE_QWEN2, 48, 5120, 13824, 40,  8, 128, 152064, 131072, 1e6f, 1e-5f, false, 0},
-    {"qwen3-0.6b",   ARCHITECTURE_QWEN3, 28, 1024,  3072, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
-    {"qwen3-1.7b",   ARCHITECTURE_QWEN3, 28, 2048,  6144, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
-    {"qwen3-4b",     ARCHITECTURE_QWEN3, 36, 2560,  9728, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0},
-    {"qwen3-8b",     ARCHITECTURE_QWEN3, 36, 4096, 12288, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, false, 0},
+    // name          architecture         layers  C    ffn  heads kv  D   vocabulary positions theta eps    tied   stretched begin end
+    {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
+    {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
+    {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0, 1, 2},
+    {"llama3-8b",    ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256,   8192, 5e5f, 1e-5f, false, 0, 128000, 128001},
+    {"llama3.1-8b",  ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128, 128256, 131072, 5e5f, 1e-5f, false, 8, 128000, 128001},
+    {"llama3.2-1b",  ARCHITECTURE_LLAMA, 16, 2048,  8192, 32,  8,  64, 128256, 131072, 5e5f, 1e-5f, true, 32, 128000, 128001},
+    {"llama3.2-3b",  ARCHITECTURE_LLAMA, 28, 3072,  8192, 24,  8, 128, 128256, 131072, 5e5f, 1e-5f, true, 32, 128000, 128001},
+    {"mistral-7b",   ARCHITECTURE_LLAMA, 32, 4096, 14336, 32,  8, 128,  32768,  32768, 1e6f, 1e-5f, false, 0, 1, 2},
+    {"smollm2-135m", ARCHITECTURE_LLAMA, 30,  576,  1536,  9,  3,  64,  49152,   8192, 1e5f, 1e-5f, true, 0, 0, 0},
+    {"tinyllama",    ARCHITECTURE_LLAMA, 22, 2048,  5632, 32,  4,  64,  32000,   2048, 1e4f, 1e-5f, false, 0, 1, 2},
+    {"olmo-1b",      ARCHITECTURE_OLMO,  16, 2048,  8192, 16, 16, 128,  50304,   2048, 1e4f, 1e-5f, true, 0, -1, 50279},
+    {"olmo-7b",      ARCHITECTURE_OLMO,  32, 4096, 11008, 32, 32, 128,  50304,   2048, 1e4f, 1e-5f, false, 0, -1, 50279},
+    {"qwen2.5-0.5b", ARCHITECTURE_QWEN2, 24,  896,  4864, 14,  2,  64, 151936,  32768, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen2.5-1.5b", ARCHITECTURE_QWEN2, 28, 1536,  8960, 12,  2, 128, 151936, 131072, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen2.5-3b",   ARCHITECTURE_QWEN2, 36, 2048, 11008, 16,  2, 128, 151936,  32768, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen2.5-7b",   ARCHITECTURE_QWEN2, 28, 3584, 18944, 28,  4, 128, 152064, 131072, 1e6f, 1e-6f, false, 0, 151643, 151643},
+    {"qwen2.5-14b",  ARCHITECTURE_QWEN2, 48, 5120, 13824, 40,  8, 128, 152064, 131072, 1e6f, 1e-5f, false, 0, 151643, 151643},
+    {"qwen3-0.6b",   ARCHITECTURE_QWEN3, 28, 1024,  3072, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen3-1.7b",   ARCHITECTURE_QWEN3, 28, 2048,  6144, 16,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen3-4b",     ARCHITECTURE_QWEN3, 36, 2560,  9728, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, true, 0, 151643, 151643},
+    {"qwen3-8b",     ARCHITECTURE_QWEN3, 36, 4096, 12288, 32,  8, 128, 151936,  40960, 1e6f, 1e-6f, false, 0, 151643, 151643},
 };
 // clang-format on
 
@@ -183,6 +194,7 @@ static void shape_of_name(const Name *n, ModelShape *s) {
     s->tied_head = n->tied;
     if (n->stretched > 0) s->rope.factor = n->stretched;
     model_shape_vocab(s, n->vocab);
+    model_shape_ids(s, n->begin, n->end);
 }
 
 // The depth of "dN", or 0.

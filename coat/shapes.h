@@ -37,8 +37,11 @@ const char *model_names(void);
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
-// Sets vocab and vocab_padded.
+// Sets vocab and vocab_padded; and the ids of the two vocabularies that a number tells, GPT-2's and bytes.
 void model_shape_vocab(ModelShape *shape, int vocab);
+
+// Sets the ids that begin and end texts, -1: none, as those outside the vocabulary are.
+void model_shape_ids(ModelShape *shape, int begin, int end);
 
 // The width of the feed-forward layer where nothing says it: 4 channels, or with gate and up two thirds of that, rounded
 // up to a multiple of 128.

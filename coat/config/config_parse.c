@@ -118,6 +118,14 @@ static bool same_shape(const Parse *p, Error *err) {
     return good && !other;
 }
 
+// A named model's ids are those of its own vocabulary.
+static void finish_vocab(Config *config) {
+    ModelShape named;
+    const bool own = model_shape_named(config->model, &named) && named.vocab == config->shape.vocab;
+    model_shape_vocab(&config->shape, config->shape.vocab);
+    if (own) config->shape.ids = named.ids;
+}
+
 // The shape that the flags ask for beyond the named model: what was not given follows from what was.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
@@ -150,7 +158,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     }
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
-    model_shape_vocab(shape, shape->vocab);
+    finish_vocab(config);
     return true;
 }
 

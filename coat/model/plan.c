@@ -246,6 +246,7 @@ static bool shape_is_named(const Config *c) {
     ModelShape named;
     if (!c->model[0] || c->shape_files[0] || !model_shape_named(c->model, &named)) return false;
     model_shape_vocab(&named, c->shape.vocab);
+    named.ids = c->shape.ids;
     named.positions = c->shape.positions; // --seq-len may ask for more
     return memcmp(&named, &c->shape, sizeof named) == 0;
 }

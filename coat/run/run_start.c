@@ -12,6 +12,7 @@
 #include "report.h"
 #include "run.h"
 #include "save/checkpoint.h"
+#include "shapes.h"
 #include "signals.h"
 
 #ifdef _OPENMP
@@ -19,6 +20,14 @@
 #endif
 
 #define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
+
+// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
+// a text, what ends the one before it does.
+static void take_ids(Run *run) {
+    const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
+    model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
+    run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
+}
 
 // Opens the vocabulary; training goes on without one.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
@@ -34,6 +43,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
                 c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
         run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+        if (run->tokenizer && !c->shape_files[0]) take_ids(run);
         return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
     } else if (with_model) {
         run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model

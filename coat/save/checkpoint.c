@@ -141,11 +141,6 @@ static bool add_tokenizer(const char *folder, const char *source, JsonText *mani
     return true;
 }
 
-// The id that separates texts, by the two vocabularies that this program knows.
-static int end_of_text(const ModelShape *shape) {
-    return shape->vocab == 50257 || shape->vocab == 257 ? shape->vocab - 1 : -1;
-}
-
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
     char share[NAME_BUFFER];
@@ -155,9 +150,9 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
                                   err) ||
         !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, NULL, err))
         return false;
-    if (!hf_config_text(&text, shape, s->model[0].dtype, end_of_text(shape), err)) return false;
+    if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
-    hf_generation_text(&text, end_of_text(shape));
+    hf_generation_text(&text, shape);
     return add_text(folder, "generation_config.json", &text, manifest, err);
 }
 

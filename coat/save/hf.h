@@ -17,10 +17,10 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // The text of a config.json. `path` is for messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. eos is
-// the id that ends and begins texts, -1 = unknown. Fails for shapes of no architecture.
-bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, int eos, Error *err);
-void hf_generation_text(JsonText *t, int eos);
+// The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. Fails
+// for shapes of no architecture.
+bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *err);
+void hf_generation_text(JsonText *t, const ModelShape *shape);
 
 // The weights of a folder or of one .safetensors file.
 typedef struct {

@@ -61,6 +61,29 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
                      value ? value : "not a name", name);
 }
 
+static int id_of(const json_t *item, const ModelShape *s) {
+    const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+    return id >= 0 && id < s->vocab ? (int)id : -1;
+}
+
+// An id, null, or for ends a list of ids. Those outside the vocabulary are none: small models are made with the ids of
+// their class.
+static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
+    const json_t *first = json_object_get(r->root, "bos_token_id"), *ends = json_object_get(r->root, "eos_token_id");
+    const bool many = json_is_array(ends);
+    if ((first && !json_is_integer(first) && !json_is_null(first)) ||
+        (ends && !json_is_integer(ends) && !json_is_null(ends) && !many))
+        return error_set(r->err, EXIT_DATA, "%s: bos_token_id and eos_token_id must be numbers or null", r->path);
+    if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
+    if (ends) end = json_is_integer(ends) ? id_of(ends, s) : -1;
+    model_shape_ids(s, begin, end);
+    for (size_t i = 0; many && i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++) {
+        const int id = id_of(json_array_get(ends, i), s);
+        if (id >= 0) s->ids.ends[s->ids.end_count++] = id;
+    }
+    return true;
+}
+
 static bool read_gpt2(const Reader *r, ModelShape *shape) {
     int layers, heads, channels, vocab, positions, ffn = 0;
     float eps;
@@ -132,18 +155,19 @@ typedef struct {
     int kv_heads; // 0: as num_attention_heads
     int head_dim; // 0: hidden_size / num_attention_heads
     int positions;
-    int window; // 0: none
+    int window;     // 0: none
+    int begin, end; // bos_token_id and eos_token_id, -1: null
 } ModelType;
 
 // clang-format off
 static const ModelType model_types[] = {
-    // type     architecture         kv head_dim positions window
-    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0}, // whose keys are others
-    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0},
-    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096},
-    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0},
-    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0},
-    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0},
+    // type     architecture         kv head_dim positions window begin  end
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     50256, 50256}, // whose other keys differ
+    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1,     2},
+    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1,     2},
+    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     -1,    50279},
+    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     -1,    -1},
+    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     -1,    -1},
 };
 // clang-format on
 
@@ -243,18 +267,25 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     else if (find(&r, "quantization_config"))
         good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
     else
-        good = kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape);
+        good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
+               read_ids(&r, model_types[kind].begin, model_types[kind].end, shape);
     json_decref(config);
     return good;
 }
 
 // ---------------------------------------------------------------- writing
 
-static void end_token(JsonText *t, const char *key, int id) {
-    if (id >= 0)
-        json_text_int(t, key, id);
+static void ids_fields(JsonText *t, const TextIds *ids) {
+    if (ids->begin >= 0)
+        json_text_int(t, "bos_token_id", ids->begin);
     else
-        json_text_null(t, key);
+        json_text_null(t, "bos_token_id");
+    if (ids->end_count == 0) json_text_null(t, "eos_token_id");
+    if (ids->end_count == 1) json_text_int(t, "eos_token_id", ids->ends[0]);
+    if (ids->end_count < 2) return;
+    json_text_open(t, "eos_token_id", '[');
+    for (int i = 0; i < ids->end_count; i++) json_text_int(t, NULL, ids->ends[i]);
+    json_text_close(t, ']');
 }
 
 static void gpt2_fields(JsonText *t, const ModelShape *s) {
@@ -303,10 +334,10 @@ static void other_fields(JsonText *t, const ModelShape *s, Architecture architec
     json_text_float(t, "attention_dropout", 0.0f);
     json_text_float(t, "rope_theta", s->rope_theta);
     if (s->rope.factor != 1.0f) rope_scaling_fields(t, &s->rope);
-    json_text_float(t, "initializer_range", 0.02f);
+    if (architecture != ARCHITECTURE_OLMO) json_text_float(t, "initializer_range", 0.02f);
 }
 
-bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, int eos, Error *err) {
+bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
     static const char *const classes[ARCHITECTURE_COUNT] = {
         [ARCHITECTURE_GPT2] = "GPT2LMHeadModel",   [ARCHITECTURE_LLAMA] = "LlamaForCausalLM",
         [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM",
@@ -329,18 +360,16 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, int eos, Er
         other_fields(t, s, architecture);
     json_text_bool(t, "tie_word_embeddings", s->tied_head);
     json_text_bool(t, "use_cache", true);
-    end_token(t, "bos_token_id", eos);
-    end_token(t, "eos_token_id", eos);
+    ids_fields(t, &s->ids);
     json_text_string(t, "torch_dtype", dtype);
     json_text_close(t, '}');
     return true;
 }
 
-void hf_generation_text(JsonText *t, int eos) {
+void hf_generation_text(JsonText *t, const ModelShape *s) {
     memset(t, 0, sizeof *t);
     t->pretty = true;
     json_text_open(t, NULL, '{');
-    end_token(t, "bos_token_id", eos);
-    end_token(t, "eos_token_id", eos);
+    ids_fields(t, &s->ids);
     json_text_close(t, '}');
 }

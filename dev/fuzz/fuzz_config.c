@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_check(shape.norm_eps > 0 && shape.norm_eps < 1);
     // what is accepted can be written, and is the same model when read again
     JsonText text;
-    fuzz_check(hf_config_text(&text, &shape, DTYPE_F32, -1, &err));
+    fuzz_check(hf_config_text(&text, &shape, DTYPE_F32, &err));
     fuzz_check(hf_parse_config(text.text, text.size, "again", &again, &err));
     fuzz_check(memcmp(&shape, &again, sizeof shape) == 0);
     json_text_free(&text);

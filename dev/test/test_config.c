@@ -459,6 +459,35 @@ static void test_named_llamas(void **state) {
     assert_int_equal(config.shape.ffn, 512);
 }
 
+static void assert_ids(const char *flags, int begin, int end) {
+    char line[256];
+    snprintf(line, sizeof line, "--plan --device cpu %s", flags);
+    accept_run(line, 1);
+    const TextIds *ids = &config.shape.ids;
+    if (ids->begin != begin || (ids->end_count ? ids->ends[0] : -1) != end || ids->end_count > 1)
+        fail_msg("%s: %d, and %d: %d", flags, ids->begin, ids->end_count, ids->ends[0]);
+}
+
+// What checkpoints say that texts begin and end with.
+static void test_text_ids(void **state) {
+    (void)state;
+    assert_ids("", 50256, 50256);
+    assert_ids("--tokenizer bytes --model llama3-8b", 256, 256);
+    assert_ids("--tokenizer gpt2 --model llama3-8b", 50256, 50256);
+    assert_ids("--model llama:d2", 50256, 50256);
+    assert_ids("--model llama2-7b", 1, 2);
+    assert_ids("--model llama3-8b", 128000, 128001);
+    assert_ids("--model llama3.2-1b --layers 2", 128000, 128001);
+    assert_ids("--model llama3-8b --vocab 128256", 128000, 128001);
+    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // another vocabulary
+    assert_ids("--model mistral-7b", 1, 2);
+    assert_ids("--model smollm2-135m", 0, 0);
+    assert_ids("--model olmo-1b", -1, 50279);
+    assert_ids("--model qwen2.5-0.5b", 151643, 151643);
+    assert_ids("--model qwen3-8b", 151643, 151643);
+    assert_ids("--vocab 50304", -1, -1);
+}
+
 static void test_explicit_shapes(void **state) {
     (void)state;
     accept_run("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", 1);
@@ -531,13 +560,21 @@ static void test_model_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_check),           cmocka_unit_test(test_not_built),
-        cmocka_unit_test(test_blocks),          cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_recipes),         cmocka_unit_test(test_scaling),
-        cmocka_unit_test(test_named_models),    cmocka_unit_test(test_named_llamas),
-        cmocka_unit_test(test_explicit_shapes), cmocka_unit_test(test_model_files),
-        cmocka_unit_test(test_fallback),        cmocka_unit_test(test_fallback_of_gpu),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_not_built),
+        cmocka_unit_test(test_text_ids),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_recipes),
+        cmocka_unit_test(test_scaling),
+        cmocka_unit_test(test_named_models),
+        cmocka_unit_test(test_named_llamas),
+        cmocka_unit_test(test_explicit_shapes),
+        cmocka_unit_test(test_model_files),
+        cmocka_unit_test(test_fallback),
+        cmocka_unit_test(test_fallback_of_gpu),
         cmocka_unit_test(test_fingerprint),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

@@ -51,7 +51,7 @@ static void test_config(void **state) {
     ModelShape again;
     s.ffn = 1000;
     s.norm_eps = 1e-6f;
-    assert_true(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
     assert_non_null(strstr(t.text, "\"torch_dtype\": \"bfloat16\""));
@@ -69,13 +69,13 @@ static void test_config(void **state) {
         if (i == ARCHITECTURE_LLAMA) other.rope = (RopeScaling){8.0f, 2.0f, 5.0f, 512};
         if (i == ARCHITECTURE_OLMO) other.clip_qkv = 7.5f;
         model_shape_vocab(&other, 131);
-        assert_true(hf_config_text(&t, &other, DTYPE_BF16, -1, &err));
+        assert_true(hf_config_text(&t, &other, DTYPE_BF16, &err));
         if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
         assert_memory_equal(&other, &again, sizeof s);
         json_text_free(&t);
     }
     s.norm = NORM_RMS;
-    assert_false(hf_config_text(&t, &s, DTYPE_BF16, 50256, &err));
+    assert_false(hf_config_text(&t, &s, DTYPE_BF16, &err));
 }
 
 // What flags may ask for is written and read back, and no file may ask for more.
@@ -90,19 +90,19 @@ static void test_bounds(void **state) {
     s.norm_eps = (float)LEAST_NORM_EPS, s.rope_theta = (float)MOST_ROPE_THETA;
     s.rope = (RopeScaling){(float)MOST_ROPE_FACTOR, (float)LEAST_ROPE_BAND, (float)MOST_ROPE_BAND, MOST_POSITIONS};
     model_shape_vocab(&s, MOST_VOCAB);
-    assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
     json_text_free(&t);
     s.norm_eps = (float)MOST_NORM_EPS;
-    assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
     json_text_free(&t);
     int *const sizes[] = {&s.layers, &s.heads, &s.head_dim, &s.channels, &s.ffn, &s.positions, &s.rope.positions};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         ++*sizes[i];
-        assert_true(hf_config_text(&t, &s, DTYPE_BF16, -1, &err));
+        assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
         assert_false(parse(t.text, &again, &err));
         assert_says(&err, "outside 1 ...");
         json_text_free(&t);
@@ -165,6 +165,8 @@ static void test_other_configs(void **state) {
         {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"head_dim\": 0", "head_dim"},
+        {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id and eos_token_id must be"},
+        {"llama", "\"eos_token_id\": 2.5", "bos_token_id and eos_token_id must be"},
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
         {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
         {"olmo", "\"head_dim\": 32", "head_dim 32 times num_attention_heads 4 must be hidden_size 64"},
@@ -217,6 +219,47 @@ static void test_absent_keys(void **state) {
         assert_int_equal(s.positions, cases[i].positions);
         assert_true(!s.tied_head && s.rope_theta == 10000.0f);
         assert_true(s.norm_eps == (shape_architecture(&s) == ARCHITECTURE_OLMO ? 1e-5f : 1e-6f));
+    }
+}
+
+// What begins and ends texts, as the file or its class says; read and written again.
+static void test_ids(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *rest, *written;
+        int vocab;
+    } cases[] = {
+        {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": 2,", 130},
+        {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 2}, // its class's 2 is outside
+        {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": 50279,", 50304},
+        {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 130},
+        {"qwen2", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 151936},
+        {"qwen3", ", \"bos_token_id\": 5, \"eos_token_id\": 7", "\"bos_token_id\": 5,\n  \"eos_token_id\": 7,", 130},
+        {"llama", ", \"bos_token_id\": null, \"eos_token_id\": [7]", "\"bos_token_id\": null,\n  \"eos_token_id\": 7,",
+         130},
+        {"llama", ", \"bos_token_id\": 0, \"eos_token_id\": [7, 8, 130, 9]",
+         "\"bos_token_id\": 0,\n  \"eos_token_id\": [\n    7,\n    8,\n    9\n  ],", 130},
+        {"mistral", ", \"eos_token_id\": []", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 130}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        ModelShape s, again;
+        JsonText t, generation;
+        Error err;
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
+                 "\"num_attention_heads\": 64, \"vocab_size\": %d%s}",
+                 cases[i].type, cases[i].vocab, cases[i].rest);
+        if (!parse(text, &s, &err)) fail_msg("%s", err.text);
+        assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
+        if (!strstr(t.text, cases[i].written)) fail_msg("%s\nlacks %s", t.text, cases[i].written);
+        if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+        assert_memory_equal(&s, &again, sizeof s);
+        hf_generation_text(&generation, &s);
+        assert_non_null(strstr(generation.text, "\"bos_token_id\": "));
+        // OLMo's first weights are not drawn as the key would say
+        assert_true((strstr(t.text, "initializer_range") == NULL) == (strcmp(cases[i].type, "olmo") == 0));
+        json_text_free(&generation);
+        json_text_free(&t);
     }
 }
 
@@ -387,7 +430,7 @@ static void make_weights(const char *path, const Run *run, Making making) {
 static void make_config(const char *path, const ModelShape *shape) {
     JsonText t;
     Error err;
-    assert_true(hf_config_text(&t, shape, DTYPE_F32, -1, &err));
+    assert_true(hf_config_text(&t, shape, DTYPE_F32, &err));
     write_file(path, t.text, t.size);
     json_text_free(&t);
 }
@@ -702,11 +745,12 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),           cmocka_unit_test(test_config),      cmocka_unit_test(test_bad_configs),
-        cmocka_unit_test(test_other_configs),   cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
-        cmocka_unit_test(test_shards),          cmocka_unit_test(test_bad_weights), cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_absent_keys), cmocka_unit_test(test_llmc),
-        cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
+                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_leftovers),   cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_ids),         cmocka_unit_test(test_absent_keys),
+                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }
