@@ -102,10 +102,13 @@ void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
     const bool terminal = isatty(fileno(out));
+    const int first = tokenizer && count > 0 && ids[0] == tokenizer_begin(tokenizer); // of the text
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (length > sizeof text) length = sizeof text; // a file may have tokens of any length
+        if (i == first && length > 0 && text[0] == ' ' && tokenizer_puts_blank(tokenizer))
+            memmove(text, text + 1, --length);
         for (size_t at = 0; terminal && at < length; at++)
             if (iscntrl((unsigned char)text[at]) && text[at] != '\n' && text[at] != '\t') text[at] = '?';
         if (tokenizer)

@@ -217,6 +217,10 @@ int tokenizer_begin(const Tokenizer *t) {
     return t->begin;
 }
 
+bool tokenizer_puts_blank(const Tokenizer *t) {
+    return t->put_blank || (t->marks && t->prefix != PREFIX_NEVER);
+}
+
 size_t tokenizer_decode(const Tokenizer *t, int32_t id, char *out, size_t size) {
     const Vocabulary *v = &t->bpe.vocabulary;
     if (id < 0 || id >= v->count || v->length[id] <= 0) return 0;

@@ -33,6 +33,9 @@ int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins
 // character); returns the token's whole length, 0 for an id that does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
+// Whether SentencePiece puts a blank before a text, with which its first token begins: it is not part of the text.
+bool tokenizer_puts_blank(const Tokenizer *tokenizer);
+
 // Encodes text, which need not be valid UTF-8, without what it begins with; the name of a special token in it is
 // ordinary text. Returns the number of ids, or -1 with err: EXIT_DATA where the vocabulary cannot encode,
 // EXIT_USER where there are more than `max`.

@@ -383,6 +383,8 @@ grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <
 said=$("$program" --prompt 'the model' --sample-tokens 1 --json --quiet --model "$folder/llama/step-00000001" 2>/dev/null)
 [ "$(cut -d[ -f2 <<<"$said" | cut -d] -f1)" = "1,$(sed -n 7p dev/test/tokenizers/llama.ids | tr ' ' ,)" ] && ok "a prompt begins with <s>" || bad "a prompt begins with <s>" "$said"
 tr -d ' \n' <"$folder/llama/step-00000001/config.json" | grep -q '"bos_token_id":1,"eos_token_id":2,' && ok "and config.json names what texts begin and end with" || bad "and config.json names what texts begin and end with" "$(grep token_id "$folder/llama/step-00000001/config.json")"
+said=$("$program" --prompt 'the model' --sample-tokens 1 --model "$folder/llama/step-00000001" 2>/dev/null)
+[[ $said == '<s>the model'* ]] && ok "the blank that SentencePiece puts before a text is not printed" || bad "the blank that SentencePiece puts before a text is not printed" "$said"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"

@@ -62,10 +62,12 @@ static void test_ids(void **state) {
         const char *name;
         int begin, end; // of text
         bool keeps;     // decoding gives the text again
-    } kinds[] = {{"neox.json", -1, 0, false},    {"llama3.json", 0, 1, true},  {"qwen.json", -1, 0, false},
-                 {"digits.json", -1, 0, true},   {"prefix.json", -1, 0, true}, {"llama.model", 1, 2, true},
-                 {"unknown.model", 1, 2, false}, {"legacy.json", 1, 2, true},  {"first.json", 1, 2, true},
-                 {"words.json", 1, 2, false}};
+        bool blank;     // behind one that is not part of it
+    } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
+                 {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
+                 {"prefix.json", -1, 0, true, false},  {"llama.model", 1, 2, true, true},
+                 {"unknown.model", 1, 2, false, true}, {"legacy.json", 1, 2, true, true},
+                 {"first.json", 1, 2, true, true},     {"words.json", 1, 2, false, true}};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         char path[128];
@@ -73,6 +75,7 @@ static void test_ids(void **state) {
         Tokenizer *t = open_good(path);
         assert_int_equal(tokenizer_begin(t), kinds[k].begin);
         assert_int_equal(tokenizer_end_of_text(t), kinds[k].end);
+        assert_int_equal(tokenizer_puts_blank(t), kinds[k].blank);
         assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
         strcpy(strrchr(path, '.'), ".ids");
         assert_true(read_into(path, ids_text) > 0);
