@@ -276,7 +276,7 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
 }
 
 static void compare_fp8(bool small_only) {
-    Small small = {2, 12, 768, 3001, 3, 64, true, 0};
+    Small small = {2, 25, 1600, 3001, 3, 64, true, 0};
     Config c = small_config(small);
     recipe_apply(&c.recipe, RECIPE_COAT);
     c.recipe.head = LINEAR_FP8;
