@@ -82,6 +82,16 @@ static bool bias_in_fc_product(const Model *m) {
     return act(m, Y_FC, 0).data == act(m, H, 0).data;
 }
 
+// What a half of a block begins with: the residual stream with what the half before it made, y, and what its first
+// product reads. That is norm(r + y), or with norms after, r + norm(y) by the norm of that half.
+static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out, Tensor r_in, Tensor y,
+                       Tensor y_bias) {
+    if (m->config.shape.norm_place == NORM_AFTER)
+        m->ops->branch_norm_forward(&m->exec, n, after, r_out, r_in, y);
+    else
+        m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
+}
+
 // Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
 // its own. Nothing in passes that FP8 health does not look at.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
@@ -104,7 +114,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     Exec *ex = &m->exec;
 
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
-    ops->residual_norm_forward(ex, act(m, N1, l), first_norm(m, l), act(m, RESID_IN, l), r_in, y, y_bias);
+    half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
+               y_bias);
     ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
     ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
     Attention a = attention(m, act(m, HEADS, l), l);
@@ -115,8 +126,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     // feed-forward half; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
     Tensor bias = param(m, FCB, l);
-    ops->residual_norm_forward(ex, act(m, N2, l), second_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
-                               act(m, Y_PROJ, l), param(m, PROJB, l));
+    half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
+               act(m, Y_PROJ, l), param(m, PROJB, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
                             m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
@@ -140,8 +151,13 @@ void model_forward(Model *m) {
         y = act(m, Y, l);
         y_bias = param(m, FCPROJB, l);
     }
-    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), act(m, RESID_FINAL, 0),
-                               r, y, y_bias);
+    Tensor last = act(m, RESID_FINAL, 0);
+    if (m->config.shape.norm_place == NORM_AFTER) {
+        ops->branch_norm_forward(ex, no_tensor(), second_norm(m, L - 1), last, r, y);
+        r = last;
+        y = y_bias = no_tensor();
+    }
+    ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
 }
 
 // The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
@@ -185,7 +201,8 @@ static void compare_product(Model *m, int l, Tensor dw, Tensor dqkv, Norm input)
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
     ex->trains = false; // checkpoints record the algorithms of training's own products
-    m->ops->norm_rebuild(ex, n1, no_tensor(), input);
+    const bool after = m->config.shape.norm_place == NORM_AFTER; // then no norm makes it
+    m->ops->norm_rebuild(ex, n1, after ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
     ex->trains = true;
     m->ops->inner_products(ex, dw, reference, found + l);
@@ -221,25 +238,43 @@ static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_
     m->ops->linear_backward_weight(&m->exec, grad(m, w, l), dy_qt, x, accumulate);
 }
 
+// A half of a block in reverse has a norm at one of its ends, whose parameters these are. First the gradient of what
+// the half adds to the stream, where its norm comes after; then, to the stream's, that of what its first product reads.
+static Tensor half_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
+    Tensor dbranch = act(m, DBRANCH, l);
+    if (m->config.shape.norm_place == NORM_AFTER)
+        m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, 0), n, false, accumulate);
+    return dbranch;
+}
+static void half_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
+    Tensor dresid = act(m, DRESID, 0);
+    if (m->config.shape.norm_place == NORM_AFTER)
+        m->ops->residual_backward(&m->exec, dresid, dn);
+    else
+        m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
+}
+
 // One block in reverse (COAT: FP8 flow). DRESID (M, C) is the gradient of the residual stream after the block
 // and becomes that before it.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, 0), dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
+    Tensor dresid_q = act(m, DRESID_Q, l), dresid_qt = act(m, DRESID_QT, l);
     Tensor dn = act(m, DN, 0), dn2 = act(m, DN2, l);
 
     // feed-forward half
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
-    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dresid, accumulate);
+    Tensor dbranch = half_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
     product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
     ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
     product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
-    ops->norm_backward(ex, dresid, grad(m, LN2W, l), grad(m, LN2B, l), dn2, second_norm(m, l), true, accumulate);
+    half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
     // attention half
     Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
-    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dresid, accumulate);
+    dbranch = half_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
+    ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dbranch, accumulate);
     product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
     Attention a = attention(m, rebuilt_heads(m, l), l);
     Tensor dq, dk, dv;
@@ -249,7 +284,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), heads(m, l), accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
-    ops->norm_backward(ex, dresid, grad(m, LN1W, l), grad(m, LN1B, l), dn, first_norm(m, l), true, accumulate);
+    half_backward_end(m, l, LN1W, LN1B, dn, first_norm(m, l), accumulate);
     if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 

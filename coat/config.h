@@ -21,6 +21,7 @@ extern "C" {
 #define VOCAB_PADDING 128      // the vocabulary is padded to a multiple of this for the products
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // plain: a layer norm without weights
+typedef enum { NORM_BEFORE, NORM_AFTER } NormPlace; // of what a half of a block reads, or adds to the residual stream
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind; // an RMS norm of q and k: over all heads, or each
@@ -48,6 +49,7 @@ typedef struct {
     int vocab_padded; // rows of the token embedding, a multiple of VOCAB_PADDING
     int positions;    // the longest sequence
     NormKind norm;
+    NormPlace norm_place;
     ActivationKind activation;
     PositionKind position_kind;
     bool biases, tied_head;

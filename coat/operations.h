@@ -19,6 +19,10 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tenso
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 
+// The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in the
+// same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.
+OPERATION(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
+
 // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
 // x E4M3 SCALE_ROW: y is BF16 SCALE_ROW with x's scales and holds the product without them; no bias.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
@@ -68,6 +72,9 @@ OPERATION_BY_FORMAT(norm_rebuild, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 // dn may be BF16 SCALE_ROW where norm.x is SCALE_GROUP.
 OPERATION_BY_FORMAT(norm_backward, (Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm,
                                     bool add, bool accumulate))
+
+// g (M, C) += dn: the residual stream's gradient where norms come after. dn may be BF16 SCALE_ROW.
+OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 
 // dbias (1, N) FP32 = column sums of dy (M, N), from the unquantised values; dy_q = dy in codes
 // (--gradient-codes-data), dy_qt its transpose (-weights); one scale, or one each where their formats differ. Plain

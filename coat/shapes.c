@@ -6,7 +6,7 @@
 
 static const char *const names[ARCHITECTURE_COUNT] = {
     [ARCHITECTURE_GPT2] = "gpt2",   [ARCHITECTURE_LLAMA] = "llama", [ARCHITECTURE_OLMO] = "olmo",
-    [ARCHITECTURE_QWEN2] = "qwen2", [ARCHITECTURE_QWEN3] = "qwen3",
+    [ARCHITECTURE_OLMO2] = "olmo2", [ARCHITECTURE_QWEN2] = "qwen2", [ARCHITECTURE_QWEN3] = "qwen3",
 };
 
 const char *architecture_name(Architecture architecture) {
@@ -27,6 +27,13 @@ void architecture_shape(Architecture architecture, ModelShape *s) {
     s->activation = ACT_SWIGLU;
     s->position_kind = POSITIONS_ROTARY;
     s->qkv_biases = architecture == ARCHITECTURE_QWEN2;
+    if (architecture == ARCHITECTURE_OLMO2) {
+        s->norm_place = NORM_AFTER;
+        s->qk_norm = QK_NORM_ROW;
+        s->norm_eps = 1e-6f;
+        s->rope_theta = 5e5f;
+        s->init = INIT_KIND_TRUNCATED;
+    }
     if (architecture == ARCHITECTURE_QWEN3) s->qk_norm = QK_NORM_HEAD;
     if (architecture == ARCHITECTURE_OLMO) s->init = INIT_KIND_MITCHELL;
     if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3) s->norm_eps = 1e-6f;
@@ -38,8 +45,9 @@ static bool fits(const ModelShape *s, Architecture architecture) {
     architecture_shape(architecture, &a);
     const bool gpt2 = architecture == ARCHITECTURE_GPT2, llama = architecture == ARCHITECTURE_LLAMA;
     const bool own_width = llama || architecture == ARCHITECTURE_QWEN3;
-    return s->norm == a.norm && s->activation == a.activation && s->position_kind == a.position_kind &&
-           s->biases == a.biases && (s->biases || s->qkv_biases == a.qkv_biases) && s->qk_norm == a.qk_norm &&
+    return s->norm == a.norm && s->norm_place == a.norm_place && s->activation == a.activation &&
+           s->position_kind == a.position_kind && s->biases == a.biases &&
+           (s->biases || s->qkv_biases == a.qkv_biases) && s->qk_norm == a.qk_norm &&
            (!gpt2 || (s->tied_head && s->kv_heads == s->heads)) &&
            (own_width || s->head_dim * s->heads == s->channels) && (llama || s->rope.factor == 1.0f) &&
            (architecture == ARCHITECTURE_OLMO || s->clip_qkv == 0.0f);
@@ -162,6 +170,9 @@ static const Name other_names[] = {
     {"tinyllama",    ARCHITECTURE_LLAMA, 22, 2048,  5632, 32,  4,  64,  32000,   2048, 1e4f, 1e-5f, false, 0, 1, 2},
     {"olmo-1b",      ARCHITECTURE_OLMO,  16, 2048,  8192, 16, 16, 128,  50304,   2048, 1e4f, 1e-5f, true, 0, -1, 50279},
     {"olmo-7b",      ARCHITECTURE_OLMO,  32, 4096, 11008, 32, 32, 128,  50304,   2048, 1e4f, 1e-5f, false, 0, -1, 50279},
+    {"olmo2-1b",     ARCHITECTURE_OLMO2, 16, 2048,  8192, 16, 16, 128, 100352,   4096, 5e5f, 1e-6f, false, 0, -1, 100257},
+    {"olmo2-7b",     ARCHITECTURE_OLMO2, 32, 4096, 11008, 32, 32, 128, 100352,   4096, 5e5f, 1e-6f, false, 0, -1, 100257},
+    {"olmo2-13b",    ARCHITECTURE_OLMO2, 40, 5120, 13824, 40, 40, 128, 100352,   4096, 5e5f, 1e-6f, false, 0, -1, 100257},
     {"qwen2.5-0.5b", ARCHITECTURE_QWEN2, 24,  896,  4864, 14,  2,  64, 151936,  32768, 1e6f, 1e-6f, true, 0, 151643, 151643},
     {"qwen2.5-1.5b", ARCHITECTURE_QWEN2, 28, 1536,  8960, 12,  2, 128, 151936, 131072, 1e6f, 1e-6f, true, 0, 151643, 151643},
     {"qwen2.5-3b",   ARCHITECTURE_QWEN2, 36, 2048, 11008, 16,  2, 128, 151936,  32768, 1e6f, 1e-6f, true, 0, 151643, 151643},
@@ -176,8 +187,9 @@ static const Name other_names[] = {
 
 const char *model_names(void) {
     return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
-           "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, qwen2.5-0.5b to -14b, "
-           "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
+           "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, "
+           "olmo2-13b, qwen2.5-0.5b to -14b, "
+           "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 
 static void shape_of_name(const Name *n, ModelShape *s) {

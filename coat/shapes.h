@@ -11,6 +11,7 @@ typedef enum {
     ARCHITECTURE_GPT2,
     ARCHITECTURE_LLAMA, // Llama 2 and 3, Mistral, TinyLlama, SmolLM2
     ARCHITECTURE_OLMO,
+    ARCHITECTURE_OLMO2,
     ARCHITECTURE_QWEN2,
     ARCHITECTURE_QWEN3,
     ARCHITECTURE_COUNT
@@ -25,7 +26,7 @@ void architecture_shape(Architecture architecture, ModelShape *shape);
 Architecture shape_architecture(const ModelShape *shape);
 
 // Sets the shape of a named model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 ... d96, llm.c's descriptors gpt2:dN and
-// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, qwen2:dN, qwen3:dN, which are as deep and 64
+// gpt3:cN; llama2-7b and the others of the table; llama:d1 ... d96, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, which are as deep and 64
 // channels wide for each layer. GPT-2's have its vocabulary, as those by depth. Returns false if there is no such name.
 bool model_shape_named(const char *name, ModelShape *shape);
 

@@ -38,8 +38,23 @@ static bool rotary_gelu(const ModelShape *s) {
 static bool rotary_biases(const ModelShape *s) {
     return !learned(s) && s->biases;
 }
+static bool after(const ModelShape *s) {
+    return s->norm_place == NORM_AFTER;
+}
+static bool learned_after(const ModelShape *s) {
+    return learned(s) && after(s);
+}
 static bool qk_norm_row(const ModelShape *s) {
-    return s->qk_norm == QK_NORM_ROW;
+    return s->qk_norm == QK_NORM_ROW && !after(s);
+}
+static bool after_other_norm(const ModelShape *s) {
+    return after(s) && s->norm != NORM_RMS;
+}
+static bool after_other_qk_norm(const ModelShape *s) {
+    return after(s) && s->qk_norm != QK_NORM_ROW;
+}
+static bool after_qkv_biases(const ModelShape *s) {
+    return after(s) && s->qkv_biases;
 }
 static bool clips_without_plain(const ModelShape *s) {
     return s->clip_qkv > 0.0f && s->norm != NORM_PLAIN;
@@ -63,7 +78,7 @@ static bool qk_norm_stretched(const ModelShape *s) {
     return s->qk_norm != QK_NORM_NONE && s->rope.factor != 1.0f;
 }
 static bool own_head_width(const ModelShape *s) {
-    const bool fixed = learned(s) || s->norm == NORM_PLAIN || (!s->biases && s->qkv_biases);
+    const bool fixed = learned(s) || after(s) || s->norm == NORM_PLAIN || (!s->biases && s->qkv_biases);
     return fixed && s->head_dim * s->heads != s->channels;
 }
 
@@ -77,8 +92,13 @@ typedef struct {
 
 // clang-format off
 static const NoBlock no_blocks[] = {
-    {qk_norm_row, "qk-norm", NULL, "it is OLMo 2's, whose blocks are not built yet",
-     "use --qk-norm none, or start from --model qwen3:dN, which has --qk-norm head"},
+    {learned_after, "norm-place", "position-encoding", "learned positions are GPT-2's, with --norm-place before",
+     "use that, or start from --model olmo2:dN"},
+    {after_other_norm, "norm", "norm-place", "norms after are OLMo 2's, with --norm rms", "use that"},
+    {after_other_qk_norm, "qk-norm", "norm-place", "norms after are OLMo 2's, with --qk-norm row", "use that"},
+    {after_qkv_biases, "qkv-biases", "norm-place", "norms after are OLMo 2's, without biases", "leave --qkv-biases away"},
+    {qk_norm_row, "qk-norm", "norm-place", "norms over rows of q and k are OLMo 2's, with --norm-place after",
+     "use --qk-norm none or head, or start from --model olmo2:dN"},
     {learned_other_norm, "norm", "position-encoding", "learned positions are GPT-2's, with --norm layer",
      "use --norm layer, or start from --model llama:dN or olmo:dN"},
     {learned_swiglu, "activation", "position-encoding", "learned positions are GPT-2's, with --activation gelu",
@@ -111,7 +131,7 @@ static const NoBlock no_blocks[] = {
      "leave one of them away"},
     {qkv_biases_stretched, "rope-factor", "qkv-biases", "biases of q, k and v are Qwen 2's, whose rotations are not stretched",
      "leave one of them away"},
-    {qk_norm_stretched, "rope-factor", "qk-norm", "norms of q and k are Qwen 3's, whose rotations are not stretched",
+    {qk_norm_stretched, "rope-factor", "qk-norm", "models with norms of q and k have rotations that are not stretched",
      "leave one of them away"},
     {own_head_width, "head-dim", "channels", "only Llama and Qwen 3 have heads that are not --channels / --heads wide",
      "leave --head-dim away, or start from --model llama:dN or qwen3:dN"},

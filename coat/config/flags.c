@@ -22,8 +22,8 @@ static const Flag table[] = {
 
     {GROUP_MODEL, "model", FLAG_STRING, AT(model), "NAME|PATH", 0, 0, "gpt2",
      "gpt2, gpt2-medium, gpt2-large, gpt2-xl, d1 to d96 (a new GPT-2 of that depth), gpt3:cN (of that width), "
-     "llama2-7b -13b, llama-30b, llama3-8b, llama3.1-8b, llama3.2-1b -3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b -7b, "
-     "qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, llama:dN, olmo:dN, qwen2:dN, qwen3:dN (of that depth), "
+     "llama2-7b -13b, llama-30b, llama3-8b, llama3.1-8b, llama3.2-1b -3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b -7b, olmo2-1b -7b -13b, "
+     "qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN (of that depth), "
      "or a checkpoint folder or weight file to start from; a run that is resumed has its own"},
     {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), "N", 1, MOST_LAYERS, "%s, from --model", "number of blocks"},
     {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), "N", 1, MOST_HEADS, "%s, from --model, else channels / 64",
@@ -39,6 +39,8 @@ static const Flag table[] = {
     {GROUP_MODEL, "positions", FLAG_INT, AT(shape.positions), "TOKENS", 1, MOST_POSITIONS, "%s, from --model, at least --seq-len",
      "the longest sequence that the model can take"},
     {GROUP_MODEL, "norm", FLAG_CHOICE, AT(shape.norm), "layer|rms|plain", 0, 0, NULL, "normalisation"},
+    {GROUP_MODEL, "norm-place", FLAG_CHOICE, AT(shape.norm_place), "before|after", 0, 0, NULL,
+     "the norms of a block: of what attention and MLP read, or of what they add, as in OLMo 2"},
     {GROUP_MODEL, "norm-eps", FLAG_FLOAT, AT(shape.norm_eps), "X", LEAST_NORM_EPS, MOST_NORM_EPS, NULL,
      "added to the variance in the norms"},
     {GROUP_MODEL, "activation", FLAG_CHOICE, AT(shape.activation), "gelu|swiglu", 0, 0, NULL,

@@ -37,6 +37,12 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
+// Rows as they are stored, for codes.
+static const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
+    const Tensor *x = (const Tensor *)from;
+    return row_load(cpu, *x, row, 0, x->cols, buffers.x);
+}
+
 // Rows of norm(x) from what was saved: made in the same way, and so with the same bits, in every pass.
 typedef struct {
     Tensor x;
@@ -110,6 +116,86 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         RowSource source = {norm_row, &from, M, C, C};
         write_scale(exec, n, maximum);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});
+    }
+}
+
+void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "branch_norm_forward";
+    require_readable(operation, norm.x);
+    require_plain(operation, r_out);
+    require_plain(operation, r_in);
+    require_product(operation, y);
+    const bool codes = n.data && format_is_fp8(n.format), wanted = n.data && n.data != r_out.data;
+    if (!codes) require_plain(operation, n);
+    if (!y.data && !wanted && r_out.data == r_in.data) return;
+    const Cpu *cpu = cpu_of(exec);
+    const int64_t M = r_in.rows, C = r_in.cols;
+    const bool save_x = norm.x.data && norm.x.data != y.data, read_x = save_x && norm.from_saved;
+    const bool second_pass = codes && n.granularity == SCALE_TENSOR; // for the codes, when their scale is known
+    Scratch scratch = scratch_begin(exec);
+    const real *weight = norm_weight(&scratch, cpu, norm, C), *bias = scratch_vector(&scratch, cpu, norm.bias);
+    uint32_t saved_maximum = 0, maximum = 0;
+    Scratch rows = scratch;
+    int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
+#pragma omp parallel num_threads(threads) reduction(max : saved_maximum, maximum)
+    {
+        Scratch slot = scratch_slot(&rows);
+        real *r_buffer = scratch_take(&slot, C), *y_buffer = scratch_take(&slot, C), *out = scratch_take(&slot, C);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < M; row++) {
+            const real *r = row_load(cpu, r_in, row, 0, C, r_buffer);
+            if (y.data) {
+                const real *x = row_load(cpu, y, row, 0, C, y_buffer);
+                if (save_x) saved_maximum = larger_bits(saved_maximum, save_row(cpu, norm.x, row, x));
+                if (read_x) x = row_load(cpu, norm.x, row, 0, C, y_buffer);
+                NormStatistics s = cpu->kernels->norm_statistics(x, C, norm.eps, norm.mean.data != NULL);
+                if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
+                if (norm.rstd.data) *(real *)row_address(norm.rstd, row) = s.rstd;
+                cpu->kernels->norm_apply(out, x, s, weight, bias, C);
+                cpu->kernels->add(out, r, C);
+                r = out;
+            }
+            if (y.data || r_out.data != r_in.data) {
+                row_store(cpu, r_out, row, 0, C, r);
+                r = row_load(cpu, r_out, row, 0, C, r_buffer);
+            }
+            if (second_pass) {
+                uint32_t bits = cpu->kernels->maximum_bits(r, C);
+                if (n.amax) n.amax[row] = bits;
+                maximum = larger_bits(maximum, bits);
+            } else if (codes) {
+                maximum = larger_bits(maximum, store_scaled_row(cpu, n, row, r));
+            } else if (wanted) {
+                row_store(cpu, n, row, 0, C, r);
+            }
+        }
+    }
+    note_maximum(exec, larger_bits(saved_maximum, maximum));
+    if (second_pass) {
+        RowSource source = {stored_row, &r_out, M, C, C};
+        write_scale(exec, n, maximum);
+        quantize_rows(exec, scratch, &source, n, (Tensor){0});
+    }
+}
+
+void cpu_residual_backward(Exec *exec, Tensor g, Tensor dn) {
+    require_plain("residual_backward", g);
+    require_product("residual_backward", dn);
+    const Cpu *cpu = cpu_of(exec);
+    const int64_t C = g.cols;
+    Scratch scratch = scratch_begin(exec);
+    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(C));
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch slot = scratch_slot(&scratch);
+        real *g_buffer = scratch_take(&slot, C), *dn_buffer = scratch_take(&slot, C);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < g.rows; row++) {
+            real *sum = row_target(g, row, 0, g_buffer);
+            row_load(cpu, g, row, 0, C, sum);
+            cpu->kernels->add(sum, row_load(cpu, dn, row, 0, C, dn_buffer), C);
+            row_store(cpu, g, row, 0, C, sum);
+        }
     }
 }
 

@@ -56,6 +56,14 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
+// Configurations with norms after are refused on a GPU.
+void cuda_branch_norm_forward(Exec *, Tensor, Norm, Tensor, Tensor, Tensor) {
+    fatal(EXIT_DEVICE, "norms after are not built for a GPU yet");
+}
+void cuda_residual_backward(Exec *, Tensor, Tensor) {
+    fatal(EXIT_DEVICE, "norms after are not built for a GPU yet");
+}
+
 void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const bool fp8 = is_fp8(n_t) || is_fp8(norm.x);
     if (!n_t.data || n_t.data == n.data) return;

@@ -49,7 +49,8 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool by_row = fp8 && r->scaling == SCALING_TOKEN;
     bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
-    bool rebuild_act = r->recompute >= 1, rebuild_norm = r->recompute >= (coat ? 1 : 2);
+    const bool after = c->shape.norm_place == NORM_AFTER;
+    bool rebuild_act = r->recompute >= 1, rebuild_norm = !after && r->recompute >= (coat ? 1 : 2);
     t->saved = true;
     switch (row->rule) {
     case RULE_PARAMETER: break;
@@ -106,11 +107,25 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
     case RULE_CARRIED:
-        t->exists = coat;
+        t->exists = after ? fp8 : coat;
         make_scratch(t);
         t->saved = false;
         break;
-    case RULE_RESIDUAL: make_alias(t, coat ? RESID : row->source); break;
+    case RULE_RESIDUAL:
+        if (after)
+            make_alias(t, fp8 ? RESID : row->input);
+        else
+            make_alias(t, coat ? RESID : row->source);
+        break;
+    case RULE_BRANCH_GRAD:
+        if (!after) {
+            make_alias(t, row->source);
+            break;
+        }
+        make_scratch(t);
+        t->saved = false;
+        t->has_amax = fp8;
+        break;
     case RULE_NORM_INPUT:
     case RULE_HIDDEN:
         if (coat) {

@@ -46,12 +46,16 @@ typedef enum {
     RULE_HEAD_IN,       // input of the head: plain or E4M3 per tensor (--head fp8)
     RULE_HEAD_IN_T,     // as the head's weight gradient reads it
     RULE_CARRIED,       // the residual stream where no saved tensor holds it (--saved coat)
-    RULE_RESIDUAL,      // the residual stream at one point: the norm's saved input, or the carried buffer
-    RULE_NORM_INPUT,    // saved: plain, or E4M3 per group (--saved coat)
-    RULE_LAST_INPUT,    // the final norm's input: plain in every recipe
-    RULE_HIDDEN,        // h: saved, plain or E4M3 per group
-    RULE_HIDDEN_OUT,    // the product that becomes h: h itself where that is plain, else scratch
-    RULE_NORM_OUT,      // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt
+    RULE_RESIDUAL,      // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
+                        // come after, the product's saved input instead
+    RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of its
+                      // own scratch (norms after)
+    RULE_NORM_INPUT, // saved: plain, or E4M3 per group (--saved coat)
+    RULE_LAST_INPUT, // the final norm's input: plain in every recipe
+    RULE_HIDDEN,     // h: saved, plain or E4M3 per group
+    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
+    RULE_NORM_OUT,   // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt, which the residual
+                     // stream itself cannot be (norms after)
     RULE_ACT_OUT,
     RULE_ATT_OUT_Q,  // the attention's output as the product reads it: itself, or E4M3 per tensor
     RULE_NORM_OUT_T, // the same three as the weight gradient reads them
@@ -100,6 +104,7 @@ typedef struct {
     bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
     bool small;    // keeps FP32 moments, as all that have one dimension
     // activations
+    TensorId input;        // of a residual: the product's input that it is, where norms come after
     TensorId source;       // what an alias rule falls back to
     TensorId transpose_of; // whose codes these are, transposed: they share the scale
     TensorId product_of;   // whose product this is: it carries scales per row along

@@ -32,6 +32,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Mode
                   {"vocab", files->vocab, run->vocab},
                   {"positions", files->positions, run->positions},
                   {"norm", (int)files->norm, (int)run->norm},
+                  {"norm-place", (int)files->norm_place, (int)run->norm_place},
                   {"biases", files->biases, run->biases},
                   {"qkv-biases", files->qkv_biases, run->qkv_biases},
                   {"qk-norm", (int)files->qk_norm, (int)run->qk_norm},

@@ -156,18 +156,20 @@ typedef struct {
     int head_dim; // 0: hidden_size / num_attention_heads
     int positions;
     int window;     // 0: none
+    float eps;      // rms_norm_eps; 0: the key is not its
     int begin, end; // bos_token_id and eos_token_id, -1: null
 } ModelType;
 
 // clang-format off
 static const ModelType model_types[] = {
-    // type     architecture         kv head_dim positions window begin  end
-    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     50256, 50256}, // whose other keys differ
-    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1,     2},
-    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1,     2},
-    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     -1,    50279},
-    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     -1,    -1},
-    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     -1,    -1},
+    // type     architecture         kv head_dim positions window eps  begin  end
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256}, // whose other keys differ
+    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2},
+    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2},
+    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279},
+    {"olmo2",   ARCHITECTURE_OLMO2,  0,  0,      2048,    0,     1e-5f, -1,    50279},
+    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     1e-6f, -1,    -1},
+    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     1e-6f, -1,    -1},
 };
 // clang-format on
 
@@ -229,7 +231,6 @@ static bool read_clip(const Reader *r, const ModelType *type, ModelShape *s) {
 static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape) {
     ModelShape *s = shape;
     const Architecture architecture = type->architecture;
-    const bool has_eps = architecture != ARCHITECTURE_OLMO;
     bool tied;
     architecture_shape(architecture, s);
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
@@ -243,7 +244,7 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
         !get_int(r, "max_position_embeddings", MOST_POSITIONS, type->positions, &s->positions) ||
         !read_heads(r, type, s))
         return false;
-    if ((has_eps && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, 1e-6f, &s->norm_eps)) ||
+    if ((type->eps > 0 && !get_float(r, "rms_norm_eps", LEAST_NORM_EPS, MOST_NORM_EPS, type->eps, &s->norm_eps)) ||
         !read_clip(r, type, s))
         return false;
     s->tied_head = tied;
@@ -261,9 +262,10 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     while (kind < count && (!type || strcmp(type, model_types[kind].type) != 0)) kind++;
     bool good;
     if (kind == count)
-        good = error_set(err, EXIT_DATA,
-                         "%s: model_type is '%.60s'; only gpt2, llama, mistral, olmo, qwen2 and qwen3 are supported",
-                         path, type ? type : "missing");
+        good = error_set(
+            err, EXIT_DATA,
+            "%s: model_type is '%.60s'; only gpt2, llama, mistral, olmo, olmo2, qwen2 and qwen3 are supported", path,
+            type ? type : "missing");
     else if (find(&r, "quantization_config"))
         good = error_set(err, EXIT_DATA, "%s: quantised models (quantization_config) are not supported", path);
     else
@@ -340,8 +342,8 @@ static void other_fields(JsonText *t, const ModelShape *s, Architecture architec
 bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
     static const char *const classes[ARCHITECTURE_COUNT] = {
         [ARCHITECTURE_GPT2] = "GPT2LMHeadModel",   [ARCHITECTURE_LLAMA] = "LlamaForCausalLM",
-        [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM",
-        [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
+        [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_OLMO2] = "Olmo2ForCausalLM",
+        [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM", [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
     };
     const Architecture architecture = shape_architecture(s);
     if (architecture == ARCHITECTURE_COUNT)

@@ -53,10 +53,17 @@ static const HfName llama_names[PARAMETER_COUNT] = {
     [LNFW] = {"model.norm.weight"},
     [HEADW] = {"lm_head.weight"},
 };
+
+// What OLMo 2 names in another way.
+static const HfName olmo2_names[PARAMETER_COUNT] = {
+    [LN1W] = {"model.layers.%d.post_attention_layernorm.weight"},
+    [LN2W] = {"model.layers.%d.post_feedforward_layernorm.weight"},
+};
 // clang-format on
 
 static const HfName *find(const ModelShape *shape, TensorId id) {
-    return &(shape->position_kind == POSITIONS_LEARNED ? gpt2_names : llama_names)[id];
+    if (shape->position_kind == POSITIONS_LEARNED) return &gpt2_names[id];
+    return &(shape->norm_place == NORM_AFTER && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
 // The patterns are those of the maps above.

@@ -24,7 +24,8 @@ if {"-h", "--help"} & set(sys.argv):
 try:
     import torch
     import transformers
-    from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OlmoConfig, Qwen2Config, Qwen3Config)
+    from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, OlmoConfig, Qwen2Config,
+                              Qwen3Config)
 except ImportError as e:
     print(f"error: check_families.py needs torch and transformers 4.56 or later: pip install torch transformers ({e})",
           file=sys.stderr)
@@ -42,6 +43,8 @@ FAMILIES = {
     "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=16)),
     "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.5, num_key_value_heads=4, eos_token_id=None,
                               pad_token_id=None)),  # whose row would have no gradient
+    "olmo2": (Olmo2Config, dict(tie_word_embeddings=False, rope_theta=5e5, rms_norm_eps=1e-6, eos_token_id=None,
+                                pad_token_id=None)),
     "qwen2": (Qwen2Config, dict(tie_word_embeddings=True, rope_theta=1e6)),
     "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24, rope_theta=1e6)),
 }

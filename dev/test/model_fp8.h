@@ -76,7 +76,9 @@ static void fp8_create(Model *m, Config c) {
 // A value in E4M3 has a relative error of 2.5 % (root mean square), a gradient in E5M2 twice that. Sums over tokens that
 // partly cancel make 6 to 10 % of it in the gradient of a product's weight, and 12 to 15 % where two quantised gradients
 // lie on the way (the norm of the feed-forward half). The last
-// biases' gradients see the BF16 residual stream alone, and show no more than BF16 does.
+// biases' gradients see the BF16 residual stream alone, and show no more than BF16 does. Norms after make what a half
+// adds as large as the stream, where elsewhere the embeddings outweigh it: two to three times the errors, down to the
+// head's gradient (0.13).
 static void test_fp8_gradients(void) {
     static const struct {
         Fp8Recipe recipe;
@@ -119,7 +121,8 @@ static void test_fp8_gradients(void) {
         char name[160];
         snprintf(name, sizeof name, "against fp32: loss %.5f and %.5f, worst gradient %s, %.3f", loss, expected, worst,
                  error);
-        check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < rows[i / 3].limit, recipe, name);
+        const double limit = rows[i / 3].limit * (m.config.shape.norm_place == NORM_AFTER ? 3 : 1);
+        check_fp8_recipe(fabs(loss - expected) < 2e-3 * expected && error < limit, recipe, name);
         snprintf(name, sizeof name, "%s, scales per %s, against fp32", recipe.name, scaling_name(recipe));
         print_gradient_errors(name, &m, &full);
         model_destroy(&m);

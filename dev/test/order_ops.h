@@ -99,6 +99,30 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
         writes(n);
 }
 
+static void order_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const bool moved = y.data || !same_memory(r_out.data, r_in.data),
+               wanted = n.data && !same_memory(n.data, r_out.data);
+    if (!moved && !wanted) return;
+    begin("branch_norm_forward");
+    reads(r_in);
+    reads(y);
+    if (y.data) {
+        writes(norm.x);
+        if (norm.x.granularity == SCALE_GROUP) may_raise(exec->state);
+        writes_data(norm.mean);
+        writes_data(norm.rstd);
+        reads_data(norm.weight);
+        reads_data(norm.bias);
+        reads(norm.x);
+    }
+    if (moved) writes(r_out);
+    reads(r_out);
+    if (codes(n))
+        quantizes(exec, n);
+    else if (wanted)
+        writes(n);
+}
+
 static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
     (void)exec;
     begin("linear_forward");
@@ -214,6 +238,13 @@ static void order_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbi
     writes_maxima(g);
     sums(dweight, accumulate);
     sums(dbias, accumulate);
+}
+
+static void order_residual_backward(Exec *exec, Tensor g, Tensor dn) {
+    (void)exec;
+    begin("residual_backward");
+    reads(dn);
+    sums(g, true);
 }
 
 static void order_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {

@@ -137,7 +137,7 @@ refuses "a file of flags that is not there" 2 "\-\-config: cannot open $folder/n
 settings=$(head -n 1 "$folder/won/log.jsonl")
 [[ $settings == '{"step":0,"settings":{"train":["'"$data"'"],"val":[],"tokenizer":"bytes","shuffle":false,"model":null,'*'"lr":0.002,'* ]] &&
     ok "and the log begins with the settings" || bad "and the log begins with the settings" "$settings"
-[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,"recipe":"coat",'* ]] &&
+[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,"recipe":"coat",'* ]] &&
     ok "with the shape" || bad "with the shape" "$settings"
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # of the process, or beside train
 missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)

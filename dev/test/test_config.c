@@ -162,7 +162,7 @@ static void test_blocks(void **state) {
                  {"--no-tied-head", "--no-tied-head with --position-encoding learned: &use --tied-head"},
                  {"--kv-heads 4", "--kv-heads 4 with --position-encoding learned: &leave --kv-heads away"},
                  {"--qk-norm head", "--qk-norm head with --position-encoding learned: &--model qwen3:dN"},
-                 {"--qk-norm row", "--qk-norm row: it is OLMo 2's, whose blocks are not built yet; use"},
+                 {"--qk-norm row", "--qk-norm row with --norm-place before: &--model olmo2:dN"},
                  {"--head-dim 32", "--head-dim 32 with --channels 768: only Llama and Qwen 3"},
                  {"--clip-qkv 8", "--clip-qkv 8 with --norm layer: only OLMo&--model olmo:dN"},
                  {"--position-encoding rotary", "--norm layer with --position-encoding rotary: "},
@@ -174,7 +174,12 @@ static void test_blocks(void **state) {
                  {"--model qwen2:d2 --qk-norm head", "--qk-norm head with --qkv-biases: "},
                  {"--model qwen2:d2 --rope-factor 8", "--rope-factor 8 with --qkv-biases: "},
                  {"--model qwen3:d2 --rope-factor 8", "--rope-factor 8 with --qk-norm head: "},
-                 {"--model qwen3:d2 --qk-norm row", "--qk-norm row: it is OLMo 2's"},
+                 {"--model qwen3:d2 --qk-norm row", "--qk-norm row with --norm-place before: "},
+                 {"--norm-place after", "--norm-place after with --position-encoding learned: &--model olmo2:dN"},
+                 {"--model llama:d2 --norm-place after", "--qk-norm none with --norm-place after: "},
+                 {"--model olmo2:d2 --norm plain", "--norm plain with --norm-place after: "},
+                 {"--model olmo2:d2 --qkv-biases", "--qkv-biases with --norm-place after: "},
+                 {"--model olmo2:d2 --head-dim 32", "--head-dim 32 with --channels 128: "},
                  {"--model olmo:d2 --qk-norm head", "--qk-norm head with --norm plain: "},
                  {"--model olmo:d2 --qkv-biases", "--qkv-biases with --norm plain: "},
                  {"--model olmo:d2 --rope-factor 8", "--rope-factor 8 with --norm plain: "},
@@ -186,7 +191,7 @@ static void test_blocks(void **state) {
     }
     // the table of contradictions and the architectures say the same of all blocks
     accept_run("--plan --device cpu --model llama:d2", 1);
-    for (int i = 0; i < 3 * 3 * 512; i++) {
+    for (int i = 0; i < 3 * 3 * 1024; i++) {
         ModelShape *s = &config.shape;
         s->norm = (NormKind)(i % 3);
         s->qk_norm = (QkNormKind)(i / 3 % 3);
@@ -198,6 +203,7 @@ static void test_blocks(void **state) {
         s->head_dim = bits & 64 ? 32 : 64;
         s->clip_qkv = bits & 128 ? 8.0f : 0.0f;
         s->rope.factor = bits & 256 ? 8.0f : 1.0f;
+        s->norm_place = bits & 512 ? NORM_AFTER : NORM_BEFORE;
         const bool good = config_check_block(&config, &error);
         if (good != (shape_architecture(s) != ARCHITECTURE_COUNT)) fail_msg("block %d: %s", i, good ? "" : error.text);
     }

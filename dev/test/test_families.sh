@@ -17,7 +17,7 @@ near() { # NAME FIRST SECOND: within 0.01 %
 }
 
 for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-factor=8 --rope-positions=16 llama" \
-    "olmo:d2 --clip-qkv=1 olmo" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
+    "olmo:d2 --clip-qkv=1 olmo" "olmo2:d2 --kv-heads=1 olmo2" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
     read -r -a words <<<"$family"
     type=${words[-1]} flags=(--tokenizer bytes --model "${words[@]:0:${#words[@]}-1}") name=${words[*]:0:${#words[@]}-1}
     rm -rf "$folder"/{whole,halves,two}

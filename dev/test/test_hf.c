@@ -202,6 +202,7 @@ static void test_absent_keys(void **state) {
                  {"mistral", ", \"max_position_embeddings\": 512", 8, 16, 512},
                  {"mistral", ", \"num_key_value_heads\": null", 64, 16, 4096},
                  {"olmo", "", 64, 16, 2048},
+                 {"olmo2", "", 64, 16, 2048},
                  {"qwen2", "", 32, 16, 32768},
                  {"qwen2", ", \"num_key_value_heads\": null", 64, 16, 32768},
                  {"qwen3", "", 32, 128, 32768}};
@@ -218,7 +219,8 @@ static void test_absent_keys(void **state) {
         assert_int_equal(s.head_dim, cases[i].head_dim);
         assert_int_equal(s.positions, cases[i].positions);
         assert_true(!s.tied_head && s.rope_theta == 10000.0f);
-        assert_true(s.norm_eps == (shape_architecture(&s) == ARCHITECTURE_OLMO ? 1e-5f : 1e-6f));
+        assert_true(s.norm_eps == (strncmp(cases[i].type, "olmo", 4) == 0 ? 1e-5f : 1e-6f));
+        assert_int_equal(s.norm_place, strcmp(cases[i].type, "olmo2") == 0 ? NORM_AFTER : NORM_BEFORE);
     }
 }
 
