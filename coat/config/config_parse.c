@@ -170,10 +170,11 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (strcmp(r->moments_fp32, "none") == 0) r->moments_fp32[0] = '\0';
     const char *unmatched = given(p, "moments-fp32") ? moments_unmatched(r->moments_fp32, &length) : NULL;
     if (unmatched)
-        return error_set(err, EXIT_USER,
-                         "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, "
-                         "or a beginning as fc*, with commas and no spaces between, or none",
-                         (int)length, unmatched);
+        return error_set(
+            err, EXIT_USER,
+            "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, headw, "
+            "or a beginning as fc*, with commas and no spaces between, or none",
+            (int)length, unmatched);
     const bool one_scale = r->linear == LINEAR_FP8 && r->saved == SAVED_COAT && r->scaling == SCALING_TENSOR;
     if (one_scale && !given(p, "activation-input")) r->activation_input = ACTIVATION_INPUT_SAVED;
     if (r->precision != PRECISION_FP32) return true;

@@ -17,9 +17,22 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // from here on a value rounds to infinity in BF16
 
+// The files' model has one value, and the run's another. Of a run that goes on, only a name can say so: its other flags were
+// compared with the files (config_parse.c).
+static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
+    const bool named = run->model[0] && !run->model_from_files;
+    if (named)
+        return error_set(err, EXIT_USER,
+                         "--model %s: the run's model has %s %.9g, and this has %.9g; leave --model away", run->model,
+                         field, there, here);
+    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
+                     field, there, here);
+}
+
 // The model of the files must be the run's, whichever flags it was given by. What follows from other fields comes after
 // them, so that the error names what was asked for.
-static bool compare_shapes(const char *path, const ModelShape *files, const ModelShape *run, Error *err) {
+static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
+    const ModelShape *run = &config->shape;
     const struct {
         const char *name;
         int there, here;
@@ -41,8 +54,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Mode
                   {"activation", (int)files->activation, (int)run->activation}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].there != fields[i].here)
-            return error_set(err, EXIT_DATA, "%s: its model has %s %d and this run's has %d; give the same model", path,
-                             fields[i].name, fields[i].there, fields[i].here);
+            return other_shape(path, config, fields[i].name, fields[i].there, fields[i].here, err);
     const struct {
         const char *name;
         float there, here;
@@ -56,8 +68,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Mode
     const bool rotary = run->position_kind == POSITIONS_ROTARY;
     for (size_t i = 0; i < (!rotary ? 1 : run->rope.factor == 1.0f ? 4 : 7); i++)
         if (numbers[i].there != numbers[i].here)
-            return error_set(err, EXIT_DATA, "%s: its model has %s %g and this run's has %g; give the same model", path,
-                             numbers[i].name, (double)numbers[i].there, (double)numbers[i].here);
+            return other_shape(path, config, numbers[i].name, (double)numbers[i].there, (double)numbers[i].here, err);
     return true;
 }
 
@@ -90,7 +101,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     if (!manifest_open(&manifest, folder, err)) return false;
     bool good = manifest_check_all(&manifest, false, err) && manifest_check_file(&manifest, "config.json", err) &&
                 manifest_check_file(&manifest, "state.json", err) && model_shape_from_files(folder, &shape, err) &&
-                compare_shapes(folder, &shape, &arena->config.shape, err) &&
+                compare_shapes(folder, &shape, &arena->config, err) &&
                 run_state_read(state, run, &arena->config, exec, err) && load_choices(&manifest, exec, err);
     if (good) {
         int count = checkpoint_model_tensors(arena, &model);
@@ -276,7 +287,7 @@ static bool check_own(const char *path, Error *err) {
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
     ModelShape shape;
     if (!check_own(path, err) || !model_shape_from_files(path, &shape, err)) return false;
-    if (!compare_shapes(path, &shape, &arena->config.shape, err)) return false;
+    if (!compare_shapes(path, &shape, &arena->config, err)) return false;
     bool good;
     if (llmc_is_weights(path)) {
         LlmcFile file;

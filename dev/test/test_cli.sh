@@ -330,7 +330,7 @@ rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
     ok "another micro-batch in the middle of the data" || bad "another micro-batch in the middle of the data" "$(cat "$folder/said")"
 refuses "a checkpoint of another shape" 1 "^error: \-\-channels 64: the run's model has 32; leave \-\-channels away$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 refuses "or with other parts" 1 "^error: \-\-no-biases: the run's model has biases; leave \-\-no-biases away$" --train "$data" --no-biases --out "$folder/straight" --resume
-refuses "a checkpoint of another named model" 2 "its model has layers 2 and this run's has 1; give the same model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+refuses "a checkpoint of another named model" 1 "\-\-model d1: the run's model has layers 2, and this has 1; leave \-\-model away" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
 for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
     # shellcheck disable=SC2086 # flags are words
     {

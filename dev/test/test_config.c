@@ -64,7 +64,7 @@ static void test_contradictions(void **state) {
     refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn: no parameter&qkvw");
     refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc: no parameter&fc*");
     refuse("--train x --moments-fp32 *w,,wte", EXIT_USER, "--moments-fp32 : no parameter");
-    accept("--train x --moments-fp32 wte,fc*");
+    accept("--train x --moments-fp32 wte,fc*,headw");
     accept("--train x --moments-fp32 *");
     refuse("--train x --gpus 8", EXIT_USER, "--gpus&--plan");
     refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products&nothing to compare");
