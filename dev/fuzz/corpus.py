@@ -125,14 +125,18 @@ def other(kind, **changes):
 
 
 for kind in "llama", "mistral", "olmo", "qwen2", "qwen3":
-    write("config", kind, other(kind))
+    write("config", kind, other(kind, num_key_value_heads=None))
+write("config", "absent", other("mistral", num_attention_heads=8))
 write("config", "grouped", other("llama", num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-5, rope_theta=5e5))
 write("config", "scaled", other("llama", rope_scaling=LLAMA3, tie_word_embeddings=True))
 write("config", "scaled-not", other("llama", rope_scaling={**LLAMA3, "factor": 1}))
 write("config", "scaled-version-5", other("llama", rope_parameters={**LLAMA3, "rope_theta": 1e4}))
 write("config", "scaled-otherwise", other("qwen2", rope_scaling={"type": "yarn", "factor": 4}))
-write("config", "window", other("mistral", sliding_window=4))
+write("config", "window", other("mistral", sliding_window=4, num_key_value_heads=2))
 write("config", "clip", other("olmo", clip_qkv=8))
+write("config", "clip-to-nothing", other("olmo", clip_qkv=0))
+write("config", "ends", other("llama", bos_token_id=0, eos_token_id=[1, 2, 3, -1, 2**63 - 1, "x"]))
+write("config", "wide-head", other("qwen3", hidden_size=65536, num_attention_heads=1, num_key_value_heads=1, head_dim=4097))
 
 # --- a folder of a model -------------------------------------------------------------------------------------------
 
@@ -160,6 +164,28 @@ def index(*names):
     return json.dumps({"weight_map": {str(i): name for i, name in enumerate(names)}})
 
 
+def llama_weights(**extra):
+    shapes = {"model.embed_tokens.weight": [3, 4], "model.norm.weight": [4]}
+    for name, shape in {"input_layernorm": [4], "post_attention_layernorm": [4], "self_attn.q_proj": [4, 4],
+                        "self_attn.k_proj": [2, 4], "self_attn.v_proj": [2, 4], "self_attn.o_proj": [4, 4],
+                        "mlp.gate_proj": [3, 4], "mlp.up_proj": [3, 4], "mlp.down_proj": [4, 3]}.items():
+        shapes["model.layers.0.%s.weight" % name] = shape
+    shapes.update({name.replace("__", "."): shape for name, shape in extra.items()})
+    header, data = {}, b""
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        raw = struct.pack("<%df" % count, *[0.5] * count)
+        header[name] = entry("F32", shape, len(data), len(data) + len(raw))
+        data += raw
+    return safetensors(header, data)
+
+
+LLAMA = other("llama", hidden_size=4, intermediate_size=3, num_key_value_heads=1, tie_word_embeddings=True)
+write("model", "llama", sections(config__json=LLAMA, model__safetensors=llama_weights()))
+write("model", "llama-head-too", sections(config__json=LLAMA, model__safetensors=llama_weights(
+    **{"lm_head__weight": [3, 4], "model__layers__0__self_attn__rotary_emb__inv_freq": [1]})))
+write("model", "llama-bias-left", sections(config__json=LLAMA, model__safetensors=llama_weights(
+    **{"model__layers__0__self_attn__q_proj__bias": [4]})))
 every = list(SHAPES)
 for dtype in ("F32", "F16", "BF16", "F64"):
     write("model", "whole-" + dtype.lower(), sections(config__json=config(), model__safetensors=weights(every, dtype)))

@@ -17,6 +17,7 @@ static inline bool fuzz_load_weights(const char *path, const ModelShape *shape, 
     Ops ops;
     Error err;
     config_defaults(&config);
+    config.model[0] = '\0'; // the shape is none of a name
     recipe_apply(&config.recipe, RECIPE_COAT);
     config.shape = *shape;
     config.micro_batch = config.seq_len = 1;

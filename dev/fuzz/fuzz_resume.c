@@ -36,6 +36,7 @@ static void make_checkpoint(void) {
     char path[FUZZ_PATH];
     if (arena.base) return;
     config_defaults(&config);
+    config.model[0] = '\0'; // the shape is none of a name
     recipe_apply(&config.recipe, RECIPE_COAT);
     fuzz_check(gpt2_shape(&config.shape, 1, 1, 2, 3, 3, 2, "tiny", &err));
     config.micro_batch = config.seq_len = 1;
