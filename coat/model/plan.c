@@ -251,14 +251,19 @@ static bool shape_is_named(const Config *c) {
     return memcmp(&named, &c->shape, sizeof named) == 0;
 }
 
-// Makes *c that of the largest model d1, d2, ... below its own which fits with all the changes; false: none does.
+// Makes *c that of the largest model d1, d2, ..., of its own architecture (llama:d1, ...), below its own which fits with
+// all the changes; false: none does.
 static bool smaller_model(Config *c, int ranks, DeviceKind device, size_t limit, const Advice *list, int count) {
     const int64_t whole = model_parameters(&c->shape);
+    const Architecture architecture = shape_architecture(&c->shape);
     int64_t largest = 0;
     if (!shape_is_named(c)) return false;
     Config trial = *c;
     for (int depth = 1; depth <= DEEPEST_MODEL; depth++) {
-        snprintf(trial.model, sizeof trial.model, "d%d", depth);
+        if (architecture == ARCHITECTURE_GPT2)
+            snprintf(trial.model, sizeof trial.model, "d%d", depth);
+        else
+            snprintf(trial.model, sizeof trial.model, "%s:d%d", architecture_name(architecture), depth);
         if (!model_shape_named(trial.model, &trial.shape)) continue;
         model_shape_vocab(&trial.shape, c->shape.vocab);
         if (trial.shape.positions < trial.seq_len) trial.shape.positions = trial.seq_len;

@@ -211,6 +211,8 @@ static void where_one_gpu_does_not_do(void **state) {
     plan_advice(&config, 1, DEVICE_CPU, limit, advice, sizeof advice);
     lacks("GPUs"); // processes on a CPU share its memory
     has(" too much; --model d");
+    advise("--model llama2-7b --recipe coat", 1, (size_t)10e9); // of its own architecture
+    has("--model llama:d");
     advise("--model d96 --recipe coat --batch-tokens 81920", 5, (size_t)74e9);
     has("; 8 GPUs with --zero 3 or "); // 7 would fit, but not divide the batch
 }
