@@ -1,4 +1,5 @@
-// What a model's block is made of: which flags contradict each other, as no architecture has both, and which have no effect.
+// What a model's block is made of: which flags contradict each other, as no architecture has both, and which have no
+// effect.
 #include "config_block.h"
 
 #include <string.h>
@@ -138,6 +139,7 @@ static const NoBlock no_blocks[] = {
 };
 // clang-format on
 
+// "--norm rms", "--no-biases"
 static void flag_given(const Config *c, const char *name, char text[FLAG_TEXT_LENGTH]) {
     bool negated;
     char value[FLAG_TEXT_LENGTH];

@@ -61,12 +61,13 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
                      value ? value : "not a name", name);
 }
 
+// -1: outside the vocabulary, or no number.
 static int id_of(const json_t *item, const ModelShape *s) {
     const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// An id, null, or for ends a list of ids. Those outside the vocabulary are none: small models are made with the ids of
+// An id, null, or for ends a list of ids, of which the first MOST_ENDS are kept. Those outside the vocabulary are none: small models are made with the ids of
 // their class.
 static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
     const json_t *first = json_object_get(r->root, "bos_token_id"), *ends = json_object_get(r->root, "eos_token_id");
