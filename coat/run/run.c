@@ -71,7 +71,9 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
     const Config *c = &run->model.config;
     const int begin = run->tokenizer ? tokenizer_begin(run->tokenizer) : -1;
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_end_of_text(run->tokenizer) : begin;
-    // a vocabulary without either has one id fewer than the model: begin with its last
+    const TextIds *known = &c->shape.ids; // of the model
+    if (ids[0] < 0) ids[0] = known->begin < 0 && known->end_count > 0 ? known->ends[0] : known->begin;
+    // a vocabulary without any has one id fewer than the model: begin with its last
     if (ids[0] < 0) ids[0] = c->shape.vocab - 1;
     int count = 1;
     if (c->prompt[0]) {

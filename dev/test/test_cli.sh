@@ -385,6 +385,8 @@ said=$("$program" --prompt 'the model' --sample-tokens 1 --json --quiet --model 
 tr -d ' \n' <"$folder/llama/step-00000001/config.json" | grep -q '"bos_token_id":1,"eos_token_id":2,' && ok "and config.json names what texts begin and end with" || bad "and config.json names what texts begin and end with" "$(grep token_id "$folder/llama/step-00000001/config.json")"
 said=$("$program" --prompt 'the model' --sample-tokens 1 --model "$folder/llama/step-00000001" 2>/dev/null)
 [[ $said == '<s>the model'* ]] && ok "the blank that SentencePiece puts before a text is not printed" || bad "the blank that SentencePiece puts before a text is not printed" "$said"
+said=$("$program" --train "$data" --model llama2-7b --layers 1 --channels 64 --heads 2 --seq-len 32 --steps 1 --sample-tokens 2 2>&1)
+grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said" && ok "a sample without a vocabulary begins as the model's texts do" || bad "a sample without a vocabulary begins as the model's texts do" "$said"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
