@@ -1,4 +1,4 @@
-// Attention as the GPU runs it (cuDNN, deterministic backward in slices) at GPT-2's shapes and a Llama-like one:
+// Attention as the GPU runs it (cuDNN, deterministic backward in slices, or our own) at GPT-2's shapes and Llama-like ones:
 // time and TFLOP/s of the causal half, the share of what a large product reaches in the same run, and the
 // workspace. The first and the last sequence are checked against the FP32 kernels, and the backward is run twice
 // and compared bit for bit. Then those kernels' own time, of --precision fp32; test_gpt2 checks them.
@@ -166,6 +166,8 @@ int main(int argc, char **argv) {
         {"GPT-2 124M", {64, 1024, 12, 12, 64}}, {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
         {"odd batch", {11, 1024, 12, 12, 64}},  {"narrow", {4, 256, 2, 2, 32}},
         {"Llama 7B", {4, 2048, 32, 32, 128}},   {"grouped", {2, 4096, 32, 8, 128}},
+        {"grouped", {4, 2048, 32, 8, 128}},     {"grouped", {64, 1024, 12, 4, 64}},
+        {"grouped, wide", {4, 1024, 8, 2, 80}},
     };
     ModelShape *model = &bench.config.shape;
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;

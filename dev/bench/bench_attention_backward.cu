@@ -17,16 +17,24 @@
 #define MAXIMUM_ROWS 16 // tokens of a sequence for which the kernel leaves one maximum
 #define POISON 0xff     // bytes that are NaN in BF16
 
-// One problem. qkv and its gradient packed (M, 3 * heads * head_dim); o and its gradient (M, heads * head_dim); lse
+// One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads * head_dim); lse
 // (B * heads, T) and the gradient's maxima (M), FP32.
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv, maxima;
 } Attention;
 
+// Of q, k or v: the first head in a packed row, and how many there are.
+static int first_head(AttentionShape s, int which) {
+    return which == 0 ? 0 : s.heads + (which - 1) * s.kv_heads;
+}
+
+static int heads_of(AttentionShape s, int which) {
+    return which == 0 ? s.heads : s.kv_heads;
+}
+
 static Tensor part(AttentionShape s, Tensor packed, int which) {
-    int64_t width = (int64_t)s.heads * s.head_dim;
-    return tensor_cols(packed, which * width, width);
+    return tensor_cols(packed, (int64_t)first_head(s, which) * s.head_dim, (int64_t)heads_of(s, which) * s.head_dim);
 }
 
 static void run_ours(Bench *bench, void *context) {
@@ -34,8 +42,8 @@ static void run_ours(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
                                    a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2), s))
-        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d of %d on this GPU", s.B, s.T, s.heads,
-              s.head_dim);
+        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
+              s.kv_heads, s.head_dim);
 }
 
 static void run_cudnn(Bench *bench, void *context) {
@@ -98,7 +106,8 @@ typedef struct {
 } Pair;
 
 static int64_t at(const Pair *p, int which, int b, int t, int head, int d) {
-    return ((int64_t)b * p->shape.T + t) * p->stride + ((int64_t)which * p->shape.heads + head) * p->shape.head_dim + d;
+    const int64_t row = (int64_t)b * p->shape.T + t;
+    return row * p->stride + ((int64_t)first_head(p->shape, which) + head) * p->shape.head_dim + d;
 }
 
 // Sums of squares of the error and of the expected values over a rectangle of a head.
@@ -142,14 +151,15 @@ static void print_map(const Pair *p, int which, int b, int head, int wrong_t, do
 static bool compare(const Pair *p, int which) {
     static const char *const names[] = {"dq", "dk", "dv"};
     AttentionShape s = p->shape;
-    double error = 0, size = 0, count = (double)s.B * s.T * s.heads * s.head_dim;
+    const int heads = heads_of(s, which);
+    double error = 0, size = 0, count = (double)s.B * s.T * heads * s.head_dim;
     for (int b = 0; b < s.B; b++)
-        for (int head = 0; head < s.heads; head++) squares(p, which, b, head, 0, s.T, 0, s.head_dim, &error, &size);
+        for (int head = 0; head < heads; head++) squares(p, which, b, head, 0, s.T, 0, s.head_dim, &error, &size);
     double deviation = sqrt(size / count), worst = 0;
     int64_t wrong = 0;
     int first[4] = {-1, 0, 0, 0};
     for (int b = 0; b < s.B; b++)
-        for (int head = 0; head < s.heads; head++)
+        for (int head = 0; head < heads; head++)
             for (int t = 0; t < s.T; t++) {
                 double row_error = 0, row_size = 0;
                 squares(p, which, b, head, t, t + 1, 0, s.head_dim, &row_error, &row_size);
@@ -176,7 +186,7 @@ static bool compare(const Pair *p, int which) {
 
 // The maximum of 16 tokens lies in the place of the first of them, and zeros in the others'.
 static bool compare_maxima(const Pair *p, const float *maxima) {
-    const int width = 3 * p->shape.heads * p->shape.head_dim;
+    const int width = (p->shape.heads + 2 * p->shape.kv_heads) * p->shape.head_dim;
     for (int b = 0; b < p->shape.B; b++) {
         double largest = 0;
         for (int t = p->shape.T - 1; t >= 0; t--) {
@@ -198,9 +208,10 @@ static bool compare_maxima(const Pair *p, const float *maxima) {
 static Attention open_shape(Bench *bench, AttentionShape s) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
+    const int64_t packed = width + 2 * (int64_t)s.kv_heads * s.head_dim;
     a.shape = s;
-    a.qkv = bench_tensor(bench, M, 3 * width, FMT_BF16, 1.0f);
-    a.dqkv = bench_tensor(bench, M, 3 * width, FMT_BF16, 1.0f);
+    a.qkv = bench_tensor(bench, M, packed, FMT_BF16, 1.0f);
+    a.dqkv = bench_tensor(bench, M, packed, FMT_BF16, 1.0f);
     a.o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.d_o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
@@ -229,7 +240,7 @@ static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *max
 
 static bool check_shape(Bench *bench, AttentionShape s) {
     enum { REPEATS = 5 };
-    printf("check B %d T %d heads %d of %d\n", s.B, s.T, s.heads, s.head_dim);
+    printf("check B %d T %d heads %d/%d of %d\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim);
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -306,8 +317,8 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2), s);
     const double ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
     const double ours_again = bench_median_ms(bench, run_ours, &a);
-    printf("%s, B %d T %d heads %d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
-           s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
+    printf("%s, B %d T %d heads %d/%d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
+           s.kv_heads, s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
     print_time("ours", ours, s, limit);
     print_time("cuDNN", cudnn, s, limit);
     print_time("ours, again", ours_again, s, limit);
@@ -315,20 +326,23 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     close_shape(bench, &a);
 }
 
-// One tile and a part of one; whole tiles; a ragged end, in either half of a tile; many units per block of threads.
-// The wrong results in all.
+// One tile and a part of one; whole tiles; a ragged end, in either half of a tile; many units per block of threads; the
+// same with grouped heads, few units of keys and many. The wrong results in all.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim},     {1, 128, 1, 1, head_dim},    {1, 256, 2, 2, head_dim},
         {3, 100, 5, 5, head_dim},    {1, 1000, 1, 1, head_dim},   {3, 1000, 12, 12, head_dim},
         {5, 1024, 12, 12, head_dim}, {3, 1024, 25, 25, head_dim}, {1, 2048, 6, 6, head_dim},
         {2, 4097, 3, 3, head_dim},   {7, 33, 3, 3, head_dim},     {1, 1090, 31, 31, head_dim},
+        {1, 64, 2, 1, head_dim},     {1, 128, 4, 2, head_dim},    {3, 100, 6, 2, head_dim},
+        {2, 1000, 12, 4, head_dim},  {5, 33, 28, 4, head_dim},    {1, 1090, 32, 8, head_dim},
+        {1, 4097, 6, 1, head_dim},   {9, 1024, 16, 8, head_dim},
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) wrong += !check_shape(bench, checks[i]);
     printf("the warpgroups taking turns:\n");
     attention_backward_tuning.alternate = true;
-    for (size_t i = 4; i < 8; i++) wrong += !check_shape(bench, checks[i]);
+    for (size_t i : {4, 5, 6, 7, 15, 17}) wrong += !check_shape(bench, checks[i]);
     attention_backward_tuning.alternate = false;
     return wrong;
 }
@@ -340,10 +354,12 @@ int main(int argc, char **argv) {
         const char *name;
         AttentionShape shape;
     } times[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64}},    {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
-        {"GPT-2 350M", {32, 1024, 16, 16, 64}},    {"longer", {16, 4096, 12, 12, 64}},
-        {"2048 channels", {4, 2048, 16, 16, 128}}, {"2048 channels, longer", {4, 4096, 16, 16, 128}},
-        {"4096 channels", {4, 2048, 32, 32, 128}}, {"4096 channels, longer", {4, 4096, 32, 32, 128}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64}},       {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
+        {"GPT-2 350M", {32, 1024, 16, 16, 64}},       {"longer", {16, 4096, 12, 12, 64}},
+        {"2048 channels", {4, 2048, 16, 16, 128}},    {"2048 channels, longer", {4, 4096, 16, 16, 128}},
+        {"4096 channels", {4, 2048, 32, 32, 128}},    {"4096 channels, longer", {4, 4096, 32, 32, 128}},
+        {"grouped", {64, 1024, 12, 4, 64}},           {"grouped, 4096 channels", {4, 2048, 32, 8, 128}},
+        {"grouped, 28 heads", {4, 2048, 28, 4, 128}},
     };
     const size_t time_count = sizeof times / sizeof times[0];
     ModelShape *model = &bench.config.shape;

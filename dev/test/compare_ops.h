@@ -314,34 +314,51 @@ static void compare_linear(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-static void compare_attention(Backends *b, OpShape o) {
-    int64_t M = (int64_t)o.B * o.T, C = o.C;
-    AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
-    Pair qkv = pair_random(b, M, 3 * C, o.format, 1.0f, 31), d_o = pair_random(b, M, C, o.format, 1.0f, 32);
-    Pair out = pair_poisoned(b, M, C, o.format), lse = pair_poisoned(b, (int64_t)o.B * o.heads, o.T, FMT_FP32);
-    Pair dqkv = pair_poisoned(b, M, 3 * C, o.format), maxima = pair_poisoned(b, M, 1, FMT_FP32);
-    Pair dqkv2 = pair_poisoned(b, M, 3 * C, o.format), maxima2 = pair_poisoned(b, M, 1, FMT_FP32);
+// q, k or v of a packed projection.
+static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
+    const int64_t q = (int64_t)s.heads * s.head_dim, kv = (int64_t)s.kv_heads * s.head_dim;
+    return tensor_cols(packed, which == 0 ? 0 : q + (which - 1) * kv, which == 0 ? q : kv);
+}
+
+// The backward is run twice, for its bits.
+static void compare_attention_of(Backends *b, AttentionShape shape, Format format, double limit) {
+    const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
+    const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
+    Pair qkv = pair_random(b, M, packed, format, 1.0f, 31), d_o = pair_random(b, M, C, format, 1.0f, 32);
+    Pair out = pair_poisoned(b, M, C, format),
+         lse = pair_poisoned(b, (int64_t)shape.B * shape.heads, shape.T, FMT_FP32);
+    Pair dqkv[2], maxima[2];
+    for (int run = 0; run < 2; run++) {
+        dqkv[run] = pair_poisoned(b, M, packed, format);
+        maxima[run] = pair_poisoned(b, M, 1, FMT_FP32);
+    }
     ON_BOTH(b) {
-        if (o.format == FMT_BF16) dqkv.t[s].amax = (uint32_t *)maxima.t[s].data;
-        if (o.format == FMT_BF16) dqkv2.t[s].amax = (uint32_t *)maxima2.t[s].data;
-        Tensor q = tensor_cols(qkv.t[s], 0, C), k = tensor_cols(qkv.t[s], C, C), v = tensor_cols(qkv.t[s], 2 * C, C);
-        Tensor dq = tensor_cols(dqkv.t[s], 0, C), dk = tensor_cols(dqkv.t[s], C, C),
-               dv = tensor_cols(dqkv.t[s], 2 * C, C);
-        CALL(b, attention_forward, out.t[s], lse.t[s], q, k, v, shape);
-        CALL(b, attention_backward, dq, dk, dv, d_o.t[s], out.t[s], lse.t[s], q, k, v, shape);
-        dq = tensor_cols(dqkv2.t[s], 0, C), dk = tensor_cols(dqkv2.t[s], C, C), dv = tensor_cols(dqkv2.t[s], 2 * C, C);
-        CALL(b, attention_backward, dq, dk, dv, d_o.t[s], out.t[s], lse.t[s], q, k, v, shape);
+        Tensor part[3];
+        for (int i = 0; i < 3; i++) part[i] = attention_part(shape, qkv.t[s], i);
+        CALL(b, attention_forward, out.t[s], lse.t[s], part[0], part[1], part[2], shape);
+        for (int run = 0; run < 2; run++) {
+            Tensor d = dqkv[run].t[s], d_part[3];
+            if (format == FMT_BF16) d.amax = (uint32_t *)maxima[run].t[s].data;
+            for (int i = 0; i < 3; i++) d_part[i] = attention_part(shape, d, i);
+            CALL(b, attention_backward, d_part[0], d_part[1], d_part[2], d_o.t[s], out.t[s], lse.t[s], part[0], part[1],
+                 part[2], shape);
+        }
     }
-    pair_check(b, out, o.loose, "attention forward", "o");
+    pair_check(b, out, limit, "attention forward", "o");
     pair_check(b, lse, 1e-3, "attention forward", "lse");
-    pair_check(b, dqkv, o.loose, "attention backward", "dqkv");
-    check_repeated(b, dqkv, dqkv2, "attention backward");
-    if (o.format == FMT_BF16) {
-        check_maxima(b, dqkv, maxima, "attention backward");
-        check_repeated(b, maxima, maxima2, "attention backward, maxima");
+    pair_check(b, dqkv[0], limit, "attention backward", "dqkv");
+    check_repeated(b, dqkv[0], dqkv[1], "attention backward");
+    if (format == FMT_BF16) {
+        check_maxima(b, dqkv[0], maxima[0], "attention backward");
+        check_repeated(b, maxima[0], maxima[1], "attention backward, maxima");
     }
-    Pair all[] = {qkv, d_o, out, lse, dqkv, maxima, dqkv2, maxima2};
+    Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_attention(Backends *b, OpShape o) {
+    const AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
+    compare_attention_of(b, shape, o.format, o.loose);
 }
 
 // q, k and v before attention: rotated alone, in place; with norms of the heads; with norms over all heads and a clip.
@@ -428,6 +445,28 @@ static void compare_shape(OpShape o, const char *how) {
     backends_close(&b);
 }
 
+// Heads that share keys and values, of the widths that our own backward on Hopper has and of others, which are cuDNN's.
+static void compare_grouped_attention(bool small_only) {
+    static const AttentionShape shapes[] = {
+        {2, 67, 4, 2, 64},   {1, 130, 4, 2, 128}, {3, 190, 12, 4, 64},  {1, 515, 7, 1, 128},
+        {2, 300, 32, 8, 64}, {9, 33, 28, 4, 64},  {2, 129, 16, 8, 128}, {2, 77, 4, 2, 80},
+        {1, 130, 6, 3, 96},  {3, 100, 4, 2, 24},  {2, 61, 6, 1, 40},    {2, 61, 3, 3, 112},
+    };
+    const AttentionShape exact = {2, 45, 6, 2, 40};
+    const Small small = {2, 4, 512, 3001, 3, 515, true, 0}; // the longest, and the widest heads
+    Backends b;
+    backends_open(&b, small_config(small));
+    for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
+        const AttentionShape s = shapes[i];
+        snprintf(b.shape, sizeof b.shape, " (B %d, T %d, heads %d/%d of %d)", s.B, s.T, s.heads, s.kv_heads,
+                 s.head_dim);
+        compare_attention_of(&b, s, FMT_BF16, 8e-3);
+    }
+    snprintf(b.shape, sizeof b.shape, " (FP32, heads %d/%d of %d)", exact.heads, exact.kv_heads, exact.head_dim);
+    compare_attention_of(&b, exact, FMT_FP32, 1e-5);
+    backends_close(&b);
+}
+
 // Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing in particular, a width of GPT-2.
 static OpShape random_shape(uint64_t index) {
     static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
@@ -450,4 +489,5 @@ static void compare_operations(bool small_only) {
     const size_t count = sizeof shapes / sizeof *shapes;
     for (size_t i = small_only ? count - 1 : 0; i < count; i++) compare_shape(shapes[i], "");
     for (uint64_t i = 0; i < (small_only ? 0 : RANDOM); i++) compare_shape(random_shape(i), ", drawn");
+    compare_grouped_attention(small_only);
 }

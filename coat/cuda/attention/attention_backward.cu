@@ -9,6 +9,8 @@
 // Computing s and dp in both costs two of seven products, and buys that every sum stays in the registers of one
 // warpgroup, in one order: equal bits in every run, no sums in memory, and units that know nothing of each other.
 // Units are handed out by a counter, long before short ones within a few heads, whose operands stay in the L2 cache.
+// With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are
+// their sums in that order; the operations are those of as many heads that share nothing.
 //
 // A block is two warpgroups that compute, 64 own rows each, at their own pace, so that the exponentials of one run
 // while the tensor cores work for the other; and one thread that has the copy engine fill a ring of tiles.
@@ -54,12 +56,13 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// Rows row .. row + PAIR_ROWS of k and v, or of q and do with their statistics.
+// Rows row .. row + PAIR_ROWS of a head of k and v, or of q and do with their statistics.
 template <int HEAD>
 __device__ static inline void pair_copy(const Problem &x, Pair *to, float *statistics, bool queries, int head, int row,
                                         uint64_t *full) {
     constexpr int rows = PAIR_ROWS<HEAD>;
-    int column = head % x.sequence_heads * HEAD, sequence = head / x.sequence_heads;
+    const int sequence_heads = queries ? x.sequence_heads : x.sequence_heads / x.group;
+    int column = head % sequence_heads * HEAD, sequence = head / sequence_heads;
     barrier_arrive_expect(full, (uint32_t)(sizeof(Pair) + (queries ? 2 * rows * sizeof(float) : 0)));
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++) {
@@ -72,17 +75,39 @@ __device__ static inline void pair_copy(const Problem &x, Pair *to, float *stati
     }
 }
 
-// Rows row .. row + TILE of one tensor, as one tile.
+// Rows row .. row + TILE of a head of k or v, as one tile.
 template <int HEAD>
 __device__ static inline void tile_copy(const Problem &x, Pair *to, const CUtensorMap *from, int head, int row,
                                         uint64_t *full) {
-    int column = head % x.sequence_heads * HEAD, sequence = head / x.sequence_heads;
+    const int sequence_heads = x.sequence_heads / x.group;
+    int column = head % sequence_heads * HEAD, sequence = head / sequence_heads;
     barrier_arrive_expect(full, (uint32_t)sizeof(Pair));
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++)
 #pragma unroll
         for (int part = 0; part < TILE; part += PAIR_ROWS<HEAD>)
             copy_tile(to->first + (i * TILE + part) * PANEL, from, column + i * PANEL, row + part, sequence, full);
+}
+
+// What streams by in a unit, a block after the other.
+struct Streamed {
+    int head, heads, tile; // a key/value head for queries; how many heads are left with this one
+};
+
+__device__ static inline Streamed streamed_begin(const Problem &x, Unit unit) {
+    if (!unit.keys) return {unit.head / x.group, 1, 0};
+    return {unit.head * x.group, x.group, 0};
+}
+
+__device__ static inline void streamed_next(Streamed &at, Unit unit) {
+    if (++at.tile < unit.tiles) return;
+    at.tile = 0;
+    at.head++;
+    at.heads--;
+}
+
+__device__ static inline int streamed_row(Streamed at, Unit unit) {
+    return (unit.keys ? unit.block + at.tile : unit.block - at.tile) * TILE;
 }
 
 // Own pairs in two buffers, each for both warpgroups: a unit's own come while the one before it is computed.
@@ -101,11 +126,10 @@ template <int HEAD> __device__ static inline void copy_units_two_buffers(const P
         pair_copy<HEAD>(x, &shared->own[own.index], shared->own_statistics[own.index], !unit.keys, unit.head,
                         unit.block * TILE, &shared->own_full[own.index]);
         index = unit_next(x);
-        for (int j = 0; j < unit.tiles; j++, ring_next(stage)) {
+        for (Streamed at = streamed_begin(x, unit); at.heads > 0; streamed_next(at, unit), ring_next(stage)) {
             barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
             pair_copy<HEAD>(x, &shared->streamed[stage.index], shared->streamed_statistics[stage.index], unit.keys,
-                            unit.head, (unit.keys ? unit.block + j : unit.block - j) * TILE,
-                            &shared->streamed_full[stage.index]);
+                            at.head, streamed_row(at, unit), &shared->streamed_full[stage.index]);
         }
     }
 }
@@ -135,16 +159,21 @@ template <int HEAD> __device__ static inline void copy_units_one_buffer(const Pr
     Ring<STAGES> stage = {};
     for (int count = unit_count(x), index = unit_next(x); index < count; index = unit_next(x), own_phase ^= 1) {
         Unit unit = unit_get(x, index);
-        for (int slot = 0; slot < 2 * unit.tiles; slot++, ring_next(stage)) {
-            uint64_t *full = &shared->streamed_full[stage.index];
-            Pair *to = &shared->streamed[stage.index];
-            barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
-            if (unit.keys)
-                pair_copy<HEAD>(x, to, shared->streamed_statistics[stage.index], true, unit.head,
-                                unit.block * TILE + slot * HALF, full);
-            else
-                tile_copy<HEAD>(x, to, slot % 2 ? &x.v : &x.k, unit.head, (unit.block - slot / 2) * TILE, full);
-            if (slot != 1) continue;
+        bool own_copied = false;
+        for (Streamed at = streamed_begin(x, unit); at.heads > 0; streamed_next(at, unit)) {
+#pragma unroll 1
+            for (int slot = 0; slot < 2; slot++, ring_next(stage)) {
+                uint64_t *full = &shared->streamed_full[stage.index];
+                Pair *to = &shared->streamed[stage.index];
+                barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
+                if (unit.keys)
+                    pair_copy<HEAD>(x, to, shared->streamed_statistics[stage.index], true, at.head,
+                                    streamed_row(at, unit) + slot * HALF, full);
+                else
+                    tile_copy<HEAD>(x, to, slot ? &x.v : &x.k, at.head, streamed_row(at, unit), full);
+            }
+            if (own_copied) continue;
+            own_copied = true;
 #pragma unroll 1 // with two copies of it this thread spills registers
             for (int i = 0; i < 2; i++) own_copy<HEAD>(x, shared, first_side ^ i, own_phase, index);
         }
@@ -213,10 +242,10 @@ static EncodeTiled encode_tiled() {
 }
 
 // A view as the copy engine reads it, a panel of a pair's rows at a time; rows beyond T read as zeros.
-template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape) {
+template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
-    cuuint64_t size[] = {(cuuint64_t)shape.heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
+    cuuint64_t size[] = {(cuuint64_t)heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
     cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
     cuuint32_t box[] = {PANEL, PAIR_ROWS<HEAD>, 1}, step[] = {1, 1, 1};
     return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
@@ -236,6 +265,14 @@ static int heads_together(AttentionShape shape) {
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
 
+// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could begin
+// too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
+static int kv_heads_together(const Problem &x, int sm_count) {
+    const int kv_heads = x.heads / x.group;
+    if (kv_heads * x.blocks < 3 * sm_count || x.tuning.heads_together >= x.heads) return kv_heads;
+    return x.tuning.heads_together > x.group ? x.tuning.heads_together / x.group : 1;
+}
+
 template <int HEAD> static void launch(const CudaBackend *backend, const Rows &rows, const Problem &x, int B) {
     dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * rows.heads, ROWS_PER_BLOCK<HEAD>), (unsigned)B);
     statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
@@ -244,7 +281,8 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     CUDA_CHECK(
         cudaFuncSetAttribute(backward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
         "giving attention's backward its shared memory");
-    int units = 2 * x.heads * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
+    int units = (x.heads + x.heads / x.group) * x.blocks,
+        blocks = units < backend->sm_count ? units : backend->sm_count;
     backward_kernel<HEAD><<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
     LAUNCH_CHECK("attention_backward");
 }
@@ -259,7 +297,8 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
         if (!view_fits(view)) return false;
     Problem x = {};
     const auto map = shape.head_dim == 64 ? tile_map<64> : tile_map<128>;
-    if (!map(&x.q, q, shape) || !map(&x.k, k, shape) || !map(&x.v, v, shape) || !map(&x.d_o, d_o, shape)) return false;
+    if (!map(&x.q, q, shape, shape.heads) || !map(&x.d_o, d_o, shape, shape.heads)) return false;
+    if (!map(&x.k, k, shape, shape.kv_heads) || !map(&x.v, v, shape, shape.kv_heads)) return false;
     Rows rows = {};
     rows.o = (const bf16 *)o.data, rows.d_o = (const bf16 *)d_o.data, rows.lse = (const float *)lse.data;
     rows.o_stride = o.stride, rows.d_o_stride = d_o.stride;
@@ -271,9 +310,11 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
     x.dq_stride = dq.stride, x.dk_stride = dk.stride, x.dv_stride = dv.stride;
     x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;
+    x.group = shape.heads / shape.kv_heads;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
     x.tuning = attention_backward_tuning;
     if (x.tuning.heads_together == 0) x.tuning.heads_together = heads_together(shape);
+    x.kv_heads_together = kv_heads_together(x, backend->sm_count);
     (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, rows, x, shape.B);
     return true;
 }

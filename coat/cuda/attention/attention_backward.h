@@ -1,4 +1,4 @@
-// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 or 128 wide. Plain C without
+// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 or 128 wide, grouped or not. Plain C without
 // CUDA, so that a machine without it can plan the workspace. Other shapes, operands and GPUs are cuDNN's (attention.h).
 #pragma once
 #include "ops.h"
@@ -11,7 +11,7 @@ extern "C" {
 
 // Whether the kernel takes a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_backward_supported(AttentionShape shape, int capability) {
-    return capability == 90 && (shape.head_dim == 64 || shape.head_dim == 128) && shape.kv_heads == shape.heads;
+    return capability == 90 && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
 static inline size_t attention_backward_blocks(AttentionShape shape) {

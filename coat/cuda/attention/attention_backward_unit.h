@@ -232,28 +232,24 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
+// The compiler computes what derives from the place again after this: kept over all heads of a group, it would spill.
+__device__ static inline void place_hold(Place &place) {
+    asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
+}
+
+// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's scores;
+// NULL: another head follows.
 template <int HEAD, bool KEYS>
-__device__ static inline void unit_run(const Problem &x, Shared *shared, Place &place, Unit unit, int own,
-                                       Ring<STAGES> &stage) {
-    const Pair &pair = shared->own[own];
-    const float *statistics = shared->own_statistics[own];
-    place.own[0] = wgmma_operand(pair.first + own_row<HEAD>(place) * PANEL);
-    place.own[1] = wgmma_operand(pair.second + own_row<HEAD>(place) * PANEL);
-    if constexpr (!KEYS)
-        for (int i = 0; i < 2; i++) {
-            int row = place.row - place.half * HALF + own_row<HEAD>(place) + i * 8;
-            place.lse[i] = statistics[row];
-            place.delta[i] = statistics[PAIR_ROWS<HEAD> + row];
-        }
+__device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> &sums, Ring<STAGES> &stage, int blocks,
+                                       uint64_t *own_empty, float scale) {
     // Half of the diagonal block is out of sight for one of the warpgroups: the first queries for the last keys, the
     // last keys for the first queries. It is half a tile, or a whole one.
     constexpr int ROWS = TILE_ROWS<HEAD, KEYS>, SLOTS = TILE_SLOTS<HEAD, KEYS>;
     constexpr int half_seen = KEYS ? 1 : 0, half_from = KEYS ? HALF : 0;
-    constexpr bool skips = ROWS == HALF, own_early = OWN_BUFFERS<HEAD> == 1;
-    float scale = x.scale * LOG2_E;
-    Sums<HEAD> sums = {};
+    constexpr bool skips = ROWS == HALF;
     Weights<ROWS> weights;
-    int j = 0, tiles = unit.tiles * (TILE / ROWS);
+    int j = 0, tiles = blocks * (TILE / ROWS);
+    place_hold(place);
     if (place.half == half_seen) {
         if constexpr (skips) {
             tile_skip(shared, place, stage);
@@ -275,14 +271,36 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
             previous = stage.index;
             tile_next<SLOTS>(stage);
         }
-        if constexpr (own_early) release(place, &shared->own_empty[own]);
+        if (own_empty) release(place, own_empty);
         tile_finish<HEAD, KEYS, ROWS>(shared, place, sums, weights, previous, 0);
-    } else if constexpr (own_early) {
-        release(place, &shared->own_empty[own]);
+    } else if (own_empty) {
+        release(place, own_empty);
     }
-    if constexpr (!own_early) release(place, &shared->own_empty[own]);
+}
+
+template <int HEAD, bool KEYS>
+__device__ static inline void unit_run(const Problem &x, Shared *shared, Place &place, Unit unit, int own,
+                                       Ring<STAGES> &stage) {
+    const Pair &pair = shared->own[own];
+    const float *statistics = shared->own_statistics[own];
+    place.own[0] = wgmma_operand(pair.first + own_row<HEAD>(place) * PANEL);
+    place.own[1] = wgmma_operand(pair.second + own_row<HEAD>(place) * PANEL);
+    if constexpr (!KEYS)
+        for (int i = 0; i < 2; i++) {
+            int row = place.row - place.half * HALF + own_row<HEAD>(place) + i * 8;
+            place.lse[i] = statistics[row];
+            place.delta[i] = statistics[PAIR_ROWS<HEAD> + row];
+        }
+    constexpr bool own_early = OWN_BUFFERS<HEAD> == 1;
+    const int sequence_heads = KEYS ? x.sequence_heads / x.group : x.sequence_heads;
+    uint64_t *const own_empty = &shared->own_empty[own];
+    Sums<HEAD> sums = {};
+    for (int heads = KEYS ? x.group : 1; heads > 0; heads--)
+        head_run<HEAD, KEYS>(shared, place, sums, stage, unit.tiles, own_early && heads == 1 ? own_empty : NULL,
+                             x.scale * LOG2_E);
+    if constexpr (!own_early) release(place, own_empty);
     int t = unit.block * TILE + place.half * HALF;
-    int64_t token = (int64_t)(unit.head / x.sequence_heads) * x.T + t, column = unit.head % x.sequence_heads * HEAD;
+    int64_t token = (int64_t)(unit.head / sequence_heads) * x.T + t, column = unit.head % sequence_heads * HEAD;
     uint32_t largest = 0;
     if constexpr (KEYS) {
         largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, x.T - t, place, 0);

@@ -37,28 +37,33 @@ template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); 
 template <int HEAD> constexpr int OWN_BUFFERS = PAIR_ROWS<HEAD> == TILE ? 2 : 1;
 
 struct Problem {
-    CUtensorMap q, k, v, d_o; // (B, T, heads * HEAD), read in tiles of (1, PAIR_ROWS, PANEL)
-    const float *statistics;  // (B * heads, T in PAIR_ROWS, 2, PAIR_ROWS): lse in units of log 2, and delta
+    CUtensorMap q, d_o;      // (B, T, heads * HEAD), read in tiles of (1, PAIR_ROWS, PANEL)
+    CUtensorMap k, v;        // (B, T, kv heads * HEAD), likewise
+    const float *statistics; // (B * heads, T in PAIR_ROWS, 2, PAIR_ROWS): lse in units of log 2, and delta
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
     uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
-    int heads, sequence_heads, T, blocks; // heads of all sequences, of one; units in T, for either kind
+    int heads, sequence_heads, T, blocks; // query heads of all sequences, of one; units in T, for either kind
+    int group, kv_heads_together;         // query heads that read one key/value head; see unit_of_groups
     float scale;                          // of the scores
     AttentionBackwardTuning tuning;
 };
 
 // --- units of work ------------------------------------------------------------------------------------------------
+// Key/value head h is read by query heads group * h to group * h + group - 1, both counted over all sequences.
 struct Unit {
     bool keys;
-    int head, block, tiles; // the own block; how many blocks stream by, the diagonal one first
+    int head, block; // the own ones; a key/value head for keys
+    int tiles;       // of each head that streams by: how many blocks, the diagonal one first
 };
 
 __device__ static inline int unit_count(const Problem &x) {
-    return 2 * x.heads * x.blocks;
+    return (x.heads + x.heads / x.group) * x.blocks;
 }
 
-__device__ static inline Unit unit_get(const Problem &x, int index) {
+// Units of keys and of queries in turns, longest first, of a few heads at a time.
+__device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     int together = 2 * x.tuning.heads_together * x.blocks, first = index / together * x.tuning.heads_together;
     int heads = min(x.tuning.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
     Unit unit;
@@ -67,6 +72,26 @@ __device__ static inline Unit unit_get(const Problem &x, int index) {
     unit.block = unit.keys ? rank : x.blocks - 1 - rank;
     unit.tiles = x.blocks - rank;
     return unit;
+}
+
+// With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up what
+// is left at the end.
+__device__ static inline Unit unit_of_groups(const Problem &x, int index) {
+    const int kv_heads = x.heads / x.group, key_units = kv_heads * x.blocks;
+    Unit unit;
+    unit.keys = index < key_units;
+    if (!unit.keys) index -= key_units;
+    int most = unit.keys ? x.kv_heads_together : x.tuning.heads_together, together = most * x.blocks;
+    int first = index / together * most, heads = min(most, (unit.keys ? kv_heads : x.heads) - first);
+    int within = index % together, rank = within / heads;
+    unit.head = first + within % heads;
+    unit.block = unit.keys ? rank : x.blocks - 1 - rank;
+    unit.tiles = x.blocks - rank;
+    return unit;
+}
+
+__device__ static inline Unit unit_get(const Problem &x, int index) {
+    return x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
 }
 
 // The next unit to be computed, or a number beyond the last.
