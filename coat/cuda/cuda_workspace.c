@@ -1,5 +1,6 @@
 // The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine without CUDA can plan. See ops.h.
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_backward.h"
 #include "ops.h"
 
 #define CUBLASLT_WORKSPACE ((size_t)32 << 20) // what cuBLASLt's fastest algorithms ask for
@@ -19,16 +20,31 @@ static size_t reductions_bytes(const Config *config) {
     return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
 }
 
+// What attention's backward needs: cuDNN's, which a machine may have to take, and our own.
+static size_t attention_bytes(const Config *config) {
+    if (config->recipe.precision == PRECISION_FP32) return 0;
+    const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
+    const size_t ours = attention_backward_supported(shape, 90) ? attention_backward_bytes(shape) : 0;
+    return larger(attention_workspace_bytes(shape), ours);
+}
+
+// The norms of q and k keep an FP32 value each in the second half, while column sums are in the first.
+static size_t qk_norms_bytes(const Config *config) {
+    const ModelShape *s = &config->shape;
+    if (s->qk_norm == QK_NORM_NONE) return 0;
+    const int64_t norms = s->qk_norm == QK_NORM_ROW ? 2 : s->heads + s->kv_heads;
+    return 2 * (size_t)(config_micro_tokens(config) * norms) * sizeof(float);
+}
+
 WorkspaceNeed cuda_workspace(const Config *config) {
-    size_t reductions = reductions_bytes(config);
-    const char *name = reductions > CUBLASLT_WORKSPACE ? "reductions" : "cublaslt";
-    size_t bytes = larger(reductions, CUBLASLT_WORKSPACE);
-    if (config->recipe.precision != PRECISION_FP32) {
-        const AttentionShape attention = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-        size_t backward = attention_workspace_bytes(attention);
-        if (backward > bytes) name = "attention_backward";
-        bytes = larger(bytes, backward);
-    }
-    const WorkspaceNeed need = {name, bytes};
-    return need;
+    const WorkspaceNeed needs[] = {
+        {"cublaslt", CUBLASLT_WORKSPACE},
+        {"reductions", reductions_bytes(config)},
+        {"attention_backward", attention_bytes(config)},
+        {"qk_norms", qk_norms_bytes(config)},
+    };
+    WorkspaceNeed most = needs[0];
+    for (size_t i = 1; i < sizeof needs / sizeof needs[0]; i++)
+        if (needs[i].bytes > most.bytes) most = needs[i];
+    return most;
 }

@@ -1,4 +1,5 @@
-// Tests of how the GPU's attention backward is cut into slices: within the limit, never empty, equal where possible.
+// Tests of how the GPU's attention backward is cut into slices: within the limit, never empty, equal where possible; and
+// that the workspace which is planned holds what kernels of our own ask for.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <cmocka.h>
 
 #include "coat/cuda/attention/attention.h"
+#include "coat/cuda/attention/attention_backward.h"
 
 static AttentionShape shape_of(int B, int T, int heads, int kv_heads, int head_dim) {
     AttentionShape s;
@@ -71,12 +73,30 @@ static void test_within_limit(void **state) {
             }
 }
 
+static void test_workspace(void **state) {
+    (void)state;
+    Config c;
+    config_defaults(&c);
+    ModelShape *s = &c.shape;
+    s->heads = 32, s->kv_heads = 8, s->head_dim = 128, s->channels = 4096;
+    c.micro_batch = 4096, c.seq_len = 128; // many short sequences, of which cuDNN's slices need little
+    const AttentionShape shape = attention_shape(s, c.micro_batch, c.seq_len);
+    assert_true(cuda_workspace(&c).bytes >= attention_backward_bytes(shape));
+    assert_true(cuda_workspace(&c).bytes >= attention_workspace_bytes(shape));
+    s->heads = 128, s->kv_heads = 128, s->head_dim = 32, s->qk_norm = QK_NORM_HEAD;
+    const WorkspaceNeed need = cuda_workspace(&c);
+    assert_string_equal(need.name, "qk_norms");
+    assert_true(need.bytes / 2 >= (size_t)config_micro_tokens(&c) * 256 * sizeof(float));
+    s->qk_norm = QK_NORM_ROW;
+    assert_true(cuda_workspace(&c).bytes / 2 >= (size_t)config_micro_tokens(&c) * 2 * sizeof(float));
+    c.recipe.precision = PRECISION_FP32; // without cuDNN
+    assert_true(cuda_workspace(&c).bytes / 2 >= (size_t)config_micro_tokens(&c) * 2 * sizeof(float));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_long_sequences),
-        cmocka_unit_test(test_within_limit),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_models),    cmocka_unit_test(test_long_sequences),
+        cmocka_unit_test(test_within_limit), cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests_name("attention_slice", tests, NULL, NULL);
 }
