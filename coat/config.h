@@ -76,8 +76,9 @@ enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
 #define LEAST_ROPE_BAND 1e-3 // low and high
 #define MOST_ROPE_BAND 1e6
 
-// The widest rows that the GPU's FP8 kernels are built for: those of norms, and GELU's where scales are per token.
-enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768 };
+// The widest rows that the GPU's FP8 kernels are built for: those of norms; and, where scales are per token, what the
+// activation function makes (of SwiGLU's h twice as much is read) and attention's output.
+enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 };
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;

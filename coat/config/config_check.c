@@ -148,9 +148,12 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
+static bool on_gpu(const Config *c) {
+    return c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
+}
+
 static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
-    bool on_gpu = c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
-    if (value <= most || !on_gpu) return true;
+    if (value <= most || !on_gpu(c)) return true;
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
 }
 
@@ -171,8 +174,13 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_WIDEST_NORM,
                                                  "use --recipe bf16 without --linear, --head and --saved", err))
         return false;
-    if (linear && r->scaling == SCALING_TOKEN &&
-        !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err))
+    const bool by_token = linear && r->scaling == SCALING_TOKEN, gated = s->activation == ACT_SWIGLU;
+    if (by_token && !check_most(c, "--ffn", s->ffn, FP8_WIDEST_GELU, "use --scaling tensor", err)) return false;
+    if (by_token &&
+        !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_WIDEST_CAST, "use --scaling tensor", err))
+        return false;
+    // gate and up, side by side, share no group
+    if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
     return !head || c->logits_chunk >= tokens ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);

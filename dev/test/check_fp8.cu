@@ -335,6 +335,7 @@ static void check_weight_shares(Check *c) {
 #define VARIANTS 14 // of a shape: four with each kind of scales, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
 #define FEW_VARIANTS (1u | 1u << 1 | 1u << 11) // x read as it is saved, as the residual, and with scales per row
+#define ROW_VARIANTS (1u << 8 | 1u << 9)       // the activation with scales per row, read as it is saved and as it came
 
 static const char *const rows_name[] = {"", ", products' rows scaled", ", rows scaled"};
 
@@ -352,7 +353,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         if (s.rms || s.rows == 1) continue;
         check_activation(c, s, false);
         snprintf(c->shape + strlen(c->shape), sizeof c->shape - strlen(c->shape), " gated");
-        if (2 * C <= 20480 && (group == 0 || C % group == 0)) check_activation(c, s, true);
+        if (group == 0 || C % group == 0) check_activation(c, s, true);
     }
 }
 
@@ -381,6 +382,7 @@ static void check_small(Check *c) {
         check_saved(c, 16, widths[i], 0, FEW_VARIANTS);
         check_casts(c, 16, widths[i]);
     }
+    for (int64_t width : {3088, 6672, 8208, 16400, 20496}) check_saved(c, 16, width, 16, ROW_VARIANTS);
     check_saved(c, 8704, 64, 16, FEW_VARIANTS);
     check_casts(c, 8704, 64);
     check_casts(c, 16, 16368);
@@ -390,8 +392,9 @@ static void check_small(Check *c) {
 }
 
 static void check_large(Check *c) {
-    static const int64_t shapes[][2] = {{48, 64},   {272, 768}, {144, 1600}, {16, 2064},  {160, 4096}, {32, 6400},
-                                        {48, 5120}, {16, 8192}, {16, 8208},  {16, 20480}, {8704, 64},  {65536, 64}};
+    static const int64_t shapes[][2] = {{48, 64},   {272, 768},  {144, 1600}, {16, 2064}, {160, 4096},
+                                        {32, 6400}, {48, 5120},  {16, 8192},  {16, 8208}, {16, 20480},
+                                        {8704, 64}, {65536, 64}, {16, 28672}};
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)

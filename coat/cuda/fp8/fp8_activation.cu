@@ -107,7 +107,8 @@ void hidden_run(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from
 
 // h as before and gelu's codes, which have a scale per row, in one pass. y may carry scales of its rows.
 template <bool BIAS, bool SAVED> struct HiddenRows : HiddenGroups {
-    static constexpr bool parameters = BIAS, sums = false;
+    static constexpr bool parameters = BIAS, gated = false, gradient = false, sums = false;
+    static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
     Bf16Reader<true> y;
     const float *y_scales; // NULL: none
@@ -118,7 +119,8 @@ template <bool BIAS, bool SAVED> struct HiddenRows : HiddenGroups {
     __device__ Loaded load(int row, int column) const { return y.load(row, column); }
     __device__ static uint32_t word(const Loaded &loaded) { return loaded.word[SPAN / 2 - 1]; }
     __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
-                           const Bf16Words<SPAN> &add, float x[SPAN], float *largest_h) const {
+                           const Bf16Words<SPAN> &add, float out[1][SPAN], float *largest_h) const {
+        float *const x = out[0];
         unpack<SPAN>(loaded, x);
         if constexpr (BIAS) {
             float bias_here[SPAN];
@@ -196,14 +198,15 @@ template <bool PLAIN, bool SAVED> void swiglu_hidden(Exec *exec, Tensor g, Tenso
 }
 
 template <bool SAVED> struct SwigluHiddenRows : GateAndUp {
-    static constexpr bool parameters = false, sums = false;
+    static constexpr bool parameters = false, gated = true, gradient = false, sums = false;
+    static constexpr int outputs = 1;
     HiddenGroups groups;
     const float *y_scales; // NULL: none
 
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
     __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
-                           const Bf16Words<SPAN> &, float x[SPAN], float *largest_h) const {
-        activate<SAVED>(groups, row, column, inside, loaded, factor, x, largest_h);
+                           const Bf16Words<SPAN> &, float out[1][SPAN], float *largest_h) const {
+        activate<SAVED>(groups, row, column, inside, loaded, factor, out[0], largest_h);
     }
     __device__ void finish(float largest_h) const { groups.finish(largest_h); }
 };
@@ -215,13 +218,17 @@ template <bool SAVED> void swiglu_rows(Exec *exec, const char *operation, Tensor
 }
 
 // What a source of fp8_gelu.h makes, as rows.
-template <bool SUMS, typename Source> struct RowsOf : Source {
-    static constexpr bool parameters = false, sums = SUMS;
+template <bool GRADIENT, bool GATED, typename Source> struct RowsOf : Source {
+    static constexpr bool parameters = false, gated = GATED, gradient = GRADIENT, sums = GRADIENT && !GATED;
+    static constexpr int outputs = GRADIENT && GATED ? 2 : 1;
 
     __device__ float row_factor(int) const { return 1.0f; }
     __device__ void values(int, int, bool, const typename Source::Loaded &loaded, float, const Bf16Words<SPAN> &,
-                           float out[SPAN], float *) const {
-        Source::values(loaded, out);
+                           float out[outputs][SPAN], float *) const {
+        if constexpr (outputs == 2)
+            Source::both(loaded, out[0], out[1]);
+        else
+            Source::values(loaded, out[0]);
     }
     __device__ void finish(float) const {}
 };
@@ -237,7 +244,8 @@ void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
 // g's codes with a scale per row, from an h that is kept as it is.
 void gelu_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto source) {
-        const RowsOf<false, decltype(source)> op = {source};
+        typedef decltype(source) Source;
+        const RowsOf<false, Source::gated, Source> op = {source};
         gelu_rows_run<FMT_E4M3>(exec, operation, op, g, Tensor{}, Tensor{}, false);
     });
 }
@@ -293,7 +301,8 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&](auto source) {
-        const RowsOf<true, decltype(source)> op = {source};
+        typedef decltype(source) Source;
+        const RowsOf<true, Source::gated, Source> op = {source};
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, op, dh, dh_t, dbias, accumulate);
         else

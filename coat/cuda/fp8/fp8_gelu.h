@@ -65,6 +65,7 @@ constexpr LoadOrder LOAD_ORDER = {0, -1};
 constexpr float RATIO_SMALLEST = 0x1p-126f; // the smallest normal number, whose reciprocal is normal too
 
 template <typename S> struct GeluOf : S {
+    static constexpr bool gated = false;
     typedef typename S::Loaded Loaded;
 
     __device__ static void values(const Loaded &loaded, float out[SPAN]) {
@@ -84,6 +85,7 @@ template <typename S> struct GeluOf : S {
 };
 
 template <typename S, bool LAST> struct GeluGradientOf {
+    static constexpr bool gated = false;
     struct Loaded {
         Bf16Words<SPAN> dg;
         typename S::Loaded h;

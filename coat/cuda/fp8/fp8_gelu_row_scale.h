@@ -13,7 +13,8 @@ constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has w
 //   parameter(column) -> Bf16Words<SPAN>
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
-//   sums: true for a gradient: its columns are summed, and the largest of its scales is kept for the transpose
+//   outputs: 2 for SwiGLU's gradient: values() makes two such rows, of gate and of up, which lie side by side
+//   gradient: the largest of its scales is kept for the transpose; sums: its columns are summed
 //   finish(): when the block has no more rows
 struct RowWalk {
     char *codes;
@@ -23,14 +24,15 @@ struct RowWalk {
     float *sums; // (gridDim.x, cols) partial sums of the columns; NULL: none wanted
     StepState *state;
     BlockTally *tally;
-    int rows, cols, row_bytes;
+    int rows, cols, row_bytes; // cols: of one output
     LoadOrder order;
 };
 
 template <Format F, int THREADS, int SPANS, int BLOCKS, typename Op>
 __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_constant__ Op op,
                                                                    const __grid_constant__ RowWalk w) {
-    constexpr int WARPS = THREADS / WARP;
+    constexpr int WARPS = THREADS / WARP, OUTPUTS = Op::outputs;
+    static_assert(!Op::sums || OUTPUTS == 1, "SwiGLU has no bias");
     static_assert(WARPS <= WARP, "a warp reads the maxima of all");
     constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
     __shared__ uint32_t maxima[2][WARPS];
@@ -60,7 +62,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
 #pragma unroll
         for (int s = 0; s < SPANS; s++) now[s] = next[s], came |= Op::word(now[s]);
         fetch(row + (int)gridDim.x + (int)(came & w.order.zero), next, &next_factor);
-        float value[SPANS][SPAN], largest = 0.0f;
+        float value[SPANS][OUTPUTS][SPAN], largest = 0.0f;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
             const bool inside = column_of(s) < w.cols;
@@ -72,10 +74,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
             op.values(row, column_of(s), inside, now[s], factor, parameter, value[s], &own);
             if constexpr (Op::sums) {
 #pragma unroll
-                for (int i = 0; i < SPAN; i++) sum[s][i] += value[s][i];
+                for (int i = 0; i < SPAN; i++) sum[s][i] += value[s][0][i];
             }
-            const float here = largest_magnitude<SPAN>(value[s], 0.0f);
-            largest = larger_magnitude(largest, inside ? here : 0.0f);
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                const float here = largest_magnitude<SPAN>(value[s][o], 0.0f);
+                largest = larger_magnitude(largest, inside ? here : 0.0f);
+            }
         }
         uint32_t bits = warp_maximum_bits(largest);
         if (lane == 0) maxima[turn][warp] = bits;
@@ -83,20 +88,25 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
         bits = __reduce_max_sync(ALL_LANES, lane < WARPS ? maxima[turn][lane] : 0u);
         const float scale = row_scale<F>(bits, w.scales + row, threadIdx.x == 0, w.state);
         const float reciprocal = row_scale_reciprocal(scale);
-        if constexpr (Op::sums) largest_scale = fmaxf(largest_scale, scale);
+        if constexpr (Op::gradient) largest_scale = fmaxf(largest_scale, scale);
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
-            Pack<uint32_t, SPAN / 4> codes;
-            encode<F, SPAN>(value[s], reciprocal, codes.value);
-            if (column_of(s) < w.cols)
-                store((uint32_t *)((w.codes + column_of(s)) + (int64_t)row * w.row_bytes), codes);
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                Pack<uint32_t, SPAN / 4> codes;
+                encode<F, SPAN>(value[s][o], reciprocal, codes.value);
+                if (column_of(s) < w.cols)
+                    store((uint32_t *)((w.codes + column_of(s) + o * w.cols) + (int64_t)row * w.row_bytes), codes);
+            }
         }
     }
     op.finish(own);
-    if constexpr (Op::sums) {
+    if constexpr (Op::gradient) {
         uint32_t over_rows = __float_as_uint(largest_scale);
         if (w.over_rows && threadIdx.x == 0 && last_block(w.tally, &over_rows))
             *w.over_rows = scale_in_format(__uint_as_float(over_rows), F, w.transposed);
+    }
+    if constexpr (Op::sums) {
         if (!w.sums) return;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {
@@ -127,29 +137,33 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
 
 // Writes the codes and row scales of q; of a gradient also the column sums, and the scale of q_t, its transpose. About
 // as many threads as the usual widths have spans of 16; more blocks have more rows on their way, fewer have the
-// registers for sums.
+// registers for sums, or for SwiGLU's two inputs of each value.
 template <Format F, typename Op>
 void gelu_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                    bool accumulate) {
-    const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format,  NULL,
-                       exec->state,    cuda_backend(exec)->tally, (int)q.rows,        (int)q.cols, (int)q.stride,
+    const int cols = (int)q.cols / Op::outputs, spans = cols / SPAN;
+    const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format, NULL,
+                       exec->state,    cuda_backend(exec)->tally, (int)q.rows,        cols,       (int)q.stride,
                        LOAD_ORDER};
     if (w.rows == 0 || w.cols == 0) return;
-    if (w.cols <= 192 * SPAN)
-        gelu_rows_launch<F, 192, 1, Op::sums ? 4 : 6>(exec, operation, op, w, dbias, accumulate);
-    else if (w.cols <= 416 * SPAN)
-        gelu_rows_launch<F, 416, 1, Op::sums ? 2 : 3>(exec, operation, op, w, dbias, accumulate);
-    else if (w.cols <= 512 * SPAN)
-        gelu_rows_launch<F, 512, 1, 2>(exec, operation, op, w, dbias, accumulate);
-    else if (w.cols <= 1024 * SPAN)
-        gelu_rows_launch<F, 512, 2, 1>(exec, operation, op, w, dbias, accumulate);
-    else if (w.cols <= 2048 * SPAN)
-        gelu_rows_launch<F, 512, 4, 1>(exec, operation, op, w, dbias, accumulate);
-    else {
-        static_assert(2048 * SPAN == FP8_WIDEST_GELU, "the widest GELU of all");
+    if (!Op::sums && dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
+    static_assert(2048 * SPAN == FP8_WIDEST_GELU, "the widest activation of all");
+    if (spans > 2048)
         fatal(EXIT_DEVICE,
               "%s on the GPU: %d columns where at most %d are built with scales per token: use --scaling tensor",
               operation, w.cols, FP8_WIDEST_GELU);
+    const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
+    if constexpr (Op::gated) // 512 threads would spill ten times as much
+        if (spans > 1024 && spans <= 1280) return launch(gelu_rows_launch<F, 640, 2, 1, Op>);
+    if (spans > 1024) return launch(gelu_rows_launch<F, 512, 4, 1, Op>);
+    if (spans > 512) return launch(gelu_rows_launch<F, 512, 2, 1, Op>);
+    if constexpr (Op::gated) {
+        if (spans > 192) return launch(gelu_rows_launch<F, 256, 2, 2, Op>);
+        return launch(gelu_rows_launch < F, 192, 1, Op::outputs == 2 ? 3 : 4, Op >);
+    } else {
+        if (spans > 416) return launch(gelu_rows_launch<F, 512, 1, 2, Op>);
+        if (spans > 192) return launch(gelu_rows_launch < F, 416, 1, Op::sums ? 2 : 3, Op >);
+        return launch(gelu_rows_launch < F, 192, 1, Op::sums ? 4 : 6, Op >);
     }
 }
 

@@ -208,10 +208,11 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 4) return row_cast_run<4, 4>(stream, a);
     if (vectors <= 8) return row_cast_run<4, 8>(stream, a);
     if (vectors <= 16) return row_cast_run<4, 16>(stream, a);
+    static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast of all");
     fatal(EXIT_DEVICE,
           "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
           "tensor",
-          a.cols, 16 * ROW_THREADS * ROW_WIDTH);
+          a.cols, FP8_WIDEST_CAST);
 }
 
 } // namespace

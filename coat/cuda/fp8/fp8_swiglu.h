@@ -7,6 +7,7 @@ namespace {
 
 // silu(gate) up
 template <typename S> struct SwigluOf {
+    static constexpr bool gated = true;
     struct Loaded {
         typename S::Loaded gate, up;
     };
@@ -29,8 +30,10 @@ template <typename S> struct SwigluOf {
     }
 };
 
-// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Both read all three; the second finds them in the caches.
+// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Of passes that make them one by one both read all three; the
+// second finds them in the caches.
 template <typename S, bool LAST> struct SwigluGradientOf {
+    static constexpr bool gated = true;
     struct Loaded {
         Bf16Words<SPAN> dg;
         typename S::Loaded gate, up;
@@ -57,6 +60,19 @@ template <typename S, bool LAST> struct SwigluGradientOf {
         for (int i = 0; i < SPAN; i++) {
             const float s = sigmoid(gate[i]), silu = gate[i] * s;
             out[i] *= loaded.of_up ? silu : up[i] * fmaf(silu, 1.0f - s, s);
+        }
+    }
+    // Of what was loaded at a column of gate.
+    __device__ void both(const Loaded &loaded, float of_gate[SPAN], float of_up[SPAN]) const {
+        float dg_here[SPAN];
+        S::values(loaded.gate, of_gate);
+        S::values(loaded.up, of_up);
+        unpack<SPAN>(loaded.dg, dg_here);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float s = sigmoid(of_gate[i]), silu = of_gate[i] * s;
+            of_gate[i] = dg_here[i] * (of_up[i] * fmaf(silu, 1.0f - s, s));
+            of_up[i] = dg_here[i] * silu;
         }
     }
 };
