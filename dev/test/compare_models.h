@@ -3,16 +3,18 @@
 
 static void print_errors_of(const char *recipe, const char *what, Model *a, Model *b) {
     char name[160];
-    snprintf(name, sizeof name, "%s, %s", recipe, what);
+    snprintf(name, sizeof name, "%s, %s, %s", block->name, recipe, what);
     print_gradient_errors(name, a, b);
 }
 
 // Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the twin's
 // within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
 // codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
-// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth.
+// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth; by a quarter
+// in the other blocks' smaller models, whose worst gradients have as few as 24 elements.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
+    const double over_twin = block == blocks ? 1.1 : 1.25;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
     create(&cpu, c);
@@ -32,7 +34,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
         snprintf(name, sizeof name,
                  "gpu and twin, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe, g, a,
                  worst, error, worst_cpu, twin);
-        check(fabs(a - g) < 1e-3 * a && error < 1.1 * twin, name);
+        check(fabs(a - g) < 1e-3 * a && error < over_twin * twin, name);
         print_errors_of(recipe, "gpu against fp32", &gpu, &full);
         print_errors_of(recipe, "twin against fp32", &cpu, &full);
         model_destroy(&full);
@@ -68,13 +70,31 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     }
 }
 
+// A block of another architecture than GPT-2, all recipes.
+static void compare_block(void) {
+    enum { UPDATES = 4 };
+    Small s = {2, 4, 256, 500, 2, 104, true, 0};
+    compare_models("bf16", small_config(s), 3e-2, UPDATES);
+    compare_ways(s, fp8_linear, MOMENTS_FP32, UPDATES);
+    compare_ways(s, fp8_coat, MOMENTS_COAT, UPDATES);
+    if (!block->tied_head) compare_ways(s, fp8_coat_head, MOMENTS_FP32, UPDATES);
+    test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
+    s.bf16 = false;
+    compare_models("fp32", small_config(s), 1e-4, UPDATES);
+}
+
 static void compare_all_models(bool small_only) {
     const int updates = small_only ? 2 : 10;
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
-    if (small_only) return;
+    if (small_only) {
+        block = &blocks[BLOCKS - 2]; // shares heads, and has norms of q and k
+        compare_models("coat", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0, updates);
+        block = blocks;
+        return;
+    }
     test_fp8_watched(fp8_coat, DEVICE_CUDA);
     test_fp8_watched(by_token_exact(fp8_linear), DEVICE_CUDA);
     compare_ways(s, fp8_linear, MOMENTS_FP32, updates);
@@ -88,4 +108,6 @@ static void compare_all_models(bool small_only) {
     compare_ways(s, all_saved, MOMENTS_FP32, updates);
     s.bf16 = false;
     compare_models("fp32", small_config(s), 1e-4, updates);
+    for (block = blocks + 1; block < blocks + BLOCKS; block++) compare_block();
+    block = blocks;
 }
