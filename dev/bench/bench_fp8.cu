@@ -1,4 +1,5 @@
-// The kernels of the FP8 precision flow (COAT: saved activations, FP8 flow) at GPT-2's shapes: time, the bytes that an
+// The kernels of the FP8 precision flow (COAT: saved activations, FP8 flow) at GPT-2's shapes, and SwiGLU's at those of
+// Llama-like models: time, the bytes that an
 // operation's passes read and write, GB/s, and the share of a device copy's bandwidth measured in the same run, of a
 // large copy and of one that moves as many bytes. Then the sum over one block, forward and backward. Checked against
 // the CPU backend first (check_fp8.cu). Operands rotate among sets, so that together they are larger than the L2 cache.
@@ -62,6 +63,8 @@ OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
 OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
+OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, true)
+OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
 OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
@@ -221,6 +224,27 @@ static void bench_wide(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
+// SwiGLU: y, h and its gradient (M, 2 F), gate beside up; g and its gradient (M, F). Bytes per element of g.
+static void bench_swiglu(Block *block, int64_t M, int64_t F) {
+    Bench *bench = block->report.bench;
+    const double groups = 2 * (1 + 2.0 / GROUP); // of gate and up
+    Operands operands, *o = &operands;
+    printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
+    make_operands(bench, o, M, 2 * F);
+    for (int s = 0; s < SETS; s++) {
+        o->b[s].cols = o->b[s].stride = o->codes[s].cols = o->codes[s].stride = F;
+        o->codes_t[s].cols = F;
+    }
+    report_pass(block, o, "swiglu forward", M, F, 4 + 2 * groups + 1, 0, run_swiglu_forward);
+    report_pass(block, o, "swiglu backward", M, F, 2 * (2 + groups) + 4, 0, run_swiglu_backward);
+    scale_by_row(bench, o);
+    report_pass(block, o, "swiglu rebuild", M, F, groups + 1, 0, run_activation_rebuild);
+    report_pass(block, o, "swiglu backward, per token", M, F, 2 + groups + 2 + 4, 0, run_swiglu_backward);
+    carry_scales(o, o->a);
+    report_pass(block, o, "swiglu forward, per token", M, F, 4 + groups + 1, 0, run_swiglu_forward);
+    free_operands(bench, o);
+}
+
 // The products' weights of 12 layers.
 static void bench_weights(Block *block, Operands *o) {
     enum { LAYERS = 12, PER_LAYER = 4 };
@@ -280,6 +304,9 @@ int main(int argc, char **argv) {
     Block block = {};
     block.report = report_open(&bench);
     for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&block, &models[i]);
+    bench_swiglu(&block, 16384, 8192);
+    if (!bench.quick) bench_swiglu(&block, 8192, 11008);
+    if (!bench.quick) bench_swiglu(&block, 8192, 18944);
     report_close(&block.report);
     bench.exec.ops->release(&bench.exec, bench.exec.state);
     bench_close(&bench);

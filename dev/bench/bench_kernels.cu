@@ -1,9 +1,9 @@
 // Time, bandwidth and share of the attainable bandwidth of every memory-bound operation at the shapes of GPT-2 124M
-// and 1558M. Per row: the bytes that the operation must move through device memory (each input read once, each
-// output written once), GB/s, the share of the rate of a large device copy measured in the same run, and the share
-// of the rate of a copy of as many bytes, timed in the same way: what the second has over the first is the start
-// and the end that every short transfer has. Checked against the CPU backend first (check_kernels.cu). Operands
-// rotate among sets, so that together they are larger than the L2 cache.
+// and 1558M, and of SwiGLU at those of Llama-like models. Per row: the bytes that the operation must move through
+// device memory (each input read once, each output written once), GB/s, the share of the rate of a large device copy
+// measured in the same run, and the share of the rate of a copy of as many bytes, timed in the same way: what the
+// second has over the first is the start and the end that every short transfer has. Checked against the CPU backend
+// first (check_kernels.cu). Operands rotate among sets, so that together they are larger than the L2 cache.
 //
 //   bench_kernels [--quick] [--alone] [--variants] [--check]
 //       --check: no timing, and ends with 1 where a comparison failed
@@ -21,8 +21,9 @@ static Norm norm_of(const Operands *o, Tensor x) {
     return n;
 }
 
-#define OPERATION(name)                                                                                                \
-    static void run_##name(Bench *bench, void *context) {                                                              \
+#define OPERATION(name) OPERATION_AS(name, name)
+#define OPERATION_AS(run, name)                                                                                        \
+    static void run_##run(Bench *bench, void *context) {                                                               \
         Operands *o = operands_next(context);                                                                          \
         Exec *e = &bench->exec;                                                                                        \
         const int s = o->set;                                                                                          \
@@ -38,6 +39,9 @@ OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
 OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
 OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true) END
+OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true) END
+OPERATION_AS(swiglu_rebuild, activation_rebuild)(e, o->r[s], Tensor{}, o->wide[s]) END
+OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END
 OPERATION(loss_sum)(e, o->losses, 1.0f, o->state) END
@@ -46,6 +50,7 @@ OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
 OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 // clang-format on
 #undef OPERATION
+#undef OPERATION_AS
 #undef END
 
     // --- operands -----------------------------------------------------------------------------------------------
@@ -202,6 +207,22 @@ static void bench_wide(Report *r, Operands *o) {
     release_sets(bench, o->wide);
 }
 
+// h (M, 2 F), gate beside up; g (M, F).
+static void bench_swiglu(Report *r, int64_t M, int64_t F) {
+    Operands o = {};
+    char shape[64];
+    const double row = (double)M * (double)F * 2;
+    snprintf(shape, sizeof shape, "%lld x %lld", (long long)M, (long long)F);
+    make_sets(r->bench, o.r, M, F);
+    make_sets(r->bench, o.wide, M, 2 * F);
+    make_sets(r->bench, o.wide_out, M, 2 * F);
+    report(r, &o, "swiglu forward", shape, 3 * row, run_swiglu_forward);
+    report(r, &o, "swiglu rebuild", shape, 3 * row, run_swiglu_rebuild);
+    report(r, &o, "swiglu backward", shape, 5 * row, run_swiglu_backward);
+    Tensor *sets[] = {o.r, o.wide, o.wide_out};
+    for (Tensor *t : sets) release_sets(r->bench, t);
+}
+
 static void bench_model(Report *r, Model model, bool with_variants) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)model.B * model.T;
@@ -248,6 +269,9 @@ int main(int argc, char **argv) {
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
     for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);
+    printf("\nSwiGLU, tokens x width of g\n");
+    bench_swiglu(&r, 16384, 8192);
+    if (!bench.quick) bench_swiglu(&r, 8192, 11008);
     report_close(&r);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
