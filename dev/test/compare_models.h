@@ -10,11 +10,13 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
 // Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the twin's
 // within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
 // codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
-// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth; by a quarter
-// in the other blocks' smaller models, whose worst gradients have as few as 24 elements.
+// there both are compared with the FP32 twin, and the GPU's worst error may exceed the twin's by a tenth. In the other
+// blocks' smaller models, where the worst is of as few as 40 values, by 40 %: with the last bit of 0.5 % of what
+// products and attention leave changed at random, the CPU's own exceeds it by up to 20 %, and four updates of OLMo's
+// block end 0.011 apart.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
-    const double over_twin = block == blocks ? 1.1 : 1.25;
+    const double over_twin = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
     create(&cpu, c);
@@ -52,7 +54,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
     snprintf(name, sizeof name, "gpu against twin, %d updates %s: loss %.6f and %.6f", updates, recipe,
              gpu.host.loss_sum, cpu.host.loss_sum);
-    check(d < (exact ? 1e-4 : 2e-3) && gpu.host.t == updates, name);
+    check(d < (exact ? 1e-4 : loss_apart) && gpu.host.t == updates, name);
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
