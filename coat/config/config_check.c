@@ -38,10 +38,6 @@ static bool has_matmul_table(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
-static bool other_block_on_gpu(const Config *c, int ranks) {
-    (void)ranks;
-    return shape_architecture(&c->shape) != ARCHITECTURE_GPT2 && may_use_gpu(c) && !c->no_gpu;
-}
 static bool norms_after_on_gpu(const Config *c, int ranks) {
     (void)ranks;
     return c->shape.norm_place == NORM_AFTER && may_use_gpu(c) && !c->no_gpu;
@@ -59,7 +55,6 @@ static bool reads_product(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {other_block_on_gpu, true, "--model", "blocks other than GPT-2's are not built for a GPU yet", "use --device cpu"},
     {norms_after_on_gpu, true, "--norm-place after", "it is not built for a GPU yet", "use --device cpu"},
     {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},

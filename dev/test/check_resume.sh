@@ -13,6 +13,7 @@
 #       GPU_DEVICE=cuda                      (cpu, to try this script without a GPU)
 #       PREPARE=build/prepare_bytes          makes the tokens
 #       TOLERANCE=1e-3                       of losses between 3 and 6
+#       MODEL='--model qwen3:d2 --kv-heads 1'  another block; default GPT-2's of two layers
 #       OUT=FOLDER                           where the runs go and stay (default: a folder that is removed)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
@@ -49,7 +50,8 @@ report() { # STATUS NAME [DETAIL]
 
 "$prepare" --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
 # heads of 64, products of whole tiles; a constant rate, so that it does not depend on --steps
-run=(--tokenizer bytes --layers 2 --heads 2 --channels 128 --seq-len 128 --micro-batch 4 --batch-tokens 1024 --quiet
+read -r -a model <<<"${MODEL:---layers 2 --heads 2 --channels 128}"
+run=(--tokenizer bytes "${model[@]}" --seq-len 128 --micro-batch 4 --batch-tokens 1024 --quiet
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-every 0 --val-batches 4 --sample-tokens 0
     --lr 6e-4 --warmup 5 --schedule constant --seed 3)
 

@@ -144,7 +144,12 @@ static void test_not_built(void **state) {
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
     assert_false(config.recipe.cache_transposed); // what is gathered is transposed on demand
-    accept_run("--train x --model llama:d2 --device cpu", 1);
+    static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
+    for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
+        char line[80];
+        snprintf(line, sizeof line, "--train x --model %s --device %s", blocks[i / 2], i % 2 ? "cuda" : "cpu");
+        accept_run(line, 1);
+    }
     accept_run("--plan --model llama:d2 --device cuda", 1);
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps&leave it away");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");

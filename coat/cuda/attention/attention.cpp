@@ -211,7 +211,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     if (shape.head_dim % 8 != 0 || shape.head_dim > 128)
         return error_set(err, EXIT_DEVICE,
                          "attention on the GPU needs a head width that is a multiple of 8 and at most 128, not %d: "
-                         "change --heads or --channels, or use --device cpu or --precision fp32",
+                         "change --heads, --head-dim or --channels, or use --device cpu or --precision fp32",
                          shape.head_dim);
     Tensor operands[OPERANDS] = {};
     for (int i = 0; i < OPERANDS; i++) {
