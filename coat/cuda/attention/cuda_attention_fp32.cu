@@ -5,7 +5,7 @@
 constexpr int WARP_LANES = 32;
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // values of a head per lane
-constexpr int WIDEST_HEAD = WARP_LANES * LANE_VALUES;
+constexpr int WIDEST_FP32_HEAD = WARP_LANES * LANE_VALUES;
 
 // A view of one operand: element (b, t, head, d) is at data[(b * T + t) * stride + head * head_dim + d].
 typedef struct {
@@ -157,8 +157,8 @@ static View view(Tensor t) {
 }
 
 static Operands operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
-    if (shape.head_dim > WIDEST_HEAD)
-        fatal(EXIT_DEVICE, "attention in FP32 on the GPU goes up to head width %d, not %d", WIDEST_HEAD,
+    if (shape.head_dim > WIDEST_FP32_HEAD)
+        fatal(EXIT_DEVICE, "attention in FP32 on the GPU goes up to head width %d, not %d", WIDEST_FP32_HEAD,
               shape.head_dim);
     Operands x = {};
     x.q = view(q), x.k = view(k), x.v = view(v), x.o = view(o);
