@@ -455,6 +455,7 @@ int main(int argc, char **argv) {
     if (ok && !exit_now) {
         ok = found && out_check(&config, &err);
         if (ok && config.shape_files[0]) ok = model_shape_from_files(config.shape_files, &config.shape, &err);
+        if (ok) ok = run_take_vocabulary(&run, &config, &err);
 #ifdef COAT_CUDA
         if (ok && !config.plan && config.device != DEVICE_CPU) {
             config.no_gpu = !cuda_present();

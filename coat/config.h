@@ -131,6 +131,7 @@ typedef struct {
     double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
+    bool vocab_of_tokenizer; // a new model's vocabulary is that of this file: neither --vocab nor a name says another
     bool shuffle;
     // model
     char model[PATH_MAX_LENGTH]; // a name (gpt2, d12 ...), a checkpoint folder, a weight file, or "" = explicit shape

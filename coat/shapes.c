@@ -192,6 +192,12 @@ const char *model_names(void) {
            "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 
+bool model_keeps_vocabulary(const char *name) {
+    size_t i = 0;
+    while (i < sizeof other_names / sizeof other_names[0] && strcmp(other_names[i].name, name) != 0) i++;
+    return i < sizeof other_names / sizeof other_names[0];
+}
+
 static void shape_of_name(const Name *n, ModelShape *s) {
     architecture_shape(n->architecture, s);
     s->layers = n->layers;

@@ -30,6 +30,10 @@ Architecture shape_architecture(const ModelShape *shape);
 // channels wide for each layer. GPT-2's have its vocabulary, as those by depth. Returns false if there is no such name.
 bool model_shape_named(const char *name, ModelShape *shape);
 
+// Whether a named model's vocabulary is its own, which may have rows that no token has. Those by depth and GPT-2's take
+// that of a tokenizer.
+bool model_keeps_vocabulary(const char *name);
+
 // A list of names for messages.
 const char *model_names(void);
 

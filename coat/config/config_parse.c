@@ -159,6 +159,8 @@ static bool finish_shape(const Parse *p, Error *err) {
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;
     finish_vocab(config);
+    config->vocab_of_tokenizer =
+        config->tokenizer == TOKENIZER_FILE && !given(p, "vocab") && !model_keeps_vocabulary(config->model);
     return true;
 }
 

@@ -16,7 +16,7 @@ static const Flag table[] = {
      "--train 'a/*.bin' --train-weight 0.7 --train 'b/*.bin' --train-weight 0.3; none: as if one --train named all"},
     {GROUP_DATA, "val", FLAG_STRING, AT(val), "GLOB", 0, 0, "none", "token files held out for validation: a quoted pattern, or several names and patterns; the last --val counts"},
     {GROUP_DATA, "tokenizer", FLAG_TOKENIZER, NOWHERE, "bytes|gpt2|FILE", 0, 0, "gpt2",
-     "what the tokens are; fixes the vocabulary (257 for bytes, 50257 for gpt2); FILE: tokenizer.json, tokenizer.model, "
+     "what the tokens are; fixes the vocabulary of a new model (257 for bytes, 50257 for gpt2); FILE: tokenizer.json, tokenizer.model, "
      "GPT-2's vocabulary, or the folder of one"},
     {GROUP_DATA, "shuffle", FLAG_BOOL, AT(shuffle), "", 0, 0, NULL, "visit the training windows in random order"},
 

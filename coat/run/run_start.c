@@ -29,6 +29,13 @@ static void take_ids(Run *run) {
     run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
 }
 
+bool run_take_vocabulary(Run *run, Config *c, Error *err) {
+    if (!c->vocab_of_tokenizer) return true;
+    run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+    if (run->tokenizer) model_shape_vocab(&c->shape, tokenizer_vocab(run->tokenizer));
+    return run->tokenizer != NULL;
+}
+
 // Opens the vocabulary; training goes on without one.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error ignored;
@@ -42,7 +49,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
                 "the model was trained with",
                 c->shape.vocab);
     } else if (c->tokenizer_file[0]) {
-        run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+        if (!run->tokenizer) run->tokenizer = tokenizer_open(c->tokenizer_file, err);
         if (run->tokenizer && !c->shape_files[0]) take_ids(run);
         return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
     } else if (with_model) {

@@ -380,6 +380,10 @@ said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/
 grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
 # a family whose texts begin with a token: so do prompts, and the checkpoint has the vocabulary
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a SentencePiece vocabulary" "$(cat "$folder/said")"
+rows() { sed -n 's/.*"vocab_size": \([0-9]*\),.*/\1/p' "$folder/$1/step-00000001/config.json"; }
+"$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --steps 1 --out "$folder/follows" >/dev/null && [ "$(rows follows)" -gt 257 ] && [ "$(rows follows)" -le 560 ] &&
+    ok "a new model's vocabulary is that of its tokenizer" || bad "a new model's vocabulary is that of its tokenizer" "$(rows follows)"
+[ "$(rows llama)" = 560 ] && ok "unless --vocab says another" || bad "unless --vocab says another" "$(rows llama)"
 said=$("$program" --prompt 'the model' --sample-tokens 1 --json --quiet --model "$folder/llama/step-00000001" 2>/dev/null)
 [ "$(cut -d[ -f2 <<<"$said" | cut -d] -f1)" = "1,$(sed -n 7p dev/test/tokenizers/llama.ids | tr ' ' ,)" ] && ok "a prompt begins with <s>" || bad "a prompt begins with <s>" "$said"
 tr -d ' \n' <"$folder/llama/step-00000001/config.json" | grep -q '"bos_token_id":1,"eos_token_id":2,' && ok "and config.json names what texts begin and end with" || bad "and config.json names what texts begin and end with" "$(grep token_id "$folder/llama/step-00000001/config.json")"
