@@ -131,6 +131,8 @@ typedef struct {
     double train_weights[MOST_SETS]; // of each, all above 0 or all 0: then their files are one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
+    char vocabulary[PATH_MAX_LENGTH +
+                    64];     // that checkpoints take along: that file, or the folder that the model is from
     bool vocab_of_tokenizer; // a new model's vocabulary is that of this file: neither --vocab nor a name says another
     bool shuffle;
     // model

@@ -40,6 +40,7 @@ bool run_take_vocabulary(Run *run, Config *c, Error *err) {
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error ignored;
     const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
+    char *vocabulary = run->model.config.vocabulary;
     if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
         run->tokenizer = tokenizer_bytes();
         if (with_model && c->shape.vocab != 257)
@@ -51,9 +52,12 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     } else if (c->tokenizer_file[0]) {
         if (!run->tokenizer) run->tokenizer = tokenizer_open(c->tokenizer_file, err);
         if (run->tokenizer && !c->shape_files[0]) take_ids(run);
+        snprintf(vocabulary, sizeof run->model.config.vocabulary, "%s", c->tokenizer_file);
         return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
-    } else if (with_model) {
-        run->tokenizer = tokenizer_open(c->shape_files, &ignored); // the vocabulary that lies with the model
+    } else if (c->shape_files[0]) {
+        run->tokenizer =
+            tokenizer_open(c->shape_files, &ignored); // that lies with the model, or with the last checkpoint
+        if (run->tokenizer) snprintf(vocabulary, sizeof run->model.config.vocabulary, "%s", c->shape_files);
     }
     return true;
 }

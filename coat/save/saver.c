@@ -21,6 +21,8 @@ struct Saver {
     Log *log;
     SaverFolder at;
     int64_t saved; // the last step that was; 0: none
+    char vocabulary[PATH_MAX_LENGTH +
+                    64]; // the folder of the last checkpoint with one: others may be removed; "": none yet
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
@@ -48,11 +50,13 @@ static void write_tuned(const char *out, const char *choices) {
 
 static void write_files(Saver *s) {
     const Config *c = s->config;
-    const char *vocabulary = c->tokenizer == TOKENIZER_BYTES || !c->tokenizer_file[0] ? NULL : c->tokenizer_file;
+    const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
     if (s->at.log_fd >= 0) fsync(s->at.log_fd); // a checkpoint never knows of steps that the log lost in a power cut
     // it may have been another run's for as long as the copy took
     s->good = saver_folder_is_ours(&s->at, &s->err) &&
               checkpoint_write(s->at.out, &s->snapshot, vocabulary, saver_folder_is_ours, &s->at, &s->err);
+    if (s->good && *vocabulary)
+        snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", s->at.out, (long long)s->snapshot.run.step);
     if (s->good && c->autotune && s->snapshot.choices) write_tuned(s->at.out, s->snapshot.choices);
     // while updates are skipped or weights are not finite the checkpoints from before may be the only good ones
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;

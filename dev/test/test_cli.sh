@@ -391,6 +391,11 @@ said=$("$program" --prompt 'the model' --sample-tokens 1 --model "$folder/llama/
 [[ $said == '<s>the model'* ]] && ok "the blank that SentencePiece puts before a text is not printed" || bad "the blank that SentencePiece puts before a text is not printed" "$said"
 said=$("$program" --train "$data" --model llama2-7b --layers 1 --channels 64 --heads 2 --seq-len 32 --steps 1 --sample-tokens 2 2>&1)
 grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said" && ok "a sample without a vocabulary begins as the model's texts do" || bad "a sample without a vocabulary begins as the model's texts do" "$said"
+"$program" --train "$data" --resume --steps 4 --save-every 1 --keep 1 --sample-tokens 0 --out "$folder/llama" >/dev/null 2>&1
+[ "$(cd "$folder/llama" && echo step-*)" = step-00000004 ] && cmp -s dev/test/tokenizers/llama.model "$folder/llama/step-00000004/tokenizer.model" &&
+    ok "a resumed run takes its vocabulary along" || bad "a resumed run takes its vocabulary along" "$(ls "$folder"/llama/*)"
+"$program" --train "$data" --model "$folder/llama/step-00000004" --seq-len 32 --steps 1 --sample-tokens 0 --out "$folder/onward" >/dev/null 2>&1
+cmp -s dev/test/tokenizers/llama.model "$folder/onward/step-00000001/tokenizer.model" && ok "and so does one from its weights" || bad "and so does one from its weights" "$(ls "$folder"/onward/*)"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
