@@ -1,4 +1,5 @@
-# Sourced by scripts/run_gpt2_*.sh, which set: name, model, micro_batch, batch_tokens, train, val, out, settings (array).
+# Sourced by scripts/run_*.sh, which set: name, model, micro_batch, batch_tokens, train, val, out, settings (array), and
+# where they differ seq_len (1024) and zero (1).
 # Puts the command together and runs it.
 #
 #   scripts/run_gpt2_124M.sh [--dry-run] [--gpus N] [FLAG...]     FLAGs go to the program, after and over these
@@ -53,23 +54,23 @@ done
 val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
 [ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
-usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
-for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * 1024 * gpus); micro_batch--)); do :; done
+seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch} # or fewer, of which a step of this many GPUs is a multiple
+for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * seq_len * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
     [ "$micro_batch" -eq 0 ] || advice="MICRO_BATCH=$micro_batch fits"
     if [ -n "${MICRO_BATCH:-}" ] || [ "$micro_batch" -eq 0 ]; then
-        echo "$name: $batch_tokens tokens per step are no multiple of $usual x 1024 tokens on $gpus GPUs; $advice" >&2
+        echo "$name: $batch_tokens tokens per step are no multiple of $usual x $seq_len tokens on $gpus GPUs; $advice" >&2
         exit 1
     fi
-    echo "note: $name: $usual x 1024 tokens on each of $gpus GPUs are more than a step or no part of it; the micro-batch is $micro_batch" >&2
+    echo "note: $name: $usual x $seq_len tokens on each of $gpus GPUs are more than a step or no part of it; the micro-batch is $micro_batch" >&2
 fi
 
 command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" "${train[@]}" --val "$val"
-    --micro-batch "$micro_batch" --seq-len 1024 --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
+    --micro-batch "$micro_batch" --seq-len "$seq_len" --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
 [ -z "$recipe" ] || command+=(--recipe "$recipe")
 [ "$recipe" != bf16 ] || command+=(--master split16)
-[ "$gpus" -eq 1 ] || command+=(--zero 1)
+[ "$gpus" -eq 1 ] || command+=(--zero "${zero:-1}")
 hellaswag=${HELLASWAG:-$data/hellaswag_val.bin}
 if [ -n "${HELLASWAG:-}" ] || [ -e "$hellaswag" ]; then command+=(--hellaswag "$hellaswag"); fi
 if [ -n "${TOKENIZER:-}" ]; then command+=(--tokenizer "$TOKENIZER" --sample-every 5000 --sample-tokens 144); else command+=(--sample-tokens 0); fi

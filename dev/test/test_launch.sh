@@ -51,6 +51,19 @@ for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16
     esac
 done
 
+for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:2 llama3_8b:llama3-8b:1:8192:2; do
+    IFS=: read -r name model batch length zero <<<"$settings"
+    script=scripts/run_$name.sh shape=(--model "$model" --recipe coat --micro-batch "$batch" --seq-len "$length")
+    line=$(GPUS=8 "$script" --dry-run)
+    has "$name: its lengths" "$line" "--micro-batch $batch --seq-len $length --batch-tokens 4194304"
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 --model $model --train "*" --zero $zero "* ]] && ok "$name: several GPUs" || bad "$name: several GPUs" "$line"
+    said=$(PROGRAM=$program "$script" --plan=json 2>&1)
+    [[ $said == '{"parameters":'* ]] && ok "$name: the program takes the flags" || bad "$name: the program takes the flags" "$said"
+    stated "$name: memory of one" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
+    stated "$name: memory of eight" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
+    [ $zero -eq 1 ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
+done
+
 script=scripts/run_gpt2_124M.sh
 line=$("$script" --gpus 4 --dry-run)
 has "--gpus N is GPUS=N" "$line" "-np 4"
@@ -135,7 +148,7 @@ has "a micro-batch that all can take" "$line" "--micro-batch 16"
 has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
 has "and all GPUs share the states" "$line" "--zero 1"
 has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
-said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M"
+said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
 [[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]] && ok "the one that queues again prints its command too" || bad "the one that queues again prints its command too" "$line"
 
