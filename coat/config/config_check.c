@@ -55,7 +55,7 @@ static bool reads_product(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {norms_after_on_gpu, true, "--norm-place after", "it is not built for a GPU yet", "use --device cpu"},
+    {norms_after_on_gpu, true, "--norm-place after", "it is OLMo 2's, and not built for a GPU yet", "use --device cpu"},
     {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
     {reads_product, false, "--activation-input product", "with one scale per tensor GELU is made from the saved codes",
@@ -147,6 +147,18 @@ static bool on_gpu(const Config *c) {
     return c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
 }
 
+// Head widths of attention on a GPU: cuDNN's, and in FP32 our own kernel's.
+static bool check_attention(const Config *c, Error *err) {
+    const int width = c->shape.head_dim;
+    const bool fp32 = c->recipe.precision == PRECISION_FP32;
+    if (!on_gpu(c) || (width <= (fp32 ? 256 : 128) && (fp32 || width % 8 == 0))) return true;
+    return error_set(
+        err, EXIT_USER,
+        "--head-dim %d: attention on a GPU takes multiples of 8 up to 128, with --precision fp32 all up to "
+        "256; change --heads, --head-dim or --channels, or use --device cpu",
+        width);
+}
+
 static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
     if (value <= most || !on_gpu(c)) return true;
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
@@ -234,6 +246,11 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
+static void add_line(Config *c, const char *text) {
+    const size_t used = strlen(c->notes);
+    snprintf(c->notes + used, sizeof c->notes - used, "%s\n", text);
+}
+
 static void note_alone(Config *c) {
     size_t used = strlen(c->notes);
     snprintf(c->notes + used, sizeof c->notes - used, "note: --zero %d: one process shares nothing; %s\n", c->zero,
@@ -250,6 +267,9 @@ bool config_check(Config *config, int ranks, Error *err) {
     fit_recorded_batch(config, ranks);
     if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
+    if (!check_attention(config, err)) return false;
+    if (config->plan != PLAN_NONE && config->device != DEVICE_CPU && config->shape.norm_place == NORM_AFTER)
+        add_line(config, "note: --norm-place after, OLMo 2's, is not built for a GPU yet");
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise

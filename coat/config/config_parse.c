@@ -149,7 +149,10 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    if (!given(p, "kv-heads") && (channels || heads)) shape->kv_heads = shape->heads;
+    ModelShape named; // of heads that share keys and values the number stays, where it can
+    const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
+    if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))
+        shape->kv_heads = shape->heads;
     if (!given(p, "head-dim") && (channels || heads)) {
         if (shape->channels % shape->heads)
             return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",

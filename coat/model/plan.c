@@ -276,6 +276,12 @@ static bool smaller_model(Config *c, int ranks, DeviceKind device, size_t limit,
     return largest > 0;
 }
 
+// Whether the model's name, or --tokenizer, says the vocabulary.
+static bool vocab_is_named(const Config *c) {
+    ModelShape named;
+    return c->tokenizer != TOKENIZER_ANY || (model_shape_named(c->model, &named) && named.vocab == c->shape.vocab);
+}
+
 // Where no micro-batch fits: what all the changes together do, and if that is too little, what else would.
 static void add_last_resort(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list,
                             int count, char *text, size_t size) {
@@ -305,6 +311,7 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
     const bool smaller = smaller_model(&c, ranks, device, limit, list, count);
     if (smaller) {
         add(text, size, "%s --model %s", gpus > 0 ? " or" : ";", c.model);
+        if (!vocab_is_named(&c)) add(text, size, " --vocab %d", c.shape.vocab);
         add_needed(&c, ranks, device, limit, list, count, text, size);
     }
     if (gpus > 0 || smaller) add(text, size, " would fit");

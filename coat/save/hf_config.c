@@ -57,8 +57,8 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
     const json_t *item = json_object_get(r->root, key);
     const char *value = item ? json_string_value(item) : name; // transformers' default
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
-    return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
-                     value ? value : "not a name", name);
+    if (!value) return error_set(r->err, EXIT_DATA, "%s: %s must be '%s'", r->path, key, name);
+    return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key, value, name);
 }
 
 // -1: outside the vocabulary, or no number.
@@ -74,7 +74,13 @@ static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
     const bool many = json_is_array(ends);
     if ((first && !json_is_integer(first) && !json_is_null(first)) ||
         (ends && !json_is_integer(ends) && !json_is_null(ends) && !many))
-        return error_set(r->err, EXIT_DATA, "%s: bos_token_id and eos_token_id must be numbers or null", r->path);
+        return error_set(r->err, EXIT_DATA,
+                         "%s: bos_token_id must be a number or null, eos_token_id a number, a list of numbers or null",
+                         r->path);
+    for (size_t i = 0; many && i < json_array_size(ends); i++)
+        if (!json_is_integer(json_array_get(ends, i)))
+            return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is no number",
+                             r->path);
     if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
     if (ends) end = json_is_integer(ends) ? id_of(ends, s) : -1;
     model_shape_ids(s, begin, end);
@@ -128,24 +134,28 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
                      r.path);
 }
 
+// rope_scaling takes the place of rope_parameters, and a base in it that of the one outside, as in transformers 5.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
-    const json_t *parameters = find(r, "rope_parameters"), *scaling = find(r, "rope_scaling");
-    const Reader inner = {parameters, r->path, r->err};
-    if (parameters && !json_is_object(parameters))
-        return error_set(r->err, EXIT_DATA, "%s: 'rope_parameters' is not an object", r->path);
-    if (scaling && !json_is_object(scaling))
-        return error_set(r->err, EXIT_DATA, "%s: 'rope_scaling' is not an object", r->path);
-    const Reader *theta = parameters && find(&inner, "rope_theta") ? &inner : r;
+    const char *const names[] = {"rope_parameters", "rope_scaling"};
+    const json_t *object = NULL;
+    for (int i = 0; i < 2; i++) {
+        const json_t *found = find(r, names[i]);
+        if (found && !json_is_object(found))
+            return error_set(r->err, EXIT_DATA, "%s: '%s' is not an object", r->path, names[i]);
+        if (found) object = found;
+    }
+    const Reader inner = {object, r->path, r->err};
+    const Reader *theta = object && find(&inner, "rope_theta") ? &inner : r;
     float whole, inner_whole = 1.0f;
     if (!get_float(theta, "rope_theta", LEAST_ROPE_THETA, MOST_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
         !get_float(r, "partial_rotary_factor", 0, 1, 1.0f, &whole) ||
-        (parameters && !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
+        (object && !get_float(&inner, "partial_rotary_factor", 0, 1, 1.0f, &inner_whole)))
         return false;
     if (whole != 1.0f || inner_whole != 1.0f)
         return error_set(r->err, EXIT_DATA, "%s: 'partial_rotary_factor' must be 1; other models are not supported",
                          r->path);
-    if (parameters && (find(&inner, "rope_type") || find(&inner, "type"))) scaling = parameters;
-    return !scaling || read_rope_scaling(r, architecture, scaling, &shape->rope);
+    const bool says_kind = object && (object != find(r, names[0]) || find(&inner, "rope_type") || find(&inner, "type"));
+    return !says_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
 // What a model_type is here, and what its config class in transformers takes for a key that the file lacks. A key that is

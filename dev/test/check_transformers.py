@@ -46,7 +46,7 @@ try:
     import torch
     import torch.nn.functional as F
     from safetensors.torch import load_file, save_file
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 except ImportError as e:
     needs(e)
 
@@ -67,7 +67,7 @@ def report(name, good, text):
 
 
 def load(folder, dtype):
-    model, info = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     keys = {k: sorted(v) for k, v in info.items() if k in ("missing_keys", "unexpected_keys", "mismatched_keys") and v}
     keys.pop("missing_keys", None) if keys.get("missing_keys") == ["lm_head.weight"] else None  # tied
     report("loads", not keys, "no tensor is missing, unexpected or of another shape" if not keys else json.dumps(keys))
@@ -306,7 +306,7 @@ def check_prompts(model, a, tolerance):
     vocabulary = vocabulary_of(model, a)
     if not vocabulary:
         sys.exit(f"--prompts: {a.folder} has no vocab.json with merges.txt; name a folder with GPT-2's by --tokenizer")
-    a.seq_len = min(a.seq_len, model.config.n_positions)
+    a.seq_len = min(a.seq_len, model.config.max_position_embeddings)
     for text in a.prompts or PROMPTS:
         check_prompt(model, vocabulary, a, text, tolerance)
 

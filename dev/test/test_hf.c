@@ -142,6 +142,12 @@ static void test_other_configs(void **state) {
                &s, &err))
         fail_msg("%s", err.text);
     assert_true(s.positions == 512 && s.qkv_biases);
+    if (!parse("{\"model_type\": \"llama\", " SIZES
+               ", \"rope_theta\": 3e4, \"rope_parameters\": {\"rope_theta\": 5e5}, "
+               "\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 7e5}}",
+               &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(s.rope_theta == 7e5f); // the later key takes the place of the other
     if (!parse("{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}", &s, &err)) fail_msg("%s", err.text);
     assert_true(s.norm == NORM_PLAIN && s.clip_qkv == 0.0f && s.norm_eps == 1e-5f);
     if (!parse("{\"model_type\": \"qwen3\", " SIZES ", \"num_key_value_heads\": null}", &s, &err))
@@ -156,6 +162,10 @@ static void test_other_configs(void **state) {
         {"llama", "\"num_key_value_heads\": 3", "num_attention_heads 4 is not divisible by num_key_value_heads 3"},
         {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "'linear'"},
         {"llama", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "original_max_position"},
+        {"llama",
+         "\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}",
+         "'linear'"},
+        {"llama", "\"eos_token_id\": [3, \"x\"]", "eos_token_id"},
         {"llama", "\"rope_scaling\": [1]", "rope_scaling"},
         {"llama", "\"rope_parameters\": 4", "rope_parameters"},
         {"llama", "\"rope_parameters\": {\"type\": \"yarn\"}", "'yarn'"},
@@ -165,8 +175,8 @@ static void test_other_configs(void **state) {
         {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"head_dim\": 0", "head_dim"},
-        {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id and eos_token_id must be"},
-        {"llama", "\"eos_token_id\": 2.5", "bos_token_id and eos_token_id must be"},
+        {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id must be a number or null"},
+        {"llama", "\"eos_token_id\": 2.5", "bos_token_id must be a number or null"},
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
         {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
         {"olmo", "\"head_dim\": 32", "head_dim 32 times num_attention_heads 4 must be hidden_size 64"},

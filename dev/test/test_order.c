@@ -112,7 +112,8 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
     [MICRO_BATCHES] = {"", "", ""},                                // --batch-tokens: so many, and one more
-    [BLOCK] = {"", "--model llama:d1 --no-tied-head", "--model qwen3:d1 --head-dim 32", "--model olmo:d1 --clip-qkv 1"},
+    [BLOCK] = {"", "--model llama:d1 --no-tied-head", "--model qwen3:d1 --head-dim 32", "--model olmo:d1 --clip-qkv 1",
+               "--model olmo2:d1"},
 };
 
 typedef struct {

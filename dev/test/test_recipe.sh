@@ -37,7 +37,7 @@ shows "a width that FP8 cannot take" $? 'bf16: linear bf16, head bf16, saved bf1
 train narrow-named 2 --channels 40 --recipe bf16
 shows "named, there is nothing to note" $? 'bf16:' ''
 same "and the run is the same" narrow/step-00000002 narrow-named/step-00000002
-plan=$("$program" --plan "${model[@]}" --channels 40 2>"$folder/said")
+plan=$("$program" --plan --device cpu "${model[@]}" --channels 40 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ] && ok "the plan falls back too" || bad "the plan falls back too" "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said" && ok "nor a width beyond the GPU's kernels" || bad "nor a width beyond the GPU's kernels" "$plan" "$(cat "$folder/said")"
