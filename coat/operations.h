@@ -21,7 +21,7 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 
 // The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in the
 // same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.
-OPERATION(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
+OPERATION_BY_FORMAT(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // y (M, out) = x (M, in) * w^T + bias. x plain: w.value is read; x E4M3 SCALE_TENSOR: w.codes is read.
 // x E4M3 SCALE_ROW: y is BF16 SCALE_ROW with x's scales and holds the product without them; no bias.

@@ -1,6 +1,7 @@
 // The table of the GPU's operations. What each does is said in operations.h.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_backward.h"
+#include "cuda/common/cuda_kernels.h"
 #include "cuda/fp8/fp8_ops.h"
 
 // --- attention ----------------------------------------------------------------------------------------------
@@ -56,16 +57,33 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-// Configurations with norms after are refused on a GPU.
-void cuda_branch_norm_forward(Exec *, Tensor, Norm, Tensor, Tensor, Tensor) {
-    fatal(EXIT_DEVICE, "norms after are not built for a GPU yet");
+// A plain tensor as another one of its shape, where they are not the same memory.
+static void copy_rows(Exec *exec, Tensor to, Tensor from) {
+    if (!to.data || to.data == from.data || to.rows == 0) return;
+    require_format("branch_norm_forward", "a copy", to, from.format);
+    const size_t bytes = format_bytes(from.format);
+    CUDA_CHECK(cudaMemcpy2DAsync(to.data, (size_t)to.stride * bytes, from.data, (size_t)from.stride * bytes,
+                                 (size_t)from.cols * bytes, (size_t)from.rows, cudaMemcpyDeviceToDevice,
+                                 cuda_backend(exec)->stream),
+               "copying the residual stream");
 }
-void cuda_residual_backward(Exec *, Tensor, Tensor) {
-    fatal(EXIT_DEVICE, "norms after are not built for a GPU yet");
+
+// Both of its kernels leave r_out, of which a plain n that is kept elsewhere is a copy. Models have neither this nor
+// an r_in that is only moved.
+void cuda_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
+    if (y.data) {
+        norm = with_weight(exec, norm, r_in);
+        (fp8 ? fp8_branch_norm_forward : plain_branch_norm_forward)(exec, n, norm, r_out, r_in, y);
+    } else {
+        copy_rows(exec, r_out, r_in);
+        if (is_fp8(n)) fp8_quantize_forward(exec, n, r_out);
+    }
+    if (!is_fp8(n)) copy_rows(exec, n, r_out);
 }
 
 void cuda_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
-    const bool fp8 = is_fp8(n_t) || is_fp8(norm.x);
+    const bool fp8 = is_fp8(n_t) || is_fp8(n) || is_fp8(norm.x);
     if (!n_t.data || n_t.data == n.data) return;
     (fp8 ? fp8_norm_rebuild : plain_norm_rebuild)(exec, n_t, n, with_weight(exec, norm, n_t));
 }

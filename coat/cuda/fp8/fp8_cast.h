@@ -35,6 +35,24 @@ struct CodesOf {
     }
 };
 
+// The values of codes with a scale per row, or one.
+struct DecodedCodes {
+    static constexpr bool makes_codes = false, scaled = false;
+    struct Loaded {
+        Pack<uint32_t, SPAN / 4> codes;
+        float scale;
+    };
+    CodesOf from;
+    const float *scales;
+    bool by_row;
+
+    __device__ void begin(int) {}
+    __device__ Loaded load(int row, int column) const { return {from.load(row, column), scales[by_row ? row : 0]}; }
+    __device__ static void values(const Loaded &loaded, float out[SPAN]) {
+        decode<SPAN>(loaded.codes.value, loaded.scale, out);
+    }
+};
+
 // Codes in F with a scale per row, which become codes in TO with one scale.
 template <Format F, Format TO> struct RescaledCodes {
     static constexpr bool makes_codes = true, scaled = false;

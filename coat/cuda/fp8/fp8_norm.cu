@@ -5,18 +5,20 @@
 //
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
-// written. norm_rebuild 1.125 and 1.
+// written. branch_norm_forward the same, but that its second pass reads 2. norm_rebuild 1.125 and 1.
 #include "fp8_cast.h"
 #include "fp8_norm.h"
 
+#include <initializer_list>
+
 namespace {
 
-// What becomes of the residual stream: kept as it is; kept in groups, which the norm reads; kept in groups for
-// backward alone.
+// What becomes of the norm's input, the residual stream or with norms after a branch: kept as it is; kept in groups,
+// which the norm reads; kept in groups for backward alone.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    bf16 *n;          // NULL: no result, or codes, which the next pass makes
+    bf16 *n;          // NULL: no result, or codes, which the next pass makes; with norms after it is r_out
     bf16 *x, *r_out;  // NULL: not to be written
     uint8_t *codes;   // of x in groups
     bf16 *scales;     // (rows, groups)
@@ -24,7 +26,7 @@ struct Fp8NormForward {
     uint8_t *n_codes; // with a scale per row, made here; NULL: not so
     float *n_scales;
     const float *y_scales;                         // (rows) that y carries along; NULL: none
-    const bf16 *r_in, *y, *y_bias, *weight, *bias; // y, y_bias and bias may be NULL
+    const bf16 *r_in, *y, *y_bias, *weight, *bias; // y (with norms before), y_bias and bias may be NULL
     float *mean, *rstd;                            // mean NULL: RMSNorm
     StepState *state;
     int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride;
@@ -64,7 +66,7 @@ template <int LANES, int VECTORS> struct RowShare {
 // group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
 template <NormInput INPUT, int LANES, int VECTORS>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANES, VECTORS> &at,
-                                    const Bf16Words<NORM_WIDTH> r[VECTORS], float value[VECTORS][NORM_WIDTH]) {
+                                    const Bf16Words<NORM_WIDTH> x[VECTORS], float value[VECTORS][NORM_WIDTH]) {
     constexpr int V = NORM_WIDTH;
     const int group_lanes = (1 << a.group_bits) / V;
     uint8_t *const codes_here = a.codes + at.row * a.x_stride + at.column;
@@ -72,7 +74,7 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANE
     const bool writes_scale = at.lane % group_lanes == 0;
     float maximum[VECTORS], largest = 0.0f;
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) maximum[k] = at.has(k) ? largest_magnitude(r[k], 0.0f) : 0.0f;
+    for (int k = 0; k < VECTORS; k++) maximum[k] = at.has(k) ? largest_magnitude(x[k], 0.0f) : 0.0f;
     for (int mask = 1; mask < group_lanes; mask *= 2) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++)
@@ -128,11 +130,12 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<LA
 // A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first, so that the pass
 // behind this one, which begins with the first rows, finds their codes in the L2 cache. r_in and y are read for the
 // last time.
-template <NormInput INPUT, int WARPS, int VECTORS>
+template <NormInput INPUT, NormPlace PLACE, int WARPS, int VECTORS>
 __global__ __launch_bounds__(NORM_THREADS,
                              WARPS == 1 ? 4
                                         : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
     constexpr int V = NORM_WIDTH, LANES = WARPS * WARP;
+    constexpr bool AFTER = PLACE == NORM_AFTER;
     __shared__ uint32_t shared_maximum[NORM_BLOCK_WARPS];
     second_stage_allow();
     const int64_t row = a.rows - 1 - ((int64_t)blockIdx.x * (NORM_THREADS / LANES) + threadIdx.x / LANES);
@@ -146,7 +149,7 @@ __global__ __launch_bounds__(NORM_THREADS,
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
         if (at.has(k)) r[k] = load_words<V, CACHE_STREAM>(r_in + k * STEP);
-    if (a.y) {
+    if (AFTER || a.y) {
         const bf16 *const y_row = a.y + row * a.y_stride + at.column;
         const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
         const float y_scale = a.y_scales ? a.y_scales[row] : 1.0f;
@@ -156,28 +159,36 @@ __global__ __launch_bounds__(NORM_THREADS,
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
             if (!at.has(k)) continue;
-            float add[V], bias[V];
-            unpack<V>(r[k], value[k]);
+            float add[V];
             unpack<V>(y[k], add);
-            parameters<V>(y_bias ? y_bias + k * STEP : NULL, bias);
+            if constexpr (AFTER) {
 #pragma unroll
-            for (int i = 0; i < V; i++) value[k][i] = fmaf(add[i], y_scale, value[k][i]) + bias[i];
-            r[k] = packed_words<V>(value[k]);
+                for (int i = 0; i < V; i++) add[i] *= y_scale;
+                y[k] = packed_words<V>(add);
+            } else {
+                float bias[V];
+                unpack<V>(r[k], value[k]);
+                parameters<V>(y_bias ? y_bias + k * STEP : NULL, bias);
+#pragma unroll
+                for (int i = 0; i < V; i++) value[k][i] = fmaf(add[i], y_scale, value[k][i]) + bias[i];
+                r[k] = packed_words<V>(value[k]);
+            }
         }
     }
     bf16 *const r_out = a.r_out + row * a.r_out_stride + at.column, *const x = a.x + row * a.x_stride + at.column;
+    const Bf16Words<V>(&input)[VECTORS] = AFTER ? y : r;
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
-        unpack<V>(r[k], value[k]);
-        if (a.r_out) store_words(r_out + k * STEP, r[k]);
-        if (INPUT == INPUT_PLAIN && a.x) store_words(x + k * STEP, r[k]);
+        unpack<V>(input[k], value[k]);
+        if (!AFTER && a.r_out) store_words(r_out + k * STEP, r[k]);
+        if (INPUT == INPUT_PLAIN && a.x) store_words(x + k * STEP, input[k]);
     }
-    if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, r, value);
+    if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, input, value);
 
     float mean, rstd, largest = 0.0f;
     row_statistics<WARPS>(a, at, value, &mean, &rstd);
-    if (!a.n && !a.maxima && !a.n_codes) return;
+    if (!AFTER && !a.n && !a.maxima && !a.n_codes) return;
     const HatOf hat = hat_of(mean, rstd);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
     bf16 *const n = a.n + row * a.n_stride + at.column;
@@ -189,12 +200,22 @@ __global__ __launch_bounds__(NORM_THREADS,
         parameters<V>(norm_bias ? norm_bias + k * STEP : NULL, bias);
 #pragma unroll
         for (int i = 0; i < V; i++) value[k][i] = norm_affine(value[k][i], hat, weight[i], bias[i]);
-        if (a.n)
+        if constexpr (AFTER) {
+            float stream[V];
+            unpack<V>(r[k], stream);
+#pragma unroll
+            for (int i = 0; i < V; i++) stream[i] += value[k][i];
+            r[k] = packed_words<V>(stream);
+            store_words(r_out + k * STEP, r[k]);
+            unpack<V>(r[k], value[k]); // as it is stored, for the codes
+            largest = largest_magnitude(r[k], largest);
+        } else if (a.n) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
-        else
+        } else {
             largest = largest_magnitude<V>(value[k], largest);
+        }
     }
-    if (a.n) return;
+    if (!a.maxima && !a.n_codes) return;
     uint32_t bits = warp_maximum_bits(largest);
     if constexpr (WARPS > 1) {
         if (at.lane % WARP == 0) shared_maximum[at.lane / WARP] = bits;
@@ -215,37 +236,82 @@ __global__ __launch_bounds__(NORM_THREADS,
     }
 }
 
-template <NormInput INPUT, int WARPS, int VECTORS>
+template <NormInput INPUT, NormPlace PLACE, int WARPS, int VECTORS>
 void fp8_norm_forward_run(cudaStream_t stream, const Fp8NormForward &a) {
     const int64_t rows_per_block = NORM_BLOCK_WARPS / WARPS;
-    fp8_norm_forward_kernel<INPUT, WARPS, VECTORS>
+    fp8_norm_forward_kernel<INPUT, PLACE, WARPS, VECTORS>
         <<<grid_of(ceil_div(a.rows, rows_per_block)), NORM_THREADS, 0, stream>>>(a);
     LAUNCH_CHECK("fp8_norm_forward_kernel");
 }
 
 // A warp has rows of up to 1792 columns, a block of 4 warps those of up to 8192.
-template <NormInput INPUT> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
+template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
     static_assert(8 * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
     switch (ceil_div(a.cols, WARP * NORM_WIDTH)) {
-    case 1: return fp8_norm_forward_run<INPUT, 1, 1>(stream, a);
-    case 2: return fp8_norm_forward_run<INPUT, 1, 2>(stream, a);
-    case 3: return fp8_norm_forward_run<INPUT, 1, 3>(stream, a);
-    case 4: return fp8_norm_forward_run<INPUT, 1, 4>(stream, a);
-    case 5: return fp8_norm_forward_run<INPUT, 1, 5>(stream, a);
-    case 6: return fp8_norm_forward_run<INPUT, 1, 6>(stream, a);
-    case 7: return fp8_norm_forward_run<INPUT, 1, 7>(stream, a);
+    case 1: return fp8_norm_forward_run<INPUT, PLACE, 1, 1>(stream, a);
+    case 2: return fp8_norm_forward_run<INPUT, PLACE, 1, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, PLACE, 1, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, PLACE, 1, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, PLACE, 1, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, PLACE, 1, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, PLACE, 1, 7>(stream, a);
     }
     switch (ceil_div(a.cols, NORM_THREADS * NORM_WIDTH)) {
-    case 2: return fp8_norm_forward_run<INPUT, 4, 2>(stream, a);
-    case 3: return fp8_norm_forward_run<INPUT, 4, 3>(stream, a);
-    case 4: return fp8_norm_forward_run<INPUT, 4, 4>(stream, a);
-    case 5: return fp8_norm_forward_run<INPUT, 4, 5>(stream, a);
-    case 6: return fp8_norm_forward_run<INPUT, 4, 6>(stream, a);
-    case 7: return fp8_norm_forward_run<INPUT, 4, 7>(stream, a);
-    case 8: return fp8_norm_forward_run<INPUT, 4, 8>(stream, a);
+    case 2: return fp8_norm_forward_run<INPUT, PLACE, 4, 2>(stream, a);
+    case 3: return fp8_norm_forward_run<INPUT, PLACE, 4, 3>(stream, a);
+    case 4: return fp8_norm_forward_run<INPUT, PLACE, 4, 4>(stream, a);
+    case 5: return fp8_norm_forward_run<INPUT, PLACE, 4, 5>(stream, a);
+    case 6: return fp8_norm_forward_run<INPUT, PLACE, 4, 6>(stream, a);
+    case 7: return fp8_norm_forward_run<INPUT, PLACE, 4, 7>(stream, a);
+    case 8: return fp8_norm_forward_run<INPUT, PLACE, 4, 8>(stream, a);
     }
-    fatal(EXIT_DEVICE, "residual_norm_forward on the GPU: %d channels where at most %d are built for FP8", a.cols,
-          FP8_WIDEST_NORM);
+    fatal(EXIT_DEVICE, "norms on the GPU: %d channels where at most %d are built for FP8", a.cols, FP8_WIDEST_NORM);
+}
+
+// The first pass. Returns the maxima that it leaves where n is codes with one scale, which another pass makes; else
+// NULL.
+template <NormPlace PLACE>
+uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
+                       Tensor y_bias, bool from_saved) {
+    const bool codes = n.data && format_is_fp8(n.format), by_row = scaled_by_row(n);
+    Fp8NormForward a = {};
+    a.n = codes ? NULL : (bf16 *)n.data;
+    a.n_codes = by_row ? (uint8_t *)n.data : NULL;
+    a.n_scales = by_row ? (float *)n.scale : NULL;
+    a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
+    a.r_out = (bf16 *)r_out.data;
+    a.r_in = (const bf16 *)r_in.data;
+    a.y = (const bf16 *)y.data;
+    a.y_bias = (const bf16 *)y_bias.data;
+    a.weight = (const bf16 *)norm.weight.data;
+    a.bias = (const bf16 *)norm.bias.data;
+    a.mean = (float *)norm.mean.data;
+    a.rstd = (float *)norm.rstd.data;
+    a.maxima = codes && !by_row ? maxima_of(exec, operation, n) : NULL;
+    a.state = exec->state;
+    a.n_stride = n.stride;
+    a.x_stride = norm.x.stride;
+    a.r_out_stride = r_out.stride;
+    a.r_in_stride = r_in.stride;
+    a.y_stride = y.stride;
+    a.rows = r_in.rows;
+    a.cols = (int)r_in.cols;
+    a.eps = norm.eps;
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    if (is_grouped(norm.x)) {
+        a.codes = (uint8_t *)norm.x.data;
+        a.scales = (bf16 *)norm.x.scale;
+        a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
+        a.group_bits = group_bits_of(norm.x);
+        if (from_saved)
+            fp8_norm_forward_launch<INPUT_SAVED, PLACE>(stream, a);
+        else
+            fp8_norm_forward_launch<INPUT_RESIDUAL, PLACE>(stream, a);
+    } else {
+        a.x = (bf16 *)norm.x.data;
+        fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
+    }
+    return a.maxima;
 }
 
 // --- the norm again -----------------------------------------------------------------------------------------
@@ -312,66 +378,42 @@ void require_norm(const char *operation, Tensor n, Norm norm) {
     require_spans(operation, "x", norm.x);
 }
 
+void require_residual(const char *operation, std::initializer_list<Tensor> tensors) {
+    for (const Tensor &t : tensors) {
+        require_format(operation, "the residual", t, FMT_BF16);
+        require_spans(operation, "the residual", t);
+    }
+}
+
 } // namespace
 
 void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const char *operation = "residual_norm_forward";
-    const Tensor plain[] = {r_out, r_in, y, y_bias};
-    for (const Tensor &t : plain) {
-        require_format(operation, "the residual", t, FMT_BF16);
-        require_spans(operation, "the residual", t);
-    }
+    require_residual(operation, {r_out, r_in, y, y_bias});
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
-    const bool grouped = is_grouped(norm.x), by_row = scaled_by_row(n);
-    const bool cast = n.data && format_is_fp8(n.format) && !by_row;
+    const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format) && !scaled_by_row(n);
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
     const Tensor residual = r_out.data ? r_out : (grouped || !norm.x.data ? r_in : norm.x);     // where it ends up
     if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL; // complete already
     if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
     if (cast && y.data && !r_out.data && !grouped && !norm.x.data)
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
-
-    Fp8NormForward a = {};
-    a.n = cast || by_row ? NULL : (bf16 *)n.data;
-    a.n_codes = by_row ? (uint8_t *)n.data : NULL;
-    a.n_scales = by_row ? (float *)n.scale : NULL;
-    a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
-    a.r_out = (bf16 *)r_out.data;
-    a.r_in = (const bf16 *)r_in.data;
-    a.y = (const bf16 *)y.data;
-    a.y_bias = (const bf16 *)y_bias.data;
-    a.weight = (const bf16 *)norm.weight.data;
-    a.bias = (const bf16 *)norm.bias.data;
-    a.mean = (float *)norm.mean.data;
-    a.rstd = (float *)norm.rstd.data;
-    a.maxima = cast ? maxima_of(exec, operation, n) : NULL;
-    a.state = exec->state;
-    a.n_stride = n.stride;
-    a.x_stride = norm.x.stride;
-    a.r_out_stride = r_out.stride;
-    a.r_in_stride = r_in.stride;
-    a.y_stride = y.stride;
-    a.rows = r_in.rows;
-    a.cols = (int)r_in.cols;
-    a.eps = norm.eps;
-    cudaStream_t stream = cuda_backend(exec)->stream;
-    if (grouped) {
-        a.codes = (uint8_t *)norm.x.data;
-        a.scales = (bf16 *)norm.x.scale;
-        a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
-        a.group_bits = group_bits_of(norm.x);
-        if (from_saved)
-            fp8_norm_forward_launch<INPUT_SAVED>(stream, a);
-        else
-            fp8_norm_forward_launch<INPUT_RESIDUAL>(stream, a);
-    } else {
-        a.x = (bf16 *)norm.x.data;
-        fp8_norm_forward_launch<INPUT_PLAIN>(stream, a);
-    }
-    if (!cast) return;
-    scale_behind_maxima(exec, n, a.maxima, a.rows);
+    const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
+    if (!maxima) return;
+    scale_behind_maxima(exec, n, maxima, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
+}
+
+void fp8_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "branch_norm_forward";
+    require_residual(operation, {r_out, r_in, y});
+    require_norm(operation, n, norm);
+    if (r_in.rows == 0) return;
+    if (norm.x.data == y.data) norm.x.data = NULL; // complete already
+    const uint32_t *maxima =
+        norm_forward<NORM_AFTER>(exec, operation, n, norm, r_out, r_in, y, Tensor{}, norm.from_saved);
+    if (maxima) fp8_cast_behind_maxima(exec, operation, n, r_out, maxima);
 }
 
 void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
@@ -379,7 +421,10 @@ void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
     require_norm(operation, n_t, norm);
     if (n.data && format_is_fp8(n.format)) {
-        fp8_transpose_codes(exec, n_t, n);
+        if (n_t.transposed)
+            fp8_transpose_codes(exec, n_t, n);
+        else
+            fp8_decode(exec, operation, n_t, n);
     } else {
         const bool own_scale = n.granularity == SCALE_ROW;
         scale_over_rows(exec, n_t, n);

@@ -132,6 +132,16 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
                                                  x.cols, Tensor{}, false, false);
 }
 
+void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
+    require_format(operation, "the result", out, FMT_BF16);
+    require_format(operation, "the codes", x, FMT_E4M3);
+    require_spans(operation, "the result", out);
+    require_spans(operation, "the codes", x);
+    const DecodedCodes source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale, scaled_by_row(x)};
+    cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, tile_out(out, Tensor{}), x.rows, x.cols,
+                                                  Tensor{}, false, false);
+}
+
 // --- the attention's output ---------------------------------------------------------------------------------
 namespace {
 
@@ -217,6 +227,13 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
 
 } // namespace
 
+void fp8_cast_behind_maxima(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *maxima) {
+    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
+    scale_behind_maxima(exec, q, maxima, x.rows);
+    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
+                                                  Tensor{}, false, true);
+}
+
 void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     const char *operation = "quantize_forward";
     require_format(operation, "q", q, FMT_E4M3);
@@ -233,10 +250,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);
     bf16_row_maxima(exec, x, maxima);
-    scale_behind_maxima(exec, q, maxima, x.rows);
-    const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
-    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
-                                                  Tensor{}, false, true);
+    fp8_cast_behind_maxima(exec, operation, q, x, maxima);
 }
 
 void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {

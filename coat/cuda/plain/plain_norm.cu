@@ -1,4 +1,4 @@
-// The norms of the forward pass: residual addition with the norm behind it, and the norm again for the weight
+// The norms of the forward pass: residual addition with the norm behind or before it, and the norm again for the weight
 // gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernels of fp8_norm.cu
 // take all but uncommon widths; what is here serves those, and FP32, which is for exact comparisons.
 #include "plain_norm.h"
@@ -22,9 +22,10 @@ template <typename T> struct NormForward {
     T *n, *x, *r_out;       // NULL: not to be written
     const T *r_in, *y;      // y NULL: nothing to add
     const T *y_bias;        // may be NULL
+    const T *stream;        // what n adds the norm to; NULL: n is the norm
     const T *weight, *bias; // bias may be NULL
     float *mean, *rstd;     // mean NULL: RMSNorm; rstd NULL: not to be written
-    int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride;
+    int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride, stream_stride;
     int64_t rows;
     int cols;
     float eps;
@@ -57,9 +58,11 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_forwar
     }
     squares = block_sum<ANY_THREADS / WARP>(squares, shared[1]);
     const float rstd = 1.0f / sqrtf(squares / (float)a.cols + a.eps);
-    for (int c = (int)threadIdx.x; a.n && c < a.cols; c += ANY_THREADS)
-        a.n[row * a.n_stride + c] =
-            (T)norm_value((float)r[c], mean, rstd, (float)a.weight[c], a.bias ? (float)a.bias[c] : 0.0f);
+    for (int c = (int)threadIdx.x; a.n && c < a.cols; c += ANY_THREADS) {
+        float value = norm_value((float)r[c], mean, rstd, (float)a.weight[c], a.bias ? (float)a.bias[c] : 0.0f);
+        if (a.stream) value += (float)a.stream[row * a.stream_stride + c];
+        a.n[row * a.n_stride + c] = (T)value;
+    }
     if (threadIdx.x == 0) {
         if (a.mean) a.mean[row] = mean;
         if (a.rstd) a.rstd[row] = rstd;
@@ -97,6 +100,37 @@ template <typename T, int V> struct NormRebuild {
     }
 };
 
+// stream.data given: what n adds the norm to.
+void norm_forward_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
+                      Tensor y_bias, Tensor stream) {
+    if (r_in.rows == 0) return;
+    for_layout(operation, r_in.format, false, [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        const NormForward<T> a = {(T *)n.data,
+                                  (T *)norm.x.data,
+                                  (T *)r_out.data,
+                                  (const T *)r_in.data,
+                                  (const T *)y.data,
+                                  (const T *)y_bias.data,
+                                  (const T *)stream.data,
+                                  (const T *)norm.weight.data,
+                                  (const T *)norm.bias.data,
+                                  (float *)norm.mean.data,
+                                  (float *)norm.rstd.data,
+                                  n.stride,
+                                  norm.x.stride,
+                                  r_out.stride,
+                                  r_in.stride,
+                                  y.stride,
+                                  stream.stride,
+                                  r_in.rows,
+                                  (int)r_in.cols,
+                                  norm.eps};
+        norm_forward_any_kernel<<<grid_of(a.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+        LAUNCH_CHECK("norm_forward_any_kernel");
+    });
+}
+
 } // namespace
 
 void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
@@ -113,30 +147,23 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
     }
     if (!y.data && r_out.data == r_in.data) r_out.data = NULL; // complete already
     if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
-    if (r_in.rows == 0) return;
-    for_layout(operation, r_in.format, false, [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        const NormForward<T> a = {(T *)n.data,
-                                  (T *)norm.x.data,
-                                  (T *)r_out.data,
-                                  (const T *)r_in.data,
-                                  (const T *)y.data,
-                                  (const T *)y_bias.data,
-                                  (const T *)norm.weight.data,
-                                  (const T *)norm.bias.data,
-                                  (float *)norm.mean.data,
-                                  (float *)norm.rstd.data,
-                                  n.stride,
-                                  norm.x.stride,
-                                  r_out.stride,
-                                  r_in.stride,
-                                  y.stride,
-                                  r_in.rows,
-                                  (int)r_in.cols,
-                                  norm.eps};
-        norm_forward_any_kernel<<<grid_of(a.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
-        LAUNCH_CHECK("norm_forward_any_kernel");
-    });
+    norm_forward_any(exec, operation, n, norm, r_out, r_in, y, y_bias, Tensor{});
+}
+
+void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
+    const char *operation = "branch_norm_forward";
+    const Tensor all[] = {n, norm.x, r_out, y, norm.weight, norm.bias};
+    bool spans = in_spans(r_in);
+    for (const Tensor &t : all) {
+        require_format(operation, "a tensor", t, r_in.format);
+        spans = spans && in_spans(t);
+    }
+    if (spans) {
+        fp8_branch_norm_forward(exec, n, norm, r_out, r_in, y);
+        return;
+    }
+    if (norm.x.data == y.data) norm.x.data = NULL; // complete already
+    norm_forward_any(exec, operation, r_out, norm, Tensor{}, y, Tensor{}, Tensor{}, r_in);
 }
 
 void plain_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {

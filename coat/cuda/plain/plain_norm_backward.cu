@@ -1,6 +1,7 @@
 // The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by
 // a reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
-// fp8_norm_backward.cu takes all but uncommon widths.
+// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2 bytes
+// per element read, 2 written.
 #include "plain_norm.h"
 
 namespace {
@@ -69,7 +70,47 @@ template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
     }
 };
 
+// g += dn.
+template <typename T, int V> struct ResidualBackward {
+    static constexpr int unroll = sizeof(T) == 4 ? 1 : 4;
+    static constexpr bool sums = false, rolling = false;
+    struct Loaded {
+        Pack<T, V> g, dn;
+        float scale;
+    };
+    T *g;
+    const T *dn;
+    const float *dn_scales; // (rows) that dn carries along; NULL: none
+    int64_t g_stride, dn_stride;
+
+    __device__ void begin(int64_t) {}
+    __device__ Loaded load(int64_t row, int64_t column) const {
+        return {load_streaming<V>((const T *)g + row * g_stride + column),
+                load_streaming<V>(dn + row * dn_stride + column), dn_scales ? dn_scales[row] : 1.0f};
+    }
+    __device__ void apply(int64_t row, int64_t column, const Loaded &loaded, float *) const {
+        float sum[V], d[V];
+        unpack<V>(loaded.g, sum);
+        unpack<V>(loaded.dn, d);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum[i] = fmaf(d[i], loaded.scale, sum[i]);
+        store(g + row * g_stride + column, packed<T, V>(sum));
+    }
+};
+
 } // namespace
+
+void cuda_residual_backward(Exec *exec, Tensor g, Tensor dn) {
+    const char *operation = "residual_backward";
+    require_format(operation, "dn", dn, g.format);
+    for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&](auto layout) {
+        typedef typename decltype(layout)::type T;
+        constexpr int V = decltype(layout)::width;
+        const float *const scales = dn.granularity == SCALE_ROW ? (const float *)dn.scale : nullptr;
+        const ResidualBackward<T, V> op = {(T *)g.data, (const T *)dn.data, scales, g.stride, dn.stride};
+        columns_run<V>(exec, op, g.rows, g.cols, nullptr, false);
+    });
+}
 
 void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                          bool accumulate) {
