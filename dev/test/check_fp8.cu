@@ -160,6 +160,65 @@ static void check_norm(Check *c, CheckShape s) {
     check_free(c);
 }
 
+// n of norms after: the codes of r_out as the GPU stored it, or in BF16 r_out itself, to the last bit.
+static void check_stream_operand(Check *c, CheckShape s, Twin n, Twin r, const char *what) {
+    const size_t bytes = check_data_bytes(r.cpu);
+    void *stored = check_download(c, r.gpu.data, bytes);
+    memcpy(r.cpu.data, stored, bytes);
+    free(stored);
+    if (!s.fp8) return;
+    c->cpu.ops->quantize_forward(&c->cpu, n.cpu, r.cpu);
+    check_scales(c, n, 0, what);
+    check_code_bytes(c, n, 0, what);
+    if (n.cpu.amax) check_maxima(c, n, 0, what);
+}
+
+// Norms after: a branch y into the stream, which is what the next product reads. RMS norms in place.
+static void check_branch_norm(Check *c, CheckShape s) {
+    const Twin none = {};
+    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
+    const Twin r = s.rms ? r_in : check_plain(c, s.M, s.C, FMT_BF16);
+    NormTwin norm = {};
+    norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : check_plain(c, s.M, s.C, FMT_BF16);
+    norm.weight = check_random(c, 1, s.C, 1, 0.3f);
+    norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
+    norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
+    norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
+    norm.from_saved = s.from_saved;
+    const Twin n = s.fp8 ? check_operand(c, s, s.C, FMT_E4M3, s.rows == 2) : r;
+    CHECK_BOTH(c, branch_norm_forward, (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y)));
+    if (s.group) {
+        check_scales(c, norm.x, 0, "branch_norm_forward: x");
+        check_code_bytes(c, norm.x, 0, "branch_norm_forward: x");
+    } else {
+        check_values(c, norm.x, 0, "branch_norm_forward: x");
+    }
+    if (!s.rms) check_values(c, norm.mean, 1e-5, "branch_norm_forward: mean");
+    check_values(c, norm.rstd, 1e-5, "branch_norm_forward: rstd");
+    check_values(c, r, 5e-4, "branch_norm_forward: r"); // rounded once: twice would be more
+    check_stream_operand(c, s, n, r, "branch_norm_forward: n");
+    check_flag(c, 0, "branch_norm_forward");
+
+    if (s.fp8) {
+        const Twin first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2); // as the first block has it
+        check_gpu(c)->ops->branch_norm_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
+                                               Tensor{});
+        check_stream_operand(c, s, first, r, "branch_norm_forward of nothing: n");
+        const Twin decoded = check_plain(c, s.M, s.C, FMT_BF16);
+        CHECK_BOTH(c, norm_rebuild, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
+        check_values(c, decoded, 0, "norm_rebuild from codes to BF16");
+    }
+    const Twin g = check_random(c, s.M, s.C, 0, 1);
+    CHECK_BOTH(c, residual_backward, (e, SIDE(g), SIDE(y)));
+    check_values(c, g, 0, "residual_backward: g");
+
+    ((uint16_t *)y.cpu.data)[s.C + 3] = bf16_encode(s.rms ? INFINITY : NAN);
+    check_upload(c, y);
+    check_gpu(c)->ops->branch_norm_forward(check_gpu(c), n.gpu, check_norm_of(&norm, 1), r.gpu, r_in.gpu, y.gpu);
+    check_flag(c, 1, "branch_norm_forward");
+    check_free(c);
+}
+
 // gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const Twin none = {};
@@ -349,7 +408,10 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         if (!s.group && s.from_saved) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
-        if (C <= 8192 && (s.rows < 2 || group)) check_norm(c, s); // without groups n has one scale
+        if (C <= 8192 && (s.rows < 2 || group)) { // without groups n has one scale
+            check_norm(c, s);
+            check_branch_norm(c, s);
+        }
         if (s.rms || s.rows == 1) continue;
         check_activation(c, s, false);
         snprintf(c->shape + strlen(c->shape), sizeof c->shape - strlen(c->shape), " gated");

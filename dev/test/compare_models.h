@@ -110,7 +110,6 @@ static void compare_all_models(bool small_only) {
     compare_ways(s, all_saved, MOMENTS_FP32, updates);
     s.bf16 = false;
     compare_models("fp32", small_config(s), 1e-4, updates);
-    for (block = blocks + 1; block < blocks + BLOCKS; block++)
-        if (block->architecture != ARCHITECTURE_OLMO2) compare_block(); // norms after are the CPU's alone
+    for (block = blocks + 1; block < blocks + BLOCKS; block++) compare_block();
     block = blocks;
 }

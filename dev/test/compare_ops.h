@@ -286,6 +286,37 @@ static void compare_bare_norm(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
+// Norms after: with mean and bias; without, in place and with nothing saved; and n and r_out as copies.
+static void compare_branch_norm(Backends *b, OpShape o) {
+    int64_t M = (int64_t)o.B * o.T, C = o.C;
+    Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);
+    Pair w = pair_random(b, 1, C, o.format, 1.0f, 83), bias = pair_random(b, 1, C, o.format, 1.0f, 84);
+    Pair x = pair_poisoned(b, M, C, o.format), out = pair_poisoned(b, M, C, o.format),
+         n = pair_poisoned(b, M, C, o.format), moved = pair_poisoned(b, M, C, o.format);
+    Pair mean = pair_poisoned(b, M, 1, FMT_FP32), rstd = pair_poisoned(b, M, 1, FMT_FP32),
+         rstd2 = pair_poisoned(b, M, 1, FMT_FP32);
+    ON_BOTH(b) {
+        Norm norm = pair_norm(x, mean, rstd, w, bias, s), bare = norm;
+        CALL(b, branch_norm_forward, out.t[s], norm, out.t[s], r.t[s], y.t[s]);
+        bare.x = bare.mean = bare.weight = bare.bias = no_tensor();
+        bare.rstd = rstd2.t[s];
+        CALL(b, branch_norm_forward, n.t[s], bare, r.t[s], r.t[s], y.t[s]);
+        CALL(b, branch_norm_forward, moved.t[s], bare, moved.t[s], y.t[s], no_tensor());
+        CALL(b, residual_backward, y.t[s], r.t[s]);
+    }
+    pair_check(b, x, 0, "branch + norm", "x");
+    pair_check(b, out, o.tight, "branch + norm", "r");
+    pair_check(b, mean, 1e-4, "branch + norm", "mean");
+    pair_check(b, rstd, 1e-4, "branch + norm", "rstd");
+    pair_check(b, r, o.tight, "branch + bare RMS norm in place", "r");
+    pair_check(b, n, o.tight, "branch + bare RMS norm in place", "n");
+    pair_check(b, rstd2, 1e-4, "branch + bare RMS norm in place", "rstd");
+    pair_check(b, moved, 0, "branch + norm of nothing", "r");
+    pair_check(b, y, o.tight, "residual backward", "g");
+    Pair all[] = {r, y, w, bias, x, out, n, moved, mean, rstd, rstd2};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
 static void compare_linear(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, K = o.C, N = 3 * (int64_t)o.C;
     Pair x = pair_random(b, M, K, o.format, 1.0f, 21), w = pair_random(b, N, K, o.format, 0.05f, 22);
@@ -436,6 +467,7 @@ static void compare_shape(OpShape o, const char *how) {
     snprintf(b.shape, sizeof b.shape, " (B %d, T %d, C %d%s)", o.B, o.T, o.C, how);
     compare_norm(&b, o);
     compare_bare_norm(&b, o);
+    compare_branch_norm(&b, o);
     compare_gelu(&b, o);
     compare_swiglu(&b, o);
     compare_linear(&b, o);
