@@ -58,6 +58,8 @@ static Norm norm_of(const Operands *o, int s) {
         e->ops->operation(e, __VA_ARGS__);                                                                             \
     }
 OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
+OPERATION(branch_norm_forward, branch_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
+OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
 OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
 OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, true)
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
@@ -190,6 +192,7 @@ static void bench_narrow(Block *block, Operands *o) {
     const double group = 1 + 2.0 / GROUP;
     make_operands(bench, o, M, C);
     report_pass(block, o, "residual_norm_forward", M, C, 6 + 2 * group + 1, 1, run_residual_norm_forward);
+    report_pass(block, o, "branch_norm_forward", M, C, 8 + group + 1, 0, run_branch_norm_forward);
     report_pass(block, o, "norm_rebuild", M, C, group + 1, 2, run_norm_rebuild);
     for (int s = 0; s < SETS; s++) give_maxima(bench, &o->a[s]);
     report_pass(block, o, "norm_backward", M, C, 6 + group, 2, run_norm_backward);
@@ -201,6 +204,8 @@ static void bench_narrow(Block *block, Operands *o) {
     report_pass(block, o, "quantize_rebuild", M, C, 3, 1, run_quantize_rebuild);
     carry_scales(o, o->b);
     report_pass(block, o, "residual_norm_forward, per token", M, C, 6 + group + 1, 1, run_residual_norm_forward);
+    report_pass(block, o, "branch_norm_forward, per token", M, C, 6 + group + 1, 0, run_branch_norm_forward);
+    report_pass(block, o, "residual_backward, per token", M, C, 6, 0, run_residual_backward);
     free_operands(bench, o);
 }
 

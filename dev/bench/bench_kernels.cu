@@ -35,6 +35,8 @@ static Norm norm_of(const Operands *o, Tensor x) {
 // clang-format off
 OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
+OPERATION(branch_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
+OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
 OPERATION(norm_rebuild)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
 OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
 OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true) END
@@ -168,6 +170,8 @@ static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     const double embed_bytes = row + 2 * (positions + tokens) + 4 * (double)M;
     report(r, o, "embed_forward", shape, embed_bytes, run_embed_forward);
     report(r, o, "residual_norm_forward", shape, 4 * row + 8 * (double)M, run_residual_norm_forward);
+    report(r, o, "branch_norm_forward", shape, 4 * row + 8 * (double)M, run_branch_norm_forward);
+    report(r, o, "residual_backward", shape, 3 * row, run_residual_backward);
     report(r, o, "norm_rebuild", shape, 2 * row + 8 * (double)M, run_norm_rebuild);
     report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
     report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);
