@@ -215,7 +215,7 @@ __global__ __launch_bounds__(NORM_THREADS,
             largest = largest_magnitude<V>(value[k], largest);
         }
     }
-    if (!a.maxima && !a.n_codes) return;
+    if (AFTER ? !a.maxima && !a.n_codes : a.n != NULL) return;
     uint32_t bits = warp_maximum_bits(largest);
     if constexpr (WARPS > 1) {
         if (at.lane % WARP == 0) shared_maximum[at.lane / WARP] = bits;
