@@ -58,7 +58,7 @@ static const NotBuilt not_built[] = {
     {norms_after_on_gpu, true, "--norm-place after", "it is OLMo 2's, and not built for a GPU yet", "use --device cpu"},
     {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
-    {reads_product, false, "--activation-input product", "with one scale per tensor GELU is made from the saved codes",
+    {reads_product, false, "--activation-input product", "with one scale per tensor the activation function is made from the saved codes",
      "use --scaling token"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
