@@ -243,11 +243,11 @@ static void product_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_
 static Tensor half_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dbranch = act(m, DBRANCH, l);
     if (m->config.shape.norm_place == NORM_AFTER)
-        m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, 0), n, false, accumulate);
+        m->ops->norm_backward(&m->exec, dbranch, grad(m, w, l), grad(m, b, l), act(m, DRESID, l), n, false, accumulate);
     return dbranch;
 }
 static void half_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
-    Tensor dresid = act(m, DRESID, 0);
+    Tensor dresid = act(m, DRESID, l);
     if (m->config.shape.norm_place == NORM_AFTER)
         m->ops->residual_backward(&m->exec, dresid, dn);
     else
@@ -272,7 +272,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 
     // attention half
-    Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, 0), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
+    Tensor d_o = act(m, DO, 0), dqkv = act(m, DQKV, l), dqkv_q = act(m, DQKV_Q, l), dqkv_qt = act(m, DQKV_QT, l);
     dbranch = half_backward_begin(m, l, LN1W, LN1B, first_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, PROJB, l), dbranch, accumulate);
     product_backward(m, l, d_o, PROJW, O_T, dresid_q, dresid_qt, GRADIENT_DRESID_PROJ, accumulate);
@@ -293,7 +293,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
-    Tensor dresid = act(m, DRESID, 0);
+    Tensor dresid = act(m, DRESID, m->config.shape.layers - 1);
     ops->norm_backward(ex, dresid, grad(m, LNFW, 0), grad(m, LNFB, 0), act(m, DN, 0),
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {

@@ -105,6 +105,7 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
+    int bf16_blocks;     // with FP8 products, those of so many blocks, from the first on, stay in BF16
     ScalingKind scaling; // of what FP8 products read, where both are possible
     // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3
     Format gradient_codes_data, gradient_codes_weights;
@@ -241,6 +242,13 @@ const char *schedule_name(ScheduleKind kind);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
+}
+
+// Blocks, from the first on, whose products are in BF16 where those of the others are in FP8.
+static inline int config_bf16_blocks(const Config *c) {
+    const Recipe *r = &c->recipe;
+    if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
+    return r->bf16_blocks < c->shape.layers ? r->bf16_blocks : c->shape.layers;
 }
 
 // Micro-batches per rank and optimizer step.

@@ -38,10 +38,6 @@ static bool has_matmul_table(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
-static bool norms_after_on_gpu(const Config *c, int ranks) {
-    (void)ranks;
-    return c->shape.norm_place == NORM_AFTER && may_use_gpu(c) && !c->no_gpu;
-}
 static bool wider_data_codes(const Config *c, int ranks) {
     (void)ranks;
     const Recipe *r = &c->recipe;
@@ -55,7 +51,6 @@ static bool reads_product(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {norms_after_on_gpu, true, "--norm-place after", "it is OLMo 2's, and not built for a GPU yet", "use --device cpu"},
     {wider_data_codes, false, "--gradient-codes-weights e4m3", "it is built beside --gradient-codes-data e4m3 alone",
      "use e4m3 for both, or e5m2 for weights"},
     {reads_product, false, "--activation-input product", "with one scale per tensor the activation function is made from the saved codes",
@@ -246,11 +241,6 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
-static void add_line(Config *c, const char *text) {
-    const size_t used = strlen(c->notes);
-    snprintf(c->notes + used, sizeof c->notes - used, "%s\n", text);
-}
-
 static void note_alone(Config *c) {
     size_t used = strlen(c->notes);
     snprintf(c->notes + used, sizeof c->notes - used, "note: --zero %d: one process shares nothing; %s\n", c->zero,
@@ -268,8 +258,6 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
-    if (config->plan != PLAN_NONE && config->device != DEVICE_CPU && config->shape.norm_place == NORM_AFTER)
-        add_line(config, "note: --norm-place after, OLMo 2's, is not built for a GPU yet");
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise

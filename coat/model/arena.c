@@ -32,6 +32,7 @@ static void place_resident(Arena *a, Category category, bool per_layer, size_t *
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
             if (!owns_memory(t) || is_pooled(t) || t->category != category || t->per_layer != per_layer) continue;
+            if (role == PLAIN) continue;
             t->data_offset = take(cursor, t->data_bytes);
             if (t->scale_bytes) t->scale_offset = take(cursor, t->scale_bytes);
             if (t->exponent_bytes) t->exponent_offset = take(cursor, t->exponent_bytes);
@@ -51,7 +52,7 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
-            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer) {
+            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer && role != PLAIN) {
                 t->data_stride = t->scale_stride = t->exponent_stride = stride;
                 layers = t->layers;
             }
@@ -59,6 +60,18 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     }
     *cursor = block + stride * (size_t)layers;
     a->category_bytes[category] += *cursor - begin;
+}
+
+// What the first blocks keep in formats of their own.
+static void place_plain(Arena *a, size_t *cursor) {
+    size_t begin = *cursor;
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        TensorLayout *t = &a->layout[id][PLAIN];
+        if (!owns_memory(t) || is_pooled(t)) continue;
+        t->data_stride = t->per_layer ? align_up(t->data_bytes) : 0;
+        t->data_offset = take(cursor, align_up(t->data_bytes) * (size_t)t->layers);
+    }
+    a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
 // The scales of pooled tensors (kept per layer where backward makes the same codes again) and all maxima.
@@ -86,17 +99,18 @@ static void place_communication(Arena *a, size_t *cursor) {
 }
 
 static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
+    if (a->blocks != b->blocks && a->blocks != BLOCKS_ALL && b->blocks != BLOCKS_ALL) return false;
     return a->first <= b->last && b->first <= a->last;
 }
 
 // Places the pooled tensors, the largest first, each at the lowest offset that is free during its whole life.
 // Returns the size of the pool.
 static size_t place_pool(Arena *a, size_t base) {
-    TensorLayout *list[TENSOR_COUNT], *placed[TENSOR_COUNT];
+    TensorLayout *list[2 * TENSOR_COUNT], *placed[2 * TENSOR_COUNT];
     int count = 0, done = 0;
     for (int id = 0; id < TENSOR_COUNT; id++) {
-        TensorLayout *t = &a->layout[id][VALUE];
-        if (is_pooled(t)) list[count++] = t;
+        if (is_pooled(&a->layout[id][VALUE])) list[count++] = &a->layout[id][VALUE];
+        if (is_pooled(&a->layout[id][PLAIN])) list[count++] = &a->layout[id][PLAIN];
     }
     for (int i = 1; i < count; i++) { // insertion sort, stable: equal sizes keep the table's order
         TensorLayout *t = list[i];
@@ -130,9 +144,11 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     arena->config = *config;
     arena->ranks = ranks;
     arena->zero = config_zero(config, ranks);
+    arena->bf16_blocks = config_bf16_blocks(config);
     tensors_resolve(config, ranks, arena->layout);
     size_t cursor = 0;
     for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++) place_category(arena, (Category)c, &cursor);
+    place_plain(arena, &cursor);
     place_attachments(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
@@ -151,15 +167,39 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 
 // --- descriptors -----------------------------------------------------------------------------------------------
 
+static Role role_there(const Arena *arena, TensorId id, Role role, int layer) {
+    const bool plain = role == VALUE && layer < arena->bf16_blocks && arena->layout[id][PLAIN].exists;
+    return plain ? PLAIN : role;
+}
+
+TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer) {
+    const int alias = arena->layout[id][role_there(arena, id, role, layer)].alias;
+    return alias < 0 || alias == (int)id ? id : arena_owner(arena, (TensorId)alias, role, layer);
+}
+
+static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int layer);
+
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
-    const TensorLayout *t = &arena->layout[id][role];
-    if (t->alias >= 0) {
-        Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
-        if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
-        shared.granularity = SCALE_ROW;
-        shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
+    const Role there = role_there(arena, id, role, layer);
+    const TensorLayout *t = &arena->layout[id][there];
+    if (t->alias < 0) return tensor_of_layout(arena, id, there, layer);
+    if (t->alias == (int)id) {
+        Tensor shared = tensor_of_layout(arena, id, VALUE, layer);
+        shared.granularity = SCALE_NONE;
+        shared.scale = NULL;
+        shared.amax = NULL;
         return shared;
     }
+    Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
+    if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
+    shared.granularity = SCALE_ROW;
+    shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
+    return shared;
+}
+
+// Of one that is no alias.
+static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int layer) {
+    const TensorLayout *t = &arena->layout[id][role];
     Tensor out;
     memset(&out, 0, sizeof out);
     if (!t->exists) return out;
@@ -183,11 +223,15 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
 }
 
 Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
-    const TensorLayout *t = &arena->layout[id][VALUE];
-    if (t->alias >= 0) return arena_saved(arena, (TensorId)t->alias, layer);
+    const TensorLayout *t = &arena->layout[id][role_there(arena, id, VALUE, layer)];
+    if (t->alias >= 0 && t->alias != (int)id) return arena_saved(arena, (TensorId)t->alias, layer);
     Tensor out = arena_tensor(arena, id, VALUE, layer);
     if (!t->saved) out.data = NULL;
     return out;
+}
+
+bool arena_reads_codes(const Arena *arena, TensorId id, int layer) {
+    return arena->layout[id][CODES].exists && layer >= arena->bf16_blocks;
 }
 
 Weight arena_weight(const Arena *arena, TensorId id, int layer) {
@@ -197,7 +241,8 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
     w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // a scale has 16 bytes to itself
     if (arena->layout[id][GATHERED].exists)
-        (w.codes.rows ? &w.codes : &w.value)->data = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
+        (arena_reads_codes(arena, id, layer) ? &w.codes : &w.value)->data =
+            arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
     return w;
 }
 

@@ -12,6 +12,7 @@ typedef struct {
     Config config; // the plan's own copy
     int rank, ranks;
     int zero; // 0 with one process
+    int bf16_blocks;
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     WorkspaceNeed workspace;
     size_t workspace_offset, maxima_offset; // maxima: of the shared matrices, one uint32_t each (ZeRO 3)
@@ -27,12 +28,19 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 // plan_advise() of plan.h adds what helps.
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
 
-// The descriptor of a tensor; layer is ignored where a tensor is not per layer. data == NULL where the
-// recipe has no such tensor (or the arena is only planned).
+// The descriptor of a tensor in a layer, which also says the block that uses it where it is not per layer: of an
+// activation's VALUE in one of the first blocks it is its PLAIN where there is one. data == NULL where the recipe has no
+// such tensor (or the arena is only planned).
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
-// The same, but data == NULL unless the tensor survives from forward to backward: what backward may read.
+// The tensor whose memory it has: itself, or what it is an alias of there.
+TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
+
+// The same as arena_tensor(), of a VALUE, but data == NULL unless the tensor survives from forward to backward: what backward may read.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
+
+// Whether products of this layer read a block's weight as codes.
+bool arena_reads_codes(const Arena *arena, TensorId id, int layer);
 
 // A parameter's value and its FP8 codes, as products read them. Of weights that processes share, what was gathered
 // takes the place of the value, or of the codes where there are any.

@@ -150,9 +150,10 @@ static void fetch_layer(Shards *s, int l) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         const TensorLayout *t = &a->layout[id][GATHERED];
         if (!t->exists) continue;
-        Role role = a->layout[id][CODES].exists ? CODES : VALUE;
+        Role role = arena_reads_codes(a, (TensorId)id, l) ? CODES : VALUE;
         comm_all_gather(s->comm, arena_tensor(a, (TensorId)id, GATHERED, slot).data,
-                        arena_tensor(a, (TensorId)id, role, l).data, t->shard_elements, comm_type(t->format));
+                        arena_tensor(a, (TensorId)id, role, l).data, t->shard_elements,
+                        comm_type(a->layout[id][role].format));
     }
     comm_group_end(s->comm);
     s->slot_layer[slot] = l;

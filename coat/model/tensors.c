@@ -119,8 +119,8 @@ const char *category_name(Category c) {
 }
 
 const char *role_suffix(Role r) {
-    static const char *const names[ROLE_COUNT] = {"",   ".codes",  ".codes_t",  ".grad",     ".m",
-                                                  ".v", ".master", ".gathered", ".unreduced"};
+    static const char *const names[ROLE_COUNT] = {"",   ".codes",  ".codes_t",  ".grad",      ".m",
+                                                  ".v", ".master", ".gathered", ".unreduced", ".plain"};
     return names[r];
 }
 

@@ -38,8 +38,9 @@ typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIE
 
 // A parameter has several tensors; an activation only its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
-// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3).
-typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, ROLE_COUNT } Role;
+// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3). PLAIN is an activation's VALUE in
+// the first blocks where their products are in BF16 (--bf16-blocks) and it differs there.
+typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 
 typedef enum {
@@ -58,6 +59,9 @@ typedef enum {
     STAGE_COUNT
 } Stage;
 // clang-format on
+
+// The blocks that a tensor's memory serves: scratch of those with FP8 products and of those without is never alive together.
+typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL } Init; // weights.h says what is drawn
 
@@ -79,7 +83,7 @@ const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m
 // One tensor under one configuration: its format, its shape, where in the arena it lies.
 typedef struct {
     bool exists;
-    int alias;        // TensorId whose memory this is, or -1
+    int alias; // TensorId whose memory this is, or -1; of PLAIN its own: that of VALUE, without scales and maxima
     int scale_source; // TensorId whose scale this shares (a transposed copy, or a product of such codes), or -1
     Category category;
     Format format;
@@ -91,6 +95,7 @@ typedef struct {
     int64_t rows, cols;     // of one layer
     int layers;             // 1 where not per layer
     Stage first, last;      // scratch only
+    Blocks blocks;          // likewise
     int64_t shard_elements; // of one rank's share, of one layer: whole groups of 128, the last ranks' share may be less
     int64_t held_elements;  // that there is memory for: all, all with the last share padded, or one share
     bool sharded;           // it is one share

@@ -178,7 +178,9 @@ static void share_parameter(const TableRow *row, const Config *c, int ranks, Ten
         keep_padded(&out[VALUE], ranks);
         return;
     }
-    out[GATHERED] = layer_slots(out[CODES].exists ? &out[CODES] : &out[VALUE], ranks);
+    // the first blocks' products may read values where the others' read codes
+    const bool codes_alone = out[CODES].exists && config_bf16_blocks(c) == 0;
+    out[GATHERED] = layer_slots(codes_alone ? &out[CODES] : &out[VALUE], ranks);
     out[GATHERED].granularity = SCALE_NONE; // the scale lies with the shard's codes
     keep_shard(&out[VALUE]);
     keep_shard(&out[CODES]);
@@ -231,10 +233,12 @@ static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
         }
     }
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
-        TensorLayout *t = &layout[id][VALUE];
-        t->per_layer = t->per_layer_scale = false;
-        t->layers = 1;
-        if (t->first > STAGE_BWD_HEAD && t->alias < 0) t->exists = false;
+        TensorLayout *both[] = {&layout[id][VALUE], &layout[id][PLAIN]};
+        for (int i = 0; i < 2; i++) {
+            both[i]->per_layer = both[i]->per_layer_scale = false;
+            both[i]->layers = 1;
+            if (both[i]->first > STAGE_BWD_HEAD && both[i]->alias < 0) both[i]->exists = false;
+        }
     }
 }
 
@@ -253,7 +257,32 @@ static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUN
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
+// What an activation is in the first `blocks` blocks, where their products are in BF16: PLAIN, already resolved for such
+// products, is left where it differs from VALUE, in memory of its own where that is not the same either.
+static void settle_plain(TensorId id, int blocks, TensorLayout layout[ROLE_COUNT]) {
+    TensorLayout *value = &layout[VALUE], *plain = &layout[PLAIN];
+    const bool in_place = plain->alias == value->alias && plain->format == value->format &&
+                          plain->transposed == value->transposed && plain->saved == value->saved;
+    const bool same = in_place && plain->granularity == value->granularity && plain->has_amax == value->has_amax;
+    if (!plain->exists || !value->exists || same) {
+        const TensorLayout none = {.alias = -1, .scale_source = -1};
+        *plain = none;
+        return;
+    }
+    if (in_place) {
+        if (plain->alias < 0) plain->alias = (int)id;
+        return;
+    }
+    value->blocks = BLOCKS_FP8;
+    plain->blocks = BLOCKS_PLAIN;
+    if (plain->per_layer) plain->layers = blocks;
+}
+
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    const int blocks = config_bf16_blocks(config);
+    Config *plain = (Config *)xmalloc(sizeof *plain); // of the first blocks
+    *plain = *config;
+    plain->recipe.linear = LINEAR_BF16;
     memset(layout, 0, sizeof(TensorLayout) * TENSOR_COUNT * ROLE_COUNT);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         for (int role = 0; role < ROLE_COUNT; role++) layout[id][role].alias = layout[id][role].scale_source = -1;
@@ -261,13 +290,16 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
             resolve_parameter((TensorId)id, config, ranks, layout[id]);
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
+        if (id >= PARAMETER_COUNT && blocks > 0) resolve_activation((TensorId)id, plain, &layout[id][PLAIN]);
     }
+    free(plain);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         if (tensor_table[id].rule == RULE_REFERENCE && layout[id][VALUE].exists)
             layout[tensor_table[id].source][VALUE].last = layout[id][VALUE].last;
     if (config_forward_only(config)) keep_forward(layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
+        if (id >= PARAMETER_COUNT && blocks > 0) settle_plain((TensorId)id, blocks, layout[id]);
         for (int role = 0; role < ROLE_COUNT; role++)
             if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
     }

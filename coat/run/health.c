@@ -7,6 +7,7 @@ typedef struct {
     TensorId id;
     Role role;
     int layers, first; // its tensors in the list
+    int begin;         // the first layer that has it in FP8, whose tensor is first + begin
 } Entry;
 
 typedef struct {
@@ -41,12 +42,15 @@ static bool reported(const TensorLayout *t) {
 
 static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role role) {
     const TensorLayout *t = &arena->layout[id][role];
+    const int begin = id >= PARAMETER_COUNT && arena->layout[id][PLAIN].exists ? arena->bf16_blocks : 0;
+    if (begin >= t->layers) return;
     Entry *e = &c->entry[c->entries++];
     e->id = id;
     e->role = role;
     e->layers = t->layers;
-    e->first = c->tensors;
-    for (int layer = 0; layer < t->layers; layer++) {
+    e->begin = begin;
+    e->first = c->tensors - e->begin;
+    for (int layer = e->begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // other layers and stages have used its memory
         if (t->shard_elements < tensor_elements(tensor)) {          // this process's share, in one piece
@@ -106,10 +110,12 @@ static double health_value(const Collection *c, int i, HealthValue value) {
     }
 }
 
-// Layers of a gradient that this step has counted; 0: none, or it is no codes of its own.
+// Layers of a gradient that this step has counted (none of the first blocks where these are in BF16); 0: none, or it is
+// no codes of its own.
 static int layers_counted(const Collection *c, QuantizedGradient what, int transposed) {
-    if (!c->counts || c->counts[code_counts_at(what, 0) + transposed].codes == 0) return 0;
-    return c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
+    const int layers = c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
+    const bool counted = c->counts && c->counts[code_counts_at(what, layers - 1) + transposed].codes > 0;
+    return counted ? layers : 0;
 }
 
 typedef enum { SHARE_SATURATED, SHARE_ZERO, SHARE_SUBNORMAL, SHARES } Share;
@@ -155,7 +161,7 @@ static void print_other_gradients(FILE *out, const Collection *c) {
 
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     static const char *const names[HEALTH_VALUES] = {"amax", "saturated", "zero", "clamped"};
-    const Tensor first = c->tensor[e->first];
+    const Tensor first = c->tensor[e->first + e->begin];
     int values = !first.data                         ? HEALTH_SHARE_SATURATED
                  : first.granularity == SCALE_EXPAND ? HEALTH_VALUES
                                                      : HEALTH_SHARE_CLAMPED;
@@ -163,7 +169,7 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     for (int v = 0; v < values; v++) {
         fprintf(out, "%s\"%s\":[", v ? "," : "", names[v]);
         for (int i = 0; i < e->layers; i++) {
-            double x = health_value(c, e->first + i, (HealthValue)v);
+            double x = i < e->begin ? NAN : health_value(c, e->first + i, (HealthValue)v);
             if (i) fputc(',', out);
             fprintf(out, isfinite(x) ? "%.4g" : "null", x);
         }
@@ -200,7 +206,7 @@ static void warn(const Collection *c, char warning[HEALTH_WARNING]) {
     char first[192] = "", others[64] = "";
     for (int k = 0; k < c->entries; k++) {
         const Entry *e = &c->entry[k];
-        for (int i = 0; i < e->layers; i++) {
+        for (int i = e->begin; i < e->layers; i++) {
             if (!is_bad(c, e->first + i) || bad++ > 0) continue;
             char what[64] = "holds values that are not finite";
             if (isfinite(bits_float(c->health[e->first + i].amax)))

@@ -37,6 +37,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
             json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
+    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
@@ -223,6 +224,7 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "activation-input", json_string("saved"));
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
+    if (!json_object_get(settings, "bf16-blocks")) json_object_set_new(settings, "bf16-blocks", json_integer(0));
     for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
         if (!json_object_get(settings, unsaid[i][0]))
             json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));

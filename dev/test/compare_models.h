@@ -72,6 +72,13 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     }
 }
 
+// The same with the first block's products in BF16.
+static void compare_bf16_block(Small s, int updates) {
+    Config c = fp8_config(s, by_token_exact(fp8_coat));
+    c.recipe.bf16_blocks = 1;
+    compare_models("coat --bf16-blocks 1", c, 0.0, updates);
+}
+
 // A block of another architecture than GPT-2, all recipes.
 static void compare_block(void) {
     enum { UPDATES = 4 };
@@ -79,6 +86,7 @@ static void compare_block(void) {
     compare_models("bf16", small_config(s), 3e-2, UPDATES);
     compare_ways(s, fp8_linear, MOMENTS_FP32, UPDATES);
     compare_ways(s, fp8_coat, MOMENTS_COAT, UPDATES);
+    compare_bf16_block(s, UPDATES);
     if (!block->tied_head) compare_ways(s, fp8_coat_head, MOMENTS_FP32, UPDATES);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
     s.bf16 = false;
@@ -90,6 +98,7 @@ static void compare_all_models(bool small_only) {
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
+    compare_bf16_block(s, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
     if (small_only) {
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k

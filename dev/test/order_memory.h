@@ -127,7 +127,7 @@ static Name this_event(void) {
 // The same memory in the window of a tensor and layer. Aliases have that of the tensor whose memory they are.
 static void *through_window(void *address, Role role, TensorId id, int layer) {
     if (!address) return NULL;
-    while (order.arena->layout[id][role].alias >= 0) id = (TensorId)order.arena->layout[id][role].alias;
+    id = arena_owner(order.arena, id, role, layer);
     if (!tensor_row(id)->per_layer) layer = 0;
     return (char *)address + order.window * (size_t)(1 + (int)id * MOST_LAYERS + layer);
 }

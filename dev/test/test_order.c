@@ -88,6 +88,7 @@ enum {
     ROUNDING, // as published, the default, and between the two
     SCALING,
     LAYERS,
+    BF16_BLOCKS,
     TRANSPOSES,
     PRODUCTS,
     TRAINS,
@@ -106,6 +107,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
     [SCALING] = {"--scaling token", "--scaling tensor"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
+    [BF16_BLOCKS] = {"--bf16-blocks 0", "--bf16-blocks 1", "--bf16-blocks 2"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [PRODUCTS] = {"", "--health-products 1"},
     [TRAINS] = {"", ""}, // or runs forward alone, as --eval-only does; that flag itself would want weights

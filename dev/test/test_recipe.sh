@@ -72,7 +72,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
-    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" \
+    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 1" \
     "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
@@ -110,6 +110,12 @@ train saved-token 3 --linear bf16 --scaling token && train saved-tensor 3 --line
 same "nor with saved activations alone" saved-token/step-00000003 saved-tensor/step-00000003
 plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
 [ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
+
+# --- the first blocks in BF16
+train all-blocks 3 --recipe coat --bf16-blocks 3 && train no-blocks 3 --recipe coat --linear bf16 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
+cmp -s "$folder"/{all,no}-blocks/step-00000003/model.safetensors && ok "--bf16-blocks of all blocks is --linear bf16" || bad "--bf16-blocks of all blocks is --linear bf16"
+cmp -s "$folder"/{one-block,per-token}/step-00000003/model.safetensors && bad "of one block it changes the training" || ok "of one block it changes the training"
+grep -qE '"dqkv_q":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has nothing of that block" || bad "health has nothing of that block" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
 
 cp -r "$folder/per-token" "$folder/recoded"
 train recoded 6 --resume --gradient-codes-data e5m2

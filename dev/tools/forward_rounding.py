@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""What the rounding of FP8 products costs a trained model's loss, and where: a checkpoint's weights are evaluated in
+PyTorch in BF16, then with the inputs of some of the blocks' products rounded as COAT's forward pass rounds them: E4M3,
+weights and the attention's input with one scale per tensor, other activations with a power of two per token.
+
+    dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
+
+Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; with
+a mean per channel taken out before rounding; and with what rounding loses of the channels that hold most of the sum of
+squares added in codes of its own. Needs a GPU, torch and transformers.
+"""
+import argparse
+import re
+
+import numpy
+import torch
+from transformers import AutoModelForCausalLM
+
+PRODUCTS = {  # by the names of modules
+    "qkv": "c_attn|q_proj|k_proj|v_proj",
+    "proj": r"attn\.c_proj|o_proj",
+    "fc": "c_fc|gate_proj|up_proj",
+    "fcproj": r"mlp\.c_proj|down_proj",
+}
+NORMS = ("qkv", "fc")  # products that read a norm's output
+LARGEST = 448.0  # of E4M3
+
+
+def tokens_of(path, count):
+    header = numpy.fromfile(path, dtype=numpy.int32, count=256)
+    width = {20240520: numpy.uint16, 20240801: numpy.uint32}[int(header[0])]
+    return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
+
+
+def e4m3(x, scale):
+    return (x / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).float() * scale
+
+
+def by_tensor(x):
+    return e4m3(x, x.abs().max() / LARGEST)
+
+
+def by_token(x):
+    largest = x.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+    return e4m3(x, torch.exp2(torch.ceil(torch.log2(largest / LARGEST))))
+
+
+class Product:
+    """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
+    input also "centred", or the number of channels whose remainder has codes, too."""
+
+    def __init__(self, module, kind, layer):
+        self.kind, self.layer, self.mode = kind, layer, ("", "")
+        transposed = type(module).__name__ == "Conv1D"
+        self.weight = (module.weight.t() if transposed else module.weight).detach().float().contiguous()
+        self.bias = None if module.bias is None else module.bias.detach().float()
+        self.codes = by_tensor(self.weight)
+        self.sums, self.squares, self.rows = 0.0, 0.0, 0  # of the channels, in the first evaluation
+        self.counts = True
+        module.forward = self.forward
+
+    def rounded(self, x, mode):
+        x_codes = by_tensor(x) if self.kind == "qkv" else by_token(x)
+        if mode == "codes":
+            return x_codes
+        most = torch.argsort(self.squares, descending=True)[:mode]
+        x_codes[..., most] += by_token((x - x_codes)[..., most])
+        return x_codes
+
+    def forward(self, x):
+        kept, out = x.dtype, 0.0
+        x = x.float()
+        if self.counts:
+            flat = x.reshape(-1, x.shape[-1])
+            self.sums, self.squares = self.sums + flat.sum(0), self.squares + flat.square().sum(0)
+            self.rows += len(flat)
+        mode, weight = self.mode[0], self.codes if self.mode[1] else self.weight
+        if mode == "centred":
+            mean = self.sums / self.rows
+            x, out = self.rounded(x - mean, "codes"), weight @ mean
+        elif mode:
+            x = self.rounded(x, mode)
+        out = out + torch.nn.functional.linear(x, weight)
+        return (out if self.bias is None else out + self.bias).to(kept)
+
+
+class Study:
+    def __init__(self, options):
+        torch.backends.cuda.matmul.allow_tf32 = True  # codes and sums of two are exact in it
+        self.model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).cuda().eval()
+        self.products = []
+        for name, module in self.model.named_modules():
+            kind = [k for k, pattern in PRODUCTS.items() if re.search("(%s)$" % pattern, name)]
+            if kind:
+                self.products.append(Product(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
+        self.layers = 1 + max(p.layer for p in self.products)
+        tokens = tokens_of(options.val, options.sequences * options.length + 1).cuda()
+        self.inputs = tokens[:-1].view(-1, options.length)
+        self.targets = tokens[1:].view(-1, options.length)
+        self.baseline = None
+
+    @torch.no_grad()
+    def evaluate(self, name, mode):
+        for p in self.products:
+            p.mode = mode(p.kind, p.layer)
+        total = 0.0
+        for x, y in zip(self.inputs.split(4), self.targets.split(4)):
+            logits = self.model(x, use_cache=False).logits.float()
+            total += torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum").item()
+        loss = total / self.targets.numel()
+        self.baseline = self.baseline or loss
+        print("%-44s %.5f %+.3f %%" % (name, loss, 100 * (loss / self.baseline - 1)), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint")
+    parser.add_argument("val")
+    parser.add_argument("--sequences", type=int, default=192)
+    parser.add_argument("--length", type=int, default=1024)
+    study = Study(parser.parse_args())
+    exact, inputs, both = ("", ""), ("codes", ""), ("codes", "codes")
+    study.evaluate("BF16", lambda kind, layer: exact)
+    for p in study.products:
+        p.counts = False
+    study.evaluate("all", lambda kind, layer: both)
+    study.evaluate("activations", lambda kind, layer: inputs)
+    study.evaluate("weights", lambda kind, layer: ("", "codes"))
+    for one in PRODUCTS:
+        study.evaluate("input of %s" % one, lambda kind, layer: inputs if kind == one else exact)
+    for one in range(study.layers):
+        study.evaluate("inputs of layer %d" % one, lambda kind, layer: inputs if layer == one else exact)
+    for count in range(1, min(5, study.layers)):
+        study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
+    study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
+    study.evaluate("all, norms' outputs centred", lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
+    study.evaluate("all, inputs centred", lambda kind, layer: ("centred", "codes"))
+    for count in (16, 32, 64, 128):
+        study.evaluate("all, remainders of %d channels of norms" % count,
+                       lambda kind, layer: (count, "codes") if kind in NORMS else both)
+    for count in (64, 128):
+        study.evaluate("all, remainders of %d channels" % count, lambda kind, layer: (count, "codes"))
+
+
+if __name__ == "__main__":
+    main()
