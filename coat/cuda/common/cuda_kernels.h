@@ -83,6 +83,18 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]); // stays one access
 }
 
+// A tensor of T as kernels find their way in it; data NULL: absent.
+template <typename T> struct Matrix {
+    T *data;
+    int64_t stride;
+
+    __device__ T *at(int64_t row, int64_t column) const { return data + row * stride + column; }
+};
+
+template <typename T> static Matrix<T> matrix_of(Tensor t) {
+    return {(T *)t.data, t.stride};
+}
+
 // --- copies to shared memory --------------------------------------------------------------------------------
 // Asynchronous copies of V values, 16 bytes aligned. A thread that reads only what it copied itself needs no
 // barrier, just the wait.

@@ -45,11 +45,10 @@ template <typename T, int V> struct ColumnSum {
     static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
     static constexpr bool sums = true, rolling = false;
     typedef Pack<T, V> Loaded;
-    const T *x;
-    int64_t stride;
+    Matrix<T> x;
 
     __device__ void begin(int64_t) {}
-    __device__ Loaded load(int64_t row, int64_t column) const { return load_streaming<V>(x + row * stride + column); }
+    __device__ Loaded load(int64_t row, int64_t column) const { return load_streaming<V>(x.at(row, column)); }
     __device__ void apply(int64_t, int64_t, Loaded loaded, float *sum) const {
         float value[V];
         unpack<V>(loaded, value);
@@ -95,7 +94,7 @@ void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Te
     for_layout(operation, dy.format, tensor_wide(dy), [&](auto layout) {
         typedef typename decltype(layout)::type T;
         constexpr int V = decltype(layout)::width;
-        ColumnSum<T, V> op = {(const T *)dy.data, dy.stride};
+        const ColumnSum<T, V> op = {matrix_of<T>(dy)};
         columns_run<V>(exec, op, dy.rows, dy.cols, (float *)dbias.data, accumulate);
     });
 }
