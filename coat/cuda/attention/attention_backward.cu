@@ -182,8 +182,8 @@ template <int HEAD> __device__ static inline void copy_units_one_buffer(const Pr
     for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
 }
 
-// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for plain
-// 9.0, which would be, stops rather than leave the gradients as they were.
+// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for
+// plain 9.0, which would be, stops rather than leave the gradients as they were.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else
@@ -265,8 +265,8 @@ static int heads_together(AttentionShape shape) {
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
 
-// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could begin
-// too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
+// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
+// begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     const int kv_heads = x.heads / x.group;
     if (kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return kv_heads;

@@ -179,8 +179,8 @@ __device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
     return i & 2 ? high : low;
 }
 
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads
-// swap their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
+// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads swap
+// their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
 // the maxima of a pair's first and second magnitudes, as bits.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
@@ -223,8 +223,8 @@ __device__ static inline void place_hold(Place &place) {
     asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
 }
 
-// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's scores;
-// NULL: another head follows.
+// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's
+// scores; NULL: another head follows.
 template <int HEAD, bool KEYS>
 __device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> &sums, Ring<STAGES> &stage, int blocks,
                                        uint64_t *own_empty, float scale) {

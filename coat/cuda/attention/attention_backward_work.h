@@ -75,8 +75,8 @@ __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     return unit;
 }
 
-// With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up what
-// is left at the end.
+// With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up
+// what is left at the end.
 __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     const int kv_heads = x.heads / x.group, key_units = kv_heads * x.blocks;
     Unit unit;

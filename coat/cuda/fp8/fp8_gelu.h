@@ -1,6 +1,7 @@
-// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of passes:
-// 16 values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with one scale per
-// tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
+// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of
+// passes: 16 values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with
+// one scale per tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles
+// (fp8_gelu_transpose.h).
 //
 // A source of a walk over rows says:
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well

@@ -7,10 +7,10 @@ namespace {
 
 constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
 
-// A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart; its
-// part of the next row is on its way while this one is worked on. One barrier per row, for its maximum. Parameters are
-// kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its transpose. `Op` is
-// a source (fp8_gelu.h).
+// A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
+// its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
+// Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
+// transpose. `Op` is a source (fp8_gelu.h).
 struct RowWalk {
     char *codes;
     float *scales;

@@ -1,5 +1,5 @@
-// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit the
-// multiprocessors, each with its next loads on their way while it converts what came.
+// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit
+// the multiprocessors, each with its next loads on their way while it converts what came.
 #pragma once
 #include "fp8_gelu.h"
 
@@ -109,7 +109,8 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
     }
 }
 
-// What a walk makes of a source's values, besides what the source itself stores: their maxima, or codes or BF16 at `out`.
+// What a walk makes of a source's values, besides what the source itself stores: their maxima, or codes or BF16 at
+// `out`.
 enum WalkMakes { MAKES_MAXIMA, MAKES_CODES, MAKES_BF16 };
 
 template <WalkMakes MAKES, typename Source> struct WalkOf : Source {

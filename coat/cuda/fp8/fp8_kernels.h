@@ -115,8 +115,9 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or 2^7
-// from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded product.
+// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or
+// 2^7 from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded
+// product.
 template <Format F, Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890

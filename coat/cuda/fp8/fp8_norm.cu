@@ -1,7 +1,7 @@
-// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition, the
-// norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take them for
-// BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its maxima, the
-// second makes it again.
+// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition,
+// the norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take
+// them for BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its
+// maxima, the second makes it again.
 //
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
@@ -108,8 +108,8 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Sh
     }
 }
 
-// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in the
-// L2 cache. r_in and y are read for the last time.
+// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
+// the L2 cache. r_in and y are read for the last time.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,

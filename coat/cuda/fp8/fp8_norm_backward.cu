@@ -1,5 +1,6 @@
-// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the gradient
-// of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
+// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the
+// gradient of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed
+// order.
 //
 // Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.
 #include "fp8_norm.h"
@@ -214,8 +215,8 @@ __global__ __launch_bounds__(THREADS,
     }
 }
 
-// With as many blocks as the device holds at once, whose shares of the parameters' gradients are added up behind it. False
-// where the rows are no multiple of ROWS, or the ring does not fit into a multiprocessor's shared memory.
+// With as many blocks as the device holds at once, whose shares of the parameters' gradients are added up behind it.
+// False where the rows are no multiple of ROWS, or the ring does not fit into a multiprocessor's shared memory.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;

@@ -1,5 +1,5 @@
-// Scales from maxima, and the casts of what products read: the attention's output and gradients (COAT: FP8 products, FP8
-// flow). fp8_weights.cu has the weights.
+// Scales from maxima, and the casts of what products read: the attention's output and gradients (COAT: FP8 products,
+// FP8 flow). fp8_weights.cu has the weights.
 //
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
 // quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no

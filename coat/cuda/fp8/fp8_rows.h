@@ -1,6 +1,6 @@
-// The walk over rows whose codes have a scale of their own, or that are normed: a row is in registers as a whole until
-// what all its columns make is known. It takes WARPS warps of a block, VECTORS vectors of 8 columns per thread: one warp
-// up to 1792 columns, four beyond.
+// The walk over rows whose codes have a scale of their own, or that are normed: a row is in registers as a whole
+// until what all its columns make is known. It takes WARPS warps of a block, VECTORS vectors of 8 columns per thread:
+// one warp up to 1792 columns, four beyond.
 #pragma once
 #include "fp8_kernels.h"
 

@@ -1,5 +1,5 @@
-// The activation function, tanh-GELU or SwiGLU, and its backward (COAT: saved activations, FP8 flow), with the bias of the
-// product before it and that bias's gradient.
+// The activation function, tanh-GELU or SwiGLU, and its backward (COAT: saved activations, FP8 flow), with the bias
+// of the product before it and that bias's gradient.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {

@@ -1,6 +1,6 @@
-// The norms of the forward pass: residual addition with the norm behind or before it, and the norm again for the weight
-// gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernels of fp8_norm.cu
-// take all but uncommon widths; what is here serves those, and FP32, which is for exact comparisons.
+// The norms of the forward pass: residual addition with the norm behind or before it, and the norm again for the
+// weight gradient (COAT: saved activations). LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernels of
+// fp8_norm.cu take all but uncommon widths; what is here serves those, and FP32, which is for exact comparisons.
 #include "plain_norm.h"
 
 namespace {

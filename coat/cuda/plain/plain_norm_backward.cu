@@ -1,7 +1,7 @@
-// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by
-// a reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
-// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2 bytes
-// per element read, 2 written.
+// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by a
+// reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
+// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2
+// bytes per element read, 2 written.
 #include "plain_norm.h"
 
 namespace {
