@@ -234,10 +234,7 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
 
 // --- choosing a kernel --------------------------------------------------------------------------------------
 // Storage type and vector width of a kernel, as the type of an argument.
-template <typename T, int V> struct Layout {
-    typedef T type;
-    static constexpr int width = V;
-};
+template <typename T, int V> struct Layout {};
 
 // Whether 8 values at a time can be moved: absent tensors can.
 static inline bool tensor_wide(Tensor t) {

@@ -64,8 +64,7 @@ void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, ui
 
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_gradient<true>(dg, h, [&](auto source) {
-        typedef decltype(source) Source;
+    for_gradient<true>(dg, h, [&]<typename Source>(Source source) {
         const auto cast = [&](auto run, Tensor transposed) {
             run(exec, operation, source, dh, transposed, h.rows, h.cols, dbias, accumulate);
         };
@@ -83,8 +82,9 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 // dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_gradient<true>(dg, h, [&](auto source) {
-        const auto rows = kept_source < true, decltype(source)::gated ? 2 : 1 > (source);
+    for_gradient<true>(dg, h, [&]<typename Source>(Source source) {
+        constexpr int outputs = Source::gated ? 2 : 1;
+        const auto rows = kept_source<true, outputs>(source);
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
         else

@@ -204,8 +204,7 @@ __launch_bounds__(ROW_THREADS,
 }
 
 template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
-    const auto run = [&](auto shape) {
-        typedef decltype(shape) Shape;
+    const auto run = [&]<typename Shape>(Shape) {
         fp8_norm_forward_kernel<INPUT, PLACE, Shape>
             <<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
         LAUNCH_CHECK("fp8_norm_forward_kernel");

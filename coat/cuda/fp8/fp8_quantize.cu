@@ -173,8 +173,7 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
 }
 
 void row_cast_launch(cudaStream_t stream, const RowCast &a) {
-    const auto run = [&](auto shape) {
-        typedef decltype(shape) Shape;
+    const auto run = [&]<typename Shape>(Shape) {
         row_cast_kernel<Shape><<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
         LAUNCH_CHECK("row_cast_kernel");
     };

@@ -89,8 +89,7 @@ template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F 
 
 // The same with what makes dh from dg and h.
 template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
-    for_reader<LAST>(h, [&](auto reader) {
-        typedef decltype(reader) Reader;
+    for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
         if (h.cols == dg.cols)
             f(GeluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader});
         else

@@ -91,9 +91,7 @@ void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Te
     require_format(operation, "dy_qt", dy_qt, dy.format);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     if (!dbias.data) return;
-    for_layout(operation, dy.format, tensor_wide(dy), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, dy.format, tensor_wide(dy), [&]<typename T, int V>(Layout<T, V>) {
         const ColumnSum<T, V> op = {matrix_of<T>(dy)};
         columns_run<V>(exec, op, dy.rows, dy.cols, (float *)dbias.data, accumulate);
     });

@@ -147,9 +147,7 @@ void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Te
     require_format(operation, "h", h, y.format);
     require_format(operation, "the bias", bias, y.format);
     const bool wide = tensor_wide(g) && tensor_wide(h) && tensor_wide(y) && tensor_wide(bias);
-    for_layout(operation, y.format, wide, [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, y.format, wide, [&]<typename T, int V>(Layout<T, V>) {
         const auto run = [&](auto op, int64_t cols) { columns_run<V>(exec, op, y.rows, cols, nullptr, false); };
         if (g.data && g.cols != y.cols)
             run(SwigluForward<T, V>{matrix_of<T>(g), matrix_of<T>(y), g.cols}, g.cols);
@@ -182,16 +180,17 @@ void plain_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbi
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     const bool gated = dg.cols != h.cols;
     if (gated && dbias.data) fatal(EXIT_DEVICE, "%s on the GPU: SwiGLU is built without biases", operation);
-    for_layout(operation, dg.format, tensor_wide(dh_q) && tensor_wide(dg) && tensor_wide(h), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
-        const Matrix<T> to = matrix_of<T>(dh_q), from = matrix_of<T>(dg), kept = matrix_of<T>(h);
-        const auto run = [&](auto op) { columns_run<V>(exec, op, dg.rows, dg.cols, (float *)dbias.data, accumulate); };
-        if (gated)
-            run(SwigluBackward<T, V>{to, from, kept, dg.cols});
-        else if (dbias.data)
-            run(GeluBackward<T, V, true>{to, from, kept});
-        else
-            run(GeluBackward<T, V, false>{to, from, kept});
-    });
+    for_layout(operation, dg.format, tensor_wide(dh_q) && tensor_wide(dg) && tensor_wide(h),
+               [&]<typename T, int V>(Layout<T, V>) {
+                   const Matrix<T> to = matrix_of<T>(dh_q), from = matrix_of<T>(dg), kept = matrix_of<T>(h);
+                   const auto run = [&](auto op) {
+                       columns_run<V>(exec, op, dg.rows, dg.cols, (float *)dbias.data, accumulate);
+                   };
+                   if (gated)
+                       run(SwigluBackward<T, V>{to, from, kept, dg.cols});
+                   else if (dbias.data)
+                       run(GeluBackward<T, V, true>{to, from, kept});
+                   else
+                       run(GeluBackward<T, V, false>{to, from, kept});
+               });
 }

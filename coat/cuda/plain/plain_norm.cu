@@ -61,8 +61,7 @@ template <bool AGAIN>
 void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
               Tensor y_bias, Tensor stream) {
     if (r_in.rows == 0) return;
-    for_layout(operation, r_in.format, false, [&](auto layout) {
-        typedef typename decltype(layout)::type T;
+    for_layout(operation, r_in.format, false, [&]<typename T, int V>(Layout<T, V>) {
         const NormForward<T> a = {matrix_of<T>(n),
                                   matrix_of<T>(norm.x),
                                   matrix_of<T>(r_out),

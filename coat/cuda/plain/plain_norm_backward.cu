@@ -99,9 +99,7 @@ template <typename T, int V> struct ResidualBackward {
 void cuda_residual_backward(Exec *exec, Tensor g, Tensor dn) {
     const char *operation = "residual_backward";
     require_format(operation, "dn", dn, g.format);
-    for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&]<typename T, int V>(Layout<T, V>) {
         const float *const scales = dn.granularity == SCALE_ROW ? (const float *)dn.scale : nullptr;
         const ResidualBackward<T, V> op = {matrix_of<T>(g), matrix_of<T>(dn), scales};
         columns_run<V>(exec, op, g.rows, g.cols, nullptr, false);
@@ -121,8 +119,7 @@ void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Ten
         fp8_norm_backward(exec, g, dweight, dbias, dn, norm, add, accumulate);
         return;
     }
-    for_layout(operation, g.format, false, [&](auto layout) {
-        typedef typename decltype(layout)::type T;
+    for_layout(operation, g.format, false, [&]<typename T, int V>(Layout<T, V>) {
         const NormBackward<T> a = {matrix_of<T>(g),
                                    matrix_of<T>(dn),
                                    matrix_of<T>(norm.x),
