@@ -132,6 +132,25 @@ __device__ static inline void first_stage_wait(void) {
 #endif
 }
 
+// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
+// wait before it reads what that one writes.
+template <typename... P, typename... A>
+static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
+                          bool overlaps, A... arguments) {
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
+}
+
 // --- to and from FP32 ---------------------------------------------------------------------------------------
 template <int V> __device__ static inline void unpack(Pack<float, V> pack, float out[V]) {
 #pragma unroll

@@ -234,26 +234,6 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
     word[3 * STRIDE] = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-// --- launches -----------------------------------------------------------------------------------------------
-// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
-// wait before it reads what that one writes.
-template <typename... P, typename... A>
-static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
-                          bool overlaps, A... arguments) {
-    const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = backend->stream;
-    config.attrs = &overlap;
-    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
-}
-
 // --- scales of tensors ---------------------------------------------------------------------------------------
 // Where the row maxima of a tensor go: its own list, or the workspace until its scale is made.
 uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);

@@ -61,19 +61,8 @@ template <typename T, int V> struct ColumnSum {
 
 static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                                 int64_t width, bool accumulate) {
-    const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid_of(ceil_div(width, WARP));
-    config.blockDim = dim3(WARP, FINISH_SLICES);
-    config.stream = backend->stream;
-    config.attrs = &overlap;
-    config.numAttrs = backend->capability >= 90 ? 1 : 0;
-    CUDA_CHECK(
-        cudaLaunchKernelEx(&config, partials_sum_kernel, first, second, partials, count, cols, width, accumulate),
-        "launching the kernel partials_sum_kernel");
+    launch_behind(exec, "launching the kernel partials_sum_kernel", partials_sum_kernel, grid_of(ceil_div(width, WARP)),
+                  dim3(WARP, FINISH_SLICES), 0, true, first, second, partials, count, cols, width, accumulate);
 }
 
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {
