@@ -209,9 +209,7 @@ void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
     if (a.stride != a.cols || b.stride != b.cols || exec->workspace_bytes < INNER_BLOCKS * sizeof *partials)
         fatal(EXIT_DEVICE, "%s on the GPU: a tensor has gaps, or the workspace is too small", operation);
     const cudaStream_t stream = cuda_backend(exec)->stream;
-    for_layout(operation, a.format, tensor_wide(a) && tensor_wide(b), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, a.format, tensor_wide(a) && tensor_wide(b), [&]<typename T, int V>(Layout<T, V>) {
         inner_products_kernel<T, V><<<INNER_BLOCKS, HEALTH_THREADS, 0, stream>>>((const T *)a.data, (const T *)b.data,
                                                                                  tensor_elements(a), partials);
         LAUNCH_CHECK("inner_products_kernel");

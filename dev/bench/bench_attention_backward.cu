@@ -287,27 +287,15 @@ static void print_time(const char *name, double ms, AttentionShape s, double lim
     printf("  %-18s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// Our kernel under other schedules, and its parts alone, of which the time says enough.
+// Our kernel with other numbers of heads together.
 static void time_variants(Bench *bench, Attention *a, double limit) {
-    const struct {
-        const char *name;
-        AttentionBackwardTuning tuning;
-    } variants[] = {
-        {"only row sums", {false, 0, 0}},    {"only keys", {false, 0, 1}},       {"only queries", {false, 0, 2}},
-        {"turns, keys", {true, 0, 1}},       {"turns, queries", {true, 0, 2}},   {"turns", {true, 0, 3}},
-        {"4 heads together", {false, 4, 3}}, {"8 heads", {false, 8, 3}},         {"16 heads", {false, 16, 3}},
-        {"64 heads", {false, 64, 3}},        {"all heads", {false, 1 << 16, 3}},
-    };
-    const AttentionBackwardTuning usual = attention_backward_tuning;
-    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-        attention_backward_tuning = variants[i].tuning;
-        const double ms = bench_median_ms(bench, run_ours, a);
-        if (variants[i].tuning.units == 3)
-            print_time(variants[i].name, ms, a->shape, limit);
-        else
-            printf("  %-18s %8.3f ms\n", variants[i].name, ms);
+    for (int heads : {4, 8, 16, 64, 1 << 16}) {
+        char name[32];
+        snprintf(name, sizeof name, heads < 1 << 16 ? "%d heads together" : "all heads together", heads);
+        attention_backward_heads_together = heads;
+        print_time(name, bench_median_ms(bench, run_ours, a), a->shape, limit);
     }
-    attention_backward_tuning = usual;
+    attention_backward_heads_together = 0;
 }
 
 // limit: what a large product reaches, operations per second.
@@ -340,10 +328,6 @@ static int check_shapes(Bench *bench, int head_dim) {
     };
     int wrong = 0;
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) wrong += !check_shape(bench, checks[i]);
-    printf("the warpgroups taking turns:\n");
-    attention_backward_tuning.alternate = true;
-    for (size_t i : {4, 5, 6, 7, 15, 17}) wrong += !check_shape(bench, checks[i]);
-    attention_backward_tuning.alternate = false;
     return wrong;
 }
 

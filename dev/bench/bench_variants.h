@@ -8,7 +8,6 @@
 
 namespace variants {
 #include "coat/cuda/plain/cuda_embed.cu"
-#include "coat/cuda/plain/plain_norm.cu"
 
 // --- embedding ----------------------------------------------------------------------------------------------
 template <int ROWS> void embed(Bench *bench, void *context) {
@@ -28,11 +27,6 @@ template <int ROWS> void embed(Bench *bench, void *context) {
 }
 
 // --- the walk over columns ----------------------------------------------------------------------------------
-template <typename Op, int UNROLL, bool BATCH> struct Unrolled : Op {
-    static constexpr int unroll = UNROLL;
-    static constexpr bool rolling = !BATCH;
-};
-
 // The first stage alone.
 template <int V, typename Op> void columns_first(Exec *exec, Op op, int64_t rows, int64_t cols) {
     const int64_t tiles = ceil_div(cols, WARP * V);
@@ -41,20 +35,6 @@ template <int V, typename Op> void columns_first(Exec *exec, Op op, int64_t rows
         <<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(
             op, rows, cols, (float *)exec->workspace);
     LAUNCH_CHECK("columns_kernel");
-}
-
-template <int UNROLL, bool BATCH> void rebuild(Bench *bench, void *context) {
-    const Operands *o = operands_next(context);
-    Unrolled<NormRebuild<bf16, 8>, UNROLL, BATCH> op = {};
-    const Tensor n = o->n[o->set];
-    op.n = (bf16 *)n.data;
-    op.x = (const bf16 *)o->x[o->set].data;
-    op.weight = (const bf16 *)o->weight.data;
-    op.bias = (const bf16 *)o->bias.data;
-    op.mean = (const float *)o->mean.data;
-    op.rstd = (const float *)o->rstd.data;
-    op.n_stride = op.x_stride = n.stride;
-    columns_first<8>(&bench->exec, op, n.rows, n.cols);
 }
 
 template <int UNROLL, bool BATCH> struct ColumnTotal {
@@ -96,10 +76,6 @@ const Variant all[] = {
     {0, "embed_forward 4", embed<4>},
     {0, "embed_forward 8", embed<8>},
     {0, "embed_forward 16", embed<16>},
-    {2, "rebuild rolling 2", rebuild<2, false>},
-    {2, "rebuild rolling 4", rebuild<4, false>},
-    {2, "rebuild batch 2", rebuild<2, true>},
-    {2, "rebuild batch 4", rebuild<4, true>},
     {1, "col_sum rolling 6", total<6, false, 2>},
     {1, "col_sum batch 3", total<3, true, 2>},
     {1, "col_sum batch 6 *", total<6, true, 2>},

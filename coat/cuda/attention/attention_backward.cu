@@ -182,8 +182,8 @@ template <int HEAD> __device__ static inline void copy_units_one_buffer(const Pr
     for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
 }
 
-// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for plain
-// 9.0, which would be, stops rather than leave the gradients as they were.
+// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for
+// plain 9.0, which would be, stops rather than leave the gradients as they were.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else
@@ -253,7 +253,7 @@ template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, Attentio
                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-extern "C" AttentionBackwardTuning attention_backward_tuning = {false, 0, 3};
+extern "C" int attention_backward_heads_together = 0;
 
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
@@ -265,19 +265,18 @@ static int heads_together(AttentionShape shape) {
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
 
-// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could begin
-// too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
+// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
+// begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     const int kv_heads = x.heads / x.group;
-    if (kv_heads * x.blocks < 3 * sm_count || x.tuning.heads_together >= x.heads) return kv_heads;
-    return x.tuning.heads_together > x.group ? x.tuning.heads_together / x.group : 1;
+    if (kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return kv_heads;
+    return x.heads_together > x.group ? x.heads_together / x.group : 1;
 }
 
 template <int HEAD> static void launch(const CudaBackend *backend, const Rows &rows, const Problem &x, int B) {
     dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * rows.heads, ROWS_PER_BLOCK<HEAD>), (unsigned)B);
     statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
     LAUNCH_CHECK("attention_backward, statistics");
-    if (x.tuning.units == 0) return;
     CUDA_CHECK(
         cudaFuncSetAttribute(backward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
         "giving attention's backward its shared memory");
@@ -312,8 +311,8 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;
     x.group = shape.heads / shape.kv_heads;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
-    x.tuning = attention_backward_tuning;
-    if (x.tuning.heads_together == 0) x.tuning.heads_together = heads_together(shape);
+    x.heads_together = attention_backward_heads_together;
+    if (x.heads_together == 0) x.heads_together = heads_together(shape);
     x.kv_heads_together = kv_heads_together(x, backend->sm_count);
     (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, rows, x, shape.B);
     return true;

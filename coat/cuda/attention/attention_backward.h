@@ -1,5 +1,6 @@
-// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 or 128 wide, grouped or not. Plain C without
-// CUDA, so that a machine without it can plan the workspace. Other shapes, operands and GPUs are cuDNN's (attention.h).
+// The backward of causal attention by our own kernel for Hopper, in BF16 for heads 64 or 128 wide, grouped or not.
+// Plain C without CUDA, so that a machine without it can plan the workspace. Other shapes, operands and GPUs are
+// cuDNN's (attention.h).
 #pragma once
 #include "ops.h"
 
@@ -30,14 +31,9 @@ static inline size_t attention_backward_bytes(AttentionShape shape) {
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, AttentionShape shape);
 
-// How the kernel schedules its work, for the benchmark to vary. Results do not depend on it, but that with
-// `units` a part of them is not computed.
-typedef struct {
-    bool alternate;     // the two computing warpgroups take turns at the tensor cores
-    int heads_together; // whose units of work are handed out together; 0: as many as suit the shape
-    int units;          // 1 those of the keys (dk, dv), 2 those of the queries (dq), 3 both, 0 only the row sums
-} AttentionBackwardTuning;
-extern AttentionBackwardTuning attention_backward_tuning;
+// How many heads' units of work are handed out together, for the benchmark to vary; 0: as many as suit the shape.
+// Results do not depend on it.
+extern int attention_backward_heads_together;
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,6 @@ struct Place {
     int half;               // which rows of the own tile: HALF * half ...
     int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
     bool signals;           // one thread per warp tells the copying thread that a buffer is free
-    bool alternate;         // see AttentionBackwardTuning
     uint64_t own[2];        // operands
     float lse[2], delta[2]; // of the own rows, if they are queries
 };
@@ -29,15 +28,6 @@ template <int HEAD> __device__ static inline int own_row(const Place &place) {
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
     if (place.signals) barrier_arrive(empty);
-}
-
-// Turns at the tensor cores: each warpgroup has one for every streamed tile.
-__device__ static inline void turn_wait(const Place &place) {
-    if (place.alternate) named_barrier_wait(1 + place.half, COMPUTING * 128);
-}
-
-__device__ static inline void turn_pass(const Place &place) {
-    if (place.alternate) named_barrier_tell(1 + (place.half ^ 1), COMPUTING * 128);
 }
 
 // d = own rows times the rows of a streamed tile, 16 columns of the head at a time, four times in each panel.
@@ -137,7 +127,6 @@ __device__ static inline void tile_run(Shared *shared, const Place &place, Sums<
     const float *lse = shared->streamed_statistics[stage.index] + from, *delta = lse + PAIR_ROWS<HEAD>;
     float s[COLUMNS / 2], dp[COLUMNS / 2];
     barrier_wait(&shared->streamed_full[stage.index], stage.phase);
-    turn_wait(place);
     if constexpr (PREVIOUS) products_hold<KEYS>(sums, weights);
     wgmma_fence();
     if constexpr (PREVIOUS) add_products<HEAD, KEYS, COLUMNS>(sums, weights, shared, previous, 0);
@@ -150,7 +139,6 @@ __device__ static inline void tile_run(Shared *shared, const Place &place, Sums<
     if constexpr (PREVIOUS || two_slots) wgmma_fence();
     multiply_rows<HEAD, KEYS, COLUMNS>(dp, place.own[1],
                                        streamed_second<HEAD, KEYS>(shared, stage.index) + from * PANEL);
-    turn_pass(place);
     wgmma_wait<1>();
     wgmma_hold(s);
     if (!PREVIOUS && diagonal) mask<KEYS, COLUMNS>(s, place, origin);
@@ -178,8 +166,6 @@ __device__ static inline void tile_finish(Shared *shared, const Place &place, Su
 // A tile that is out of the warpgroup's sight.
 __device__ static inline void tile_skip(Shared *shared, const Place &place, Ring<STAGES> stage) {
     barrier_wait(&shared->streamed_full[stage.index], stage.phase);
-    turn_wait(place);
-    turn_pass(place);
     release(place, &shared->streamed_empty[stage.index]);
 }
 
@@ -193,8 +179,8 @@ __device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
     return i & 2 ? high : low;
 }
 
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads
-// swap their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
+// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads swap
+// their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
 // the maxima of a pair's first and second magnitudes, as bits.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
@@ -237,8 +223,8 @@ __device__ static inline void place_hold(Place &place) {
     asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
 }
 
-// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's scores;
-// NULL: another head follows.
+// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's
+// scores; NULL: another head follows.
 template <int HEAD, bool KEYS>
 __device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> &sums, Ring<STAGES> &stage, int blocks,
                                        uint64_t *own_empty, float scale) {
@@ -320,8 +306,6 @@ template <int HEAD> __device__ static inline void compute_units(const Problem &x
     place.row = warpgroup * HALF + warp * 16 + lane / 4;
     place.pair = lane % 4 * 2;
     place.signals = lane == 0;
-    place.alternate = x.tuning.alternate;
-    if (warpgroup == 1) turn_pass(place);
     Ring<OWN_BUFFERS<HEAD>> own = {};
     Ring<STAGES> stage = {};
     for (;; ring_next(own)) {

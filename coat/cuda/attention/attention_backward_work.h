@@ -45,9 +45,10 @@ struct Problem {
     uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, sequence_heads, T, blocks; // query heads of all sequences, of one; units in T, for either kind
-    int group, kv_heads_together;         // query heads that read one key/value head; see unit_of_groups
+    int group;                            // query heads that read one key/value head
+    int heads_together;                   // whose units are handed out together
+    int kv_heads_together;                // the same of units of keys, where heads are grouped
     float scale;                          // of the scores
-    AttentionBackwardTuning tuning;
 };
 
 // --- units of work ------------------------------------------------------------------------------------------------
@@ -64,8 +65,8 @@ __device__ static inline int unit_count(const Problem &x) {
 
 // Units of keys and of queries in turns, longest first, of a few heads at a time.
 __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
-    int together = 2 * x.tuning.heads_together * x.blocks, first = index / together * x.tuning.heads_together;
-    int heads = min(x.tuning.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
+    int together = 2 * x.heads_together * x.blocks, first = index / together * x.heads_together;
+    int heads = min(x.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
     Unit unit;
     unit.keys = within % (2 * heads) < heads;
     unit.head = first + within % heads;
@@ -74,14 +75,14 @@ __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     return unit;
 }
 
-// With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up what
-// is left at the end.
+// With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up
+// what is left at the end.
 __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     const int kv_heads = x.heads / x.group, key_units = kv_heads * x.blocks;
     Unit unit;
     unit.keys = index < key_units;
     if (!unit.keys) index -= key_units;
-    int most = unit.keys ? x.kv_heads_together : x.tuning.heads_together, together = most * x.blocks;
+    int most = unit.keys ? x.kv_heads_together : x.heads_together, together = most * x.blocks;
     int first = index / together * most, heads = min(most, (unit.keys ? kv_heads : x.heads) - first);
     int within = index % together, rank = within / heads;
     unit.head = first + within % heads;
@@ -96,10 +97,7 @@ __device__ static inline Unit unit_get(const Problem &x, int index) {
 
 // The next unit to be computed, or a number beyond the last.
 __device__ static inline int unit_next(const Problem &x) {
-    int index;
-    do index = (int)atomicAdd(x.next_unit, 1u);
-    while (index < unit_count(x) && !(x.tuning.units & (unit_get(x, index).keys ? 1 : 2)));
-    return index;
+    return (int)atomicAdd(x.next_unit, 1u);
 }
 
 // --- shared memory ------------------------------------------------------------------------------------------------

@@ -57,15 +57,6 @@ __device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
     } while (!done);
 }
 
-// --- named barriers of the block: `threads` in all must have come, whether to wait or only to tell -----------------
-__device__ static inline void named_barrier_wait(int barrier, int threads) {
-    asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-__device__ static inline void named_barrier_tell(int barrier, int threads) {
-    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // --- the copy engine: issued by one thread, its bytes counted by a barrier ----------------------------------------
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {

@@ -83,6 +83,18 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]); // stays one access
 }
 
+// A tensor of T as kernels find their way in it; data NULL: absent.
+template <typename T> struct Matrix {
+    T *data;
+    int64_t stride;
+
+    __device__ T *at(int64_t row, int64_t column) const { return data + row * stride + column; }
+};
+
+template <typename T> static Matrix<T> matrix_of(Tensor t) {
+    return {(T *)t.data, t.stride};
+}
+
 // --- copies to shared memory --------------------------------------------------------------------------------
 // Asynchronous copies of V values, 16 bytes aligned. A thread that reads only what it copied itself needs no
 // barrier, just the wait.
@@ -118,6 +130,25 @@ __device__ static inline void first_stage_wait(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
+// wait before it reads what that one writes.
+template <typename... P, typename... A>
+static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
+                          bool overlaps, A... arguments) {
+    const CudaBackend *backend = cuda_backend(exec);
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = backend->stream;
+    config.attrs = &overlap;
+    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 
 // --- to and from FP32 ---------------------------------------------------------------------------------------
@@ -222,10 +253,7 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
 
 // --- choosing a kernel --------------------------------------------------------------------------------------
 // Storage type and vector width of a kernel, as the type of an argument.
-template <typename T, int V> struct Layout {
-    typedef T type;
-    static constexpr int width = V;
-};
+template <typename T, int V> struct Layout {};
 
 // Whether 8 values at a time can be moved: absent tensors can.
 static inline bool tensor_wide(Tensor t) {

@@ -1,8 +1,8 @@
 // One pass over a tensor that makes values, casts them and writes them as they are, transposed, or both (COAT: saved
-// activations, FP8 flow). Its blocks start before the scale that they need is made. A block has one tile, or a few where
-// sums of more blocks would not fit, and multiprocessors take the next block as they get free; where a block makes
-// something of its columns first, blocks stay and go from tile to tile, with the rows of the next tile already on their
-// way.
+// activations, FP8 flow). Its blocks start before the scale that they need is made. A block has one tile, or a few
+// where sums of more blocks would not fit, and multiprocessors take the next block as they get free; where a block
+// makes something of its columns first, blocks stay and go from tile to tile, with the rows of the next tile already
+// on their way.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
@@ -79,7 +79,8 @@ struct CastRows {
     int rest;  // rows of each block's last tile, at most
 };
 
-// 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in TRANSPOSED.
+// 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in
+// TRANSPOSED.
 template <Format F, Format TRANSPOSED, typename Source>
 __device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
                                            float reciprocal, float reciprocal_transposed, void *plain,

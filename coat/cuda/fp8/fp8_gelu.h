@@ -1,6 +1,15 @@
-// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of passes: 16
-// values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with one scale per
-// tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
+// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of
+// passes: 16 values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with
+// one scale per tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles
+// (fp8_gelu_transpose.h).
+//
+// A source of a walk over rows says:
+//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
+//   parameters: whether there are parameters of the columns; parameter(column) -> Bf16Words<SPAN>
+//   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may store what they are made from
+//   outputs: 2 for SwiGLU's gradient: values() makes two such rows, of gate and of up, which lie side by side
+//   gated: SwiGLU; gradient: it makes one; sums: its columns may be summed
+//   finish(own): the thread has no more rows
 //
 // Order of the passes: one that finds maxima goes from the last row to the first, the cast after it from the first to
 // the last. So each begins with what the one before it left in the L2 cache.
@@ -105,9 +114,30 @@ template <typename S, bool LAST> struct GeluGradientOf {
     }
 };
 
+// A source of kept tensors, for the walks over rows. With two outputs it makes both halves of SwiGLU's gradient.
+template <bool GRADIENT, int OUTPUTS, typename Source> struct KeptSource : Source {
+    static constexpr bool parameters = false, gradient = GRADIENT, sums = GRADIENT && OUTPUTS == 1;
+    static constexpr int outputs = OUTPUTS;
+
+    __device__ float row_factor(int) const { return 1.0f; }
+    __device__ void values(int, int, bool, const typename Source::Loaded &loaded, float, const Bf16Words<SPAN> &,
+                           float out[OUTPUTS][SPAN], float *) const {
+        if constexpr (OUTPUTS == 2)
+            Source::both(loaded, out[0], out[1]);
+        else
+            Source::values(loaded, out[0]);
+    }
+    __device__ void finish(float) const {}
+};
+
+template <bool GRADIENT, int OUTPUTS, typename Source>
+KeptSource<GRADIENT, OUTPUTS, Source> kept_source(const Source &source) {
+    return {source};
+}
+
 // --- all blocks of a pass -----------------------------------------------------------------------------------
-// By one thread of each block: true in the last, with the maximum of all. The last block leaves the tally at 0 for the next
-// pass; operations run one after the other.
+// By one thread of each block: true in the last, with the maximum of all. The last block leaves the tally at 0 for the
+// next pass; operations run one after the other.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *maximum) {
     atomicMax(&tally->maximum, *maximum);
     __threadfence();

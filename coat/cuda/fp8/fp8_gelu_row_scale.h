@@ -7,15 +7,10 @@ namespace {
 
 constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
 
-// A block stays and takes every gridDim.x-th row; a thread keeps its SPANS spans of 16 columns, THREADS spans apart. Its
-// part of the next row is on its way while this one is worked on; one barrier per row, for its maximum. `Op`:
-//   parameters: whether there are parameters of the columns, kept in shared memory where KEPT_BYTES hold them;
-//   parameter(column) -> Bf16Words<SPAN>
-//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
-//   values(row, column, inside, loaded, factor, parameters, out): 16 values; may store what they are made from
-//   outputs: 2 for SwiGLU's gradient: values() makes two such rows, of gate and of up, which lie side by side
-//   gradient: the largest of its scales is kept for the transpose; sums: its columns are summed
-//   finish(): when the block has no more rows
+// A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
+// its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
+// Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
+// transpose. `Op` is a source (fp8_gelu.h).
 struct RowWalk {
     char *codes;
     float *scales;

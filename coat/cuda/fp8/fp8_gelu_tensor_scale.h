@@ -1,5 +1,5 @@
-// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit the
-// multiprocessors, each with its next loads on their way while it converts what came.
+// The walk over rows that finds maxima or casts, with one scale per tensor or to BF16. It keeps as many blocks as fit
+// the multiprocessors, each with its next loads on their way while it converts what came.
 #pragma once
 #include "fp8_gelu.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 // --- the walk over rows -------------------------------------------------------------------------------------
 // A block has the rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass; its warps take turns in their
-// chunks of 32 spans, as if the rows lay one behind the other. `Op`:
+// chunks of 32 spans, as if the rows lay one behind the other. `Op` is WalkOf a source:
 //   begin() -> a thread's own value; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> the largest magnitude, 0 where it is not inside the tensor
 // Op::maxima: those of the rows go to maxima, and the tensor's scale follows from them.
@@ -109,10 +109,52 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
     }
 }
 
-// t: whose scale follows from maxima, and that of transposed where it has another; without maxima the pass does not look
-// for them.
-template <int BATCH, int BLOCKS, bool BACKWARD, typename Op>
-void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima,
+// What a walk makes of a source's values, besides what the source itself stores: their maxima, or codes or BF16 at
+// `out`.
+enum WalkMakes { MAKES_MAXIMA, MAKES_CODES, MAKES_BF16 };
+
+template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
+    static constexpr bool maxima = MAKES == MAKES_MAXIMA;
+    struct Loaded {
+        typename Source::Loaded source;
+        Bf16Words<SPAN> parameter;
+    };
+    char *out;
+    int row_bytes;
+    const float *scale; // of codes
+
+    __device__ float begin() const { return MAKES == MAKES_CODES ? scale_reciprocal(*scale) : 0.0f; }
+    __device__ Loaded load(int row, int column) const {
+        Loaded loaded = {Source::load(row, column), {}};
+        if constexpr (Source::parameters) loaded.parameter = Source::parameter(column);
+        return loaded;
+    }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return Source::word(loaded.source) ^ loaded.parameter.word[SPAN / 2 - 1];
+    }
+    __device__ float apply(int row, int column, bool inside, const Loaded &loaded, float *own) const {
+        float value[1][SPAN];
+        char *const to = (out + column * (MAKES == MAKES_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
+        if constexpr (MAKES == MAKES_CODES) {
+            Source::multiplied(loaded.source, *own, value[0]);
+            Pack<uint32_t, SPAN / 4> codes;
+            encode<FMT_E4M3, SPAN>(value[0], 1.0f, codes.value);
+            if (inside) store((uint32_t *)to, codes);
+            return 0.0f;
+        }
+        Source::values(row, column, inside, loaded.source, 1.0f, loaded.parameter, value, own);
+        if constexpr (MAKES == MAKES_BF16) {
+            if (inside) store((bf16 *)to, packed<bf16, SPAN>(value[0]));
+            return 0.0f;
+        }
+        const float largest = largest_magnitude<SPAN>(value[0], 0.0f);
+        return inside ? largest : 0.0f;
+    }
+};
+
+// t: what is made, `cols` wide; or whose scale follows from maxima, and that of transposed where it has another.
+template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
+void gelu_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *maxima = NULL,
                    Tensor transposed = Tensor{}) {
     if (rows == 0 || cols == 0) return;
     const int64_t chunks = ceil_div(cols, WARP * SPAN), slots = (int64_t)cuda_backend(exec)->sm_count * BLOCKS;
@@ -131,54 +173,10 @@ void gelu_walk_run(Exec *exec, const Op &op, int64_t rows, int64_t cols, Tensor 
                     exec->state,
                     cuda_backend(exec)->tally,
                     LOAD_ORDER};
-    if (Op::maxima) {
-        gelu_walk_kernel<BATCH, BLOCKS, BACKWARD>
-            <<<grid_of(blocks), GELU_WALK_WARPS * WARP, 0, cuda_backend(exec)->stream>>>(op, w);
-        LAUNCH_CHECK("gelu_walk_kernel");
-    } else {
-        launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                      grid_of(blocks), GELU_WALK_WARPS * WARP, 0, true, op, w);
-    }
+    typedef WalkOf<MAKES, Source> Op;
+    const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
+    launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                  grid_of(blocks), GELU_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
 }
-
-template <typename Source> struct MaximaOf : Source {
-    static constexpr bool maxima = true;
-
-    __device__ float begin() const { return 0.0f; }
-    __device__ float apply(int, int, bool inside, const typename Source::Loaded &loaded, float *) const {
-        float value[SPAN];
-        Source::values(loaded, value);
-        const float largest = largest_magnitude<SPAN>(value, 0.0f);
-        return inside ? largest : 0.0f;
-    }
-    __device__ void finish(float) const {}
-};
-
-template <Format F, typename Source> struct CastOf : Source {
-    static constexpr bool maxima = false;
-    char *out;
-    int row_bytes;
-    const float *scale;
-
-    __device__ float begin() const { return F == FMT_BF16 ? 1.0f : scale_reciprocal(*scale); }
-    __device__ float apply(int row, int column, bool inside, const typename Source::Loaded &loaded,
-                           const float *reciprocal) const {
-        float value[SPAN];
-        if constexpr (F == FMT_BF16)
-            Source::values(loaded, value);
-        else
-            Source::multiplied(loaded, *reciprocal, value);
-        char *const to = (out + column * (F == FMT_BF16 ? 2 : 1)) + (int64_t)row * row_bytes;
-        if constexpr (F == FMT_BF16) {
-            if (inside) store((bf16 *)to, packed<bf16, SPAN>(value));
-        } else {
-            Pack<uint32_t, SPAN / 4> codes;
-            encode<F, SPAN>(value, 1.0f, codes.value);
-            if (inside) store((uint32_t *)to, codes);
-        }
-        return 0.0f;
-    }
-    __device__ void finish(float) const {}
-};
 
 } // namespace

@@ -17,8 +17,8 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu only
-// the transpose is written.
+// A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu
+// only the transpose is written.
 template <Format F, Format T, bool GRADIENT, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
                              GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Source source,
@@ -110,8 +110,9 @@ inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t 
     return best;
 }
 
-// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted.
-// A gradient's codes follow the pass that finds its maxima, which writes nothing that the source reads: they begin early.
+// Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. A
+// gradient's codes follow the pass that finds its maxima, which writes nothing that the source reads: they begin
+// early.
 template <Format F, Format T, bool GRADIENT, typename Source>
 void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Tensor plain, Tensor transposed,
                     int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

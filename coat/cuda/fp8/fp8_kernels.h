@@ -115,8 +115,9 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or 2^7
-// from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded product.
+// N codes in F times a power of two, as codes in TO: in the halves that hold them exactly. The power is at most 1, or
+// 2^7 from E4M3 to E5M2. What a half cannot hold on the way is too small for a code: the result is the rounded
+// product.
 template <Format F, Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
@@ -231,26 +232,6 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
     word[STRIDE] = __byte_perm(ab_low, cd_low, 0x7632);
     word[2 * STRIDE] = __byte_perm(ab_high, cd_high, 0x5410);
     word[3 * STRIDE] = __byte_perm(ab_high, cd_high, 0x7632);
-}
-
-// --- launches -----------------------------------------------------------------------------------------------
-// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
-// wait before it reads what that one writes.
-template <typename... P, typename... A>
-static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
-                          bool overlaps, A... arguments) {
-    const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = backend->stream;
-    config.attrs = &overlap;
-    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
-    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 
 // --- scales of tensors ---------------------------------------------------------------------------------------

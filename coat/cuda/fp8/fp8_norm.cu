@@ -1,13 +1,14 @@
-// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition, the
-// norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take them for
-// BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its maxima, the
-// second makes it again.
+// The norms of the forward pass, and again for the weight gradient (COAT: saved activations): the residual addition,
+// the norm's input kept in E4M3 with a scale per group or in BF16, and its result in E4M3 or BF16. Plain recipes take
+// them for BF16 too. A result with one scale, by Group Scaling, is never stored wider: the first pass leaves its
+// maxima, the second makes it again.
 //
 // Bytes per element of device memory, in --saved coat with groups of 16: residual_norm_forward 2 + 2 read, 2 + 1.125
 // written; 1.125 read (2 with --norm-input residual), 1 written; with a scale per row 2 + 2 read, 2 + 1.125 + 1
 // written. branch_norm_forward the same, but that its second pass reads 2. norm_rebuild 1.125 and 1.
 #include "fp8_cast.h"
 #include "fp8_norm.h"
+#include "fp8_rows.h"
 
 #include <initializer_list>
 
@@ -18,26 +19,21 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    bf16 *n;          // NULL: no result, or codes, which the next pass makes; with norms after it is r_out
-    bf16 *x, *r_out;  // NULL: not to be written
-    uint8_t *codes;   // of x in groups
-    bf16 *scales;     // (rows, groups)
-    uint32_t *maxima; // of the rows of n; NULL: not wanted
-    uint8_t *n_codes; // with a scale per row, made here; NULL: not so
-    float *n_scales;
-    const float *y_scales;                         // (rows) that y carries along; NULL: none
-    const bf16 *r_in, *y, *y_bias, *weight, *bias; // y (with norms before), y_bias and bias may be NULL
-    float *mean, *rstd;                            // mean NULL: RMSNorm
+    Matrix<const bf16> r_in, y;         // without y, which norms before need not have, nothing is added
+    Matrix<bf16> x, r_out;              // without data: not to be written
+    Matrix<bf16> n;                     // without data: no result, or codes; with norms after it is r_out
+    RowCodes n_codes;                   // of n, with a scale per row
+    uint32_t *maxima;                   // of the rows of n, for codes that the next pass makes; NULL: not wanted
+    Matrix<uint8_t> codes;              // of x in groups
+    bf16 *scales;                       // (rows, groups)
+    const float *y_scales;              // (rows) that y carries along; NULL: none
+    const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
+    float *mean, *rstd;                 // mean NULL: RMSNorm
     StepState *state;
-    int64_t n_stride, x_stride, r_out_stride, r_in_stride, y_stride;
     int64_t rows;
     int cols, groups, group_bits;
     float eps;
 };
-
-constexpr int NORM_WIDTH = 8; // columns per thread and vector
-constexpr int NORM_THREADS = 128;
-constexpr int NORM_BLOCK_WARPS = NORM_THREADS / WARP;
 
 // Parameters of N columns; 0 where there are none.
 template <int N> __device__ inline void parameters(const bf16 *address, float out[N]) {
@@ -46,30 +42,14 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
     unpack<N>(words, out);
 }
 
-// The row of a warp or block: where this thread's columns begin, and which of its vectors there are. All but the last
-// are; LANES * 8 columns apart.
-template <int LANES, int VECTORS> struct RowShare {
-    int64_t row;
-    int lane, column;
-    bool last;
-
-    __device__ RowShare(int64_t of_row, int cols) : row(of_row) {
-        lane = (int)threadIdx.x % LANES;
-        column = lane * NORM_WIDTH;
-        last = column + (VECTORS - 1) * STEP < cols;
-    }
-    __device__ bool has(int k) const { return k < VECTORS - 1 || last; }
-    static constexpr int STEP = LANES * NORM_WIDTH;
-};
-
 // Quantises a row per group, stores codes and scales, and with INPUT_SAVED leaves what they stand for in `value`. A
 // group is 2, 4, 8 or 16 neighbouring lanes, within a warp.
-template <NormInput INPUT, int LANES, int VECTORS>
-__device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANES, VECTORS> &at,
-                                    const Bf16Words<NORM_WIDTH> x[VECTORS], float value[VECTORS][NORM_WIDTH]) {
-    constexpr int V = NORM_WIDTH;
+template <NormInput INPUT, typename Shape>
+__device__ inline void store_groups(const Fp8NormForward &a, const RowShare<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
+                                    float (*value)[ROW_WIDTH]) {
+    constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
     const int group_lanes = (1 << a.group_bits) / V;
-    uint8_t *const codes_here = a.codes + at.row * a.x_stride + at.column;
+    uint8_t *const codes_here = a.codes.at(at.row, at.column);
     bf16 *const scales_here = a.scales + at.row * a.groups + (at.column >> a.group_bits);
     const bool writes_scale = at.lane % group_lanes == 0;
     float maximum[VECTORS], largest = 0.0f;
@@ -88,8 +68,8 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANE
         largest = larger_magnitude(largest, maximum[k]);
         Pack<uint32_t, V / 4> codes;
         encode<FMT_E4M3, V>(value[k], group_scale_reciprocal(scale), codes.value);
-        store((uint32_t *)(codes_here + k * at.STEP), codes);
-        if (writes_scale) scales_here[k * at.STEP >> a.group_bits] = rounded;
+        store((uint32_t *)(codes_here + k * Shape::STEP), codes);
+        if (writes_scale) scales_here[k * Shape::STEP >> a.group_bits] = rounded;
         if (INPUT == INPUT_SAVED) decode<V>(codes.value, scale, value[k]);
     }
     const uint32_t bits = warp_maximum_bits(largest);
@@ -97,17 +77,18 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowShare<LANE
 }
 
 // Mean and reciprocal deviation of the row in `value`, by two sums; in every thread.
-template <int WARPS, int LANES, int VECTORS>
-__device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<LANES, VECTORS> &at,
-                                      const float value[VECTORS][NORM_WIDTH], float *mean, float *rstd) {
-    __shared__ float shared[2][NORM_BLOCK_WARPS];
+template <typename Shape>
+__device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Shape> &at,
+                                      const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
+    constexpr int WARPS = Shape::WARPS, VECTORS = Shape::VECTORS;
+    __shared__ float shared[2][ROW_WARPS];
     float sum = 0.0f, squares = 0.0f;
     *mean = 0.0f;
     if (a.mean) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
 #pragma unroll
-            for (int i = 0; i < NORM_WIDTH; i++) sum += at.has(k) ? value[k][i] : 0.0f;
+            for (int i = 0; i < ROW_WIDTH; i++) sum += at.has(k) ? value[k][i] : 0.0f;
         }
         *mean = block_sum<WARPS>(sum, shared[0]) / (float)a.cols;
     }
@@ -115,7 +96,7 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<LA
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
 #pragma unroll
-        for (int i = 0; i < NORM_WIDTH; i++) {
+        for (int i = 0; i < ROW_WIDTH; i++) {
             const float centred = value[k][i] - *mean;
             squares = fmaf(centred, centred, squares);
         }
@@ -127,30 +108,27 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<LA
     }
 }
 
-// A row is in the registers of WARPS warps, VECTORS vectors of 8 per thread. The last rows come first, so that the pass
-// behind this one, which begins with the first rows, finds their codes in the L2 cache. r_in and y are read for the
-// last time.
-template <NormInput INPUT, NormPlace PLACE, int WARPS, int VECTORS>
-__global__ __launch_bounds__(NORM_THREADS,
-                             WARPS == 1 ? 4
-                                        : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
-    constexpr int V = NORM_WIDTH, LANES = WARPS * WARP;
+// The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
+// the L2 cache. r_in and y are read for the last time.
+template <NormInput INPUT, NormPlace PLACE, typename Shape>
+__global__
+__launch_bounds__(ROW_THREADS,
+                  Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
+    constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
-    __shared__ uint32_t shared_maximum[NORM_BLOCK_WARPS];
     second_stage_allow();
-    const int64_t row = a.rows - 1 - ((int64_t)blockIdx.x * (NORM_THREADS / LANES) + threadIdx.x / LANES);
+    const int64_t row = a.rows - 1 - RowShare<Shape>::index();
     if (row < 0) return; // whole warps, or the whole block
-    const RowShare<LANES, VECTORS> at(row, a.cols);
-    constexpr int STEP = RowShare<LANES, VECTORS>::STEP;
+    const RowShare<Shape> at(row, a.cols);
 
     Bf16Words<V> r[VECTORS], y[VECTORS];
     float value[VECTORS][V];
-    const bf16 *const r_in = a.r_in + row * a.r_in_stride + at.column;
+    const bf16 *const r_in = a.r_in.at(row, at.column);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
         if (at.has(k)) r[k] = load_words<V, CACHE_STREAM>(r_in + k * STEP);
-    if (AFTER || a.y) {
-        const bf16 *const y_row = a.y + row * a.y_stride + at.column;
+    if (AFTER || a.y.data) {
+        const bf16 *const y_row = a.y.at(row, at.column);
         const bf16 *const y_bias = a.y_bias ? a.y_bias + at.column : NULL;
         const float y_scale = a.y_scales ? a.y_scales[row] : 1.0f;
 #pragma unroll
@@ -175,23 +153,23 @@ __global__ __launch_bounds__(NORM_THREADS,
             }
         }
     }
-    bf16 *const r_out = a.r_out + row * a.r_out_stride + at.column, *const x = a.x + row * a.x_stride + at.column;
+    bf16 *const r_out = a.r_out.at(row, at.column), *const x = a.x.at(row, at.column);
     const Bf16Words<V>(&input)[VECTORS] = AFTER ? y : r;
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
         unpack<V>(input[k], value[k]);
-        if (!AFTER && a.r_out) store_words(r_out + k * STEP, r[k]);
-        if (INPUT == INPUT_PLAIN && a.x) store_words(x + k * STEP, input[k]);
+        if (!AFTER && a.r_out.data) store_words(r_out + k * STEP, r[k]);
+        if (INPUT == INPUT_PLAIN && a.x.data) store_words(x + k * STEP, input[k]);
     }
     if constexpr (INPUT != INPUT_PLAIN) store_groups<INPUT>(a, at, input, value);
 
     float mean, rstd, largest = 0.0f;
-    row_statistics<WARPS>(a, at, value, &mean, &rstd);
-    if (!AFTER && !a.n && !a.maxima && !a.n_codes) return;
+    row_statistics(a, at, value, &mean, &rstd);
+    if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
     const HatOf hat = hat_of(mean, rstd);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
-    bf16 *const n = a.n + row * a.n_stride + at.column;
+    bf16 *const n = a.n.at(row, at.column);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
         if (!at.has(k)) continue;
@@ -209,61 +187,38 @@ __global__ __launch_bounds__(NORM_THREADS,
             store_words(r_out + k * STEP, r[k]);
             unpack<V>(r[k], value[k]); // as it is stored, for the codes
             largest = largest_magnitude(r[k], largest);
-        } else if (a.n) {
+        } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
         } else {
             largest = largest_magnitude<V>(value[k], largest);
         }
     }
-    if (AFTER ? !a.maxima && !a.n_codes : a.n != NULL) return;
-    uint32_t bits = warp_maximum_bits(largest);
-    if constexpr (WARPS > 1) {
-        if (at.lane % WARP == 0) shared_maximum[at.lane / WARP] = bits;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) bits = max(bits, shared_maximum[w]);
-    }
+    if (AFTER ? !a.maxima && !a.n_codes.scales : a.n.data != NULL) return;
+    const uint32_t bits = row_maximum(at, largest);
     if (a.maxima && at.lane == 0) a.maxima[row] = bits;
-    if (!a.n_codes) return;
-    const float reciprocal = scale_reciprocal(row_scale<FMT_E4M3>(bits, a.n_scales + row, at.lane == 0, a.state));
-    uint8_t *const n_codes = a.n_codes + row * a.n_stride + at.column;
+    if (!a.n_codes.scales) return;
+    row_encode(a.n_codes, at, bits, [&](int k, float out[V]) {
 #pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        if (!at.has(k)) continue;
-        Pack<uint32_t, V / 4> codes;
-        encode<FMT_E4M3, V>(value[k], reciprocal, codes.value);
-        store((uint32_t *)(n_codes + k * STEP), codes);
-    }
+        for (int i = 0; i < V; i++) out[i] = value[k][i];
+    });
 }
 
-template <NormInput INPUT, NormPlace PLACE, int WARPS, int VECTORS>
-void fp8_norm_forward_run(cudaStream_t stream, const Fp8NormForward &a) {
-    const int64_t rows_per_block = NORM_BLOCK_WARPS / WARPS;
-    fp8_norm_forward_kernel<INPUT, PLACE, WARPS, VECTORS>
-        <<<grid_of(ceil_div(a.rows, rows_per_block)), NORM_THREADS, 0, stream>>>(a);
-    LAUNCH_CHECK("fp8_norm_forward_kernel");
-}
-
-// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 8192.
 template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
-    static_assert(8 * NORM_THREADS * NORM_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
-    switch (ceil_div(a.cols, WARP * NORM_WIDTH)) {
-    case 1: return fp8_norm_forward_run<INPUT, PLACE, 1, 1>(stream, a);
-    case 2: return fp8_norm_forward_run<INPUT, PLACE, 1, 2>(stream, a);
-    case 3: return fp8_norm_forward_run<INPUT, PLACE, 1, 3>(stream, a);
-    case 4: return fp8_norm_forward_run<INPUT, PLACE, 1, 4>(stream, a);
-    case 5: return fp8_norm_forward_run<INPUT, PLACE, 1, 5>(stream, a);
-    case 6: return fp8_norm_forward_run<INPUT, PLACE, 1, 6>(stream, a);
-    case 7: return fp8_norm_forward_run<INPUT, PLACE, 1, 7>(stream, a);
-    }
-    switch (ceil_div(a.cols, NORM_THREADS * NORM_WIDTH)) {
-    case 2: return fp8_norm_forward_run<INPUT, PLACE, 4, 2>(stream, a);
-    case 3: return fp8_norm_forward_run<INPUT, PLACE, 4, 3>(stream, a);
-    case 4: return fp8_norm_forward_run<INPUT, PLACE, 4, 4>(stream, a);
-    case 5: return fp8_norm_forward_run<INPUT, PLACE, 4, 5>(stream, a);
-    case 6: return fp8_norm_forward_run<INPUT, PLACE, 4, 6>(stream, a);
-    case 7: return fp8_norm_forward_run<INPUT, PLACE, 4, 7>(stream, a);
-    case 8: return fp8_norm_forward_run<INPUT, PLACE, 4, 8>(stream, a);
+    const auto run = [&]<typename Shape>(Shape) {
+        fp8_norm_forward_kernel<INPUT, PLACE, Shape>
+            <<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        LAUNCH_CHECK("fp8_norm_forward_kernel");
+    };
+    if (for_rows_of_a_warp(a.cols, run)) return;
+    static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
+    switch (ceil_div(a.cols, ROW_THREADS * ROW_WIDTH)) {
+    case 2: return run(RowShape<4, 2>{});
+    case 3: return run(RowShape<4, 3>{});
+    case 4: return run(RowShape<4, 4>{});
+    case 5: return run(RowShape<4, 5>{});
+    case 6: return run(RowShape<4, 6>{});
+    case 7: return run(RowShape<4, 7>{});
+    case 8: return run(RowShape<4, 8>{});
     }
     fatal(EXIT_DEVICE, "norms on the GPU: %d channels where at most %d are built for FP8", a.cols, FP8_WIDEST_NORM);
 }
@@ -275,31 +230,25 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
                        Tensor y_bias, bool from_saved) {
     const bool codes = n.data && format_is_fp8(n.format), by_row = scaled_by_row(n);
     Fp8NormForward a = {};
-    a.n = codes ? NULL : (bf16 *)n.data;
-    a.n_codes = by_row ? (uint8_t *)n.data : NULL;
-    a.n_scales = by_row ? (float *)n.scale : NULL;
+    a.r_in = matrix_of<const bf16>(r_in);
+    a.y = matrix_of<const bf16>(y);
+    a.r_out = matrix_of<bf16>(r_out);
+    if (!codes) a.n = matrix_of<bf16>(n);
+    if (by_row) a.n_codes = row_codes(exec, n);
+    if (codes && !by_row) a.maxima = maxima_of(exec, operation, n);
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
-    a.r_out = (bf16 *)r_out.data;
-    a.r_in = (const bf16 *)r_in.data;
-    a.y = (const bf16 *)y.data;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
     a.bias = (const bf16 *)norm.bias.data;
     a.mean = (float *)norm.mean.data;
     a.rstd = (float *)norm.rstd.data;
-    a.maxima = codes && !by_row ? maxima_of(exec, operation, n) : NULL;
     a.state = exec->state;
-    a.n_stride = n.stride;
-    a.x_stride = norm.x.stride;
-    a.r_out_stride = r_out.stride;
-    a.r_in_stride = r_in.stride;
-    a.y_stride = y.stride;
     a.rows = r_in.rows;
     a.cols = (int)r_in.cols;
     a.eps = norm.eps;
     cudaStream_t stream = cuda_backend(exec)->stream;
     if (is_grouped(norm.x)) {
-        a.codes = (uint8_t *)norm.x.data;
+        a.codes = matrix_of<uint8_t>(norm.x);
         a.scales = (bf16 *)norm.x.scale;
         a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
         a.group_bits = group_bits_of(norm.x);
@@ -308,7 +257,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
         else
             fp8_norm_forward_launch<INPUT_RESIDUAL, PLACE>(stream, a);
     } else {
-        a.x = (bf16 *)norm.x.data;
+        a.x = matrix_of<bf16>(norm.x);
         fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
     }
     return a.maxima;

@@ -1,5 +1,6 @@
-// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the gradient
-// of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed order.
+// The norm's backward (COAT: FP8 flow) from the input that was kept in E4M3 with a scale per group, or in BF16: the
+// gradient of the residual stream with its row maxima, and those of the norm's parameters by a reduction in a fixed
+// order.
 //
 // Bytes per element of device memory, with groups of 16: 2 + 1.125 + 2 read, 2 written.
 #include "fp8_norm.h"
@@ -9,15 +10,15 @@ namespace {
 constexpr int V = 8; // columns per thread
 
 struct Fp8NormBackward {
-    bf16 *g;
-    const bf16 *dn, *weight;
-    const char *x;                        // codes in groups, or BF16
-    const uint16_t *scales;               // (rows, groups) of the codes
-    const float *mean, *rstd;             // mean NULL: RMSNorm
-    const float *dn_scales;               // (rows) that dn carries along; NULL: none
-    uint32_t *amax;                       // maxima of the rows of g; may be NULL
-    float *partials;                      // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
-    int64_t g_stride, dn_stride, x_bytes; // the last of a row
+    Matrix<bf16> g;
+    Matrix<const bf16> dn;
+    Matrix<const char> x;   // codes in groups, or BF16: bytes
+    const uint16_t *scales; // (rows, groups) of the codes
+    const bf16 *weight;
+    const float *mean, *rstd; // mean NULL: RMSNorm
+    const float *dn_scales;   // (rows) that dn carries along; NULL: none
+    uint32_t *amax;           // maxima of the rows of g; may be NULL
+    float *partials;          // (gridDim.x, 2, cols): the blocks' shares of dweight and dbias
     int rows, cols, groups, group_bits;
     bool add;
 };
@@ -84,22 +85,21 @@ __global__ __launch_bounds__(THREADS,
     const float per_column = 1.0f / (float)a.cols;
     const int first = (int)blockIdx.x * ROWS, step = (int)gridDim.x * ROWS;
     int row = first, fetched = first;
-    const bf16 *dn_from = a.dn + (int64_t)row * a.dn_stride + column,
-               *g_from = a.g + (int64_t)row * a.g_stride + column;
-    const char *x_from = a.x + (int64_t)row * a.x_bytes + column * (GROUPED ? 1 : 2);
+    const bf16 *dn_from = a.dn.at(row, column), *g_from = a.g.at(row, column);
+    const char *x_from = a.x.at(row, column * (GROUPED ? 1 : 2));
     const uint16_t *scales_from = a.scales + (int64_t)row * a.groups + (inside ? column >> a.group_bits : 0);
     const auto fetch = [&](int stage) {
         if (inside && fetched < a.rows) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                copy_async<V>(&ring.dn[stage][r][threadIdx.x], dn_from + r * a.dn_stride);
-                if (a.add) copy_async<V>(&ring.g[stage][r][threadIdx.x], g_from + r * a.g_stride);
-                Kept<GROUPED>::copy(&ring.x[stage][r][threadIdx.x], x_from + r * a.x_bytes);
+                copy_async<V>(&ring.dn[stage][r][threadIdx.x], dn_from + r * a.dn.stride);
+                if (a.add) copy_async<V>(&ring.g[stage][r][threadIdx.x], g_from + r * a.g.stride);
+                Kept<GROUPED>::copy(&ring.x[stage][r][threadIdx.x], x_from + r * a.x.stride);
             }
         }
         copies_commit();
-        fetched += step, dn_from += (int64_t)step * a.dn_stride, g_from += (int64_t)step * a.g_stride;
-        x_from += (int64_t)step * a.x_bytes;
+        fetched += step, dn_from += (int64_t)step * a.dn.stride, g_from += (int64_t)step * a.g.stride;
+        x_from += (int64_t)step * a.x.stride;
     };
     RowFactors<ROWS> next = {};
 #pragma unroll
@@ -194,7 +194,7 @@ __global__ __launch_bounds__(THREADS,
             for (int i = 0; i < V; i++)
                 out[i] = fmaf(rstd[r], fmaf(d[i], weight[i], -fmaf(x[i], slope, offset)), out[i]);
             const Pack<bf16, V> rounded = packed<bf16, V>(out);
-            if (inside) store(a.g + (int64_t)(row + r) * a.g_stride + column, rounded);
+            if (inside) store(a.g.at(row + r, column), rounded);
             if (a.amax) {
                 const uint32_t bits = warp_maximum_bits(inside ? largest_magnitude(rounded, 0.0f) : 0.0f);
                 if (lane == 0) shared_max[set][warp][r] = bits;
@@ -215,62 +215,49 @@ __global__ __launch_bounds__(THREADS,
     }
 }
 
-// Threads of a block that holds rows of `cols` columns, whole warps.
-int row_threads(int cols) {
-    return (int)ceil_div(cols, 8 * WARP) * WARP;
-}
-
-// Blocks of `kernel` that the device holds at once, or 0 where the ring does not fit into its shared memory.
-template <typename K> int64_t resident_blocks(const CudaBackend *backend, K kernel, int threads, size_t ring) {
+// With as many blocks as the device holds at once, whose shares of the parameters' gradients are added up behind it.
+// False where the rows are no multiple of ROWS, or the ring does not fit into a multiprocessor's shared memory.
+template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
+bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
+    const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
+    const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
+    const CudaBackend *backend = cuda_backend(exec);
+    const int threads = (int)ceil_div(a.cols, V * WARP) * WARP; // that hold a row, in whole warps
+    const char *doing = "asking how many blocks of a norm's kernel fit";
     int most = 0, per_sm = 0;
     cudaFuncAttributes attributes;
-    const char *doing = "asking how many blocks of a norm's kernel fit";
+    if (a.rows % ROWS) return false;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device), doing);
     CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel), doing);
-    if (ring + attributes.sharedSizeBytes > (size_t)most) return 0;
+    if (ring + attributes.sharedSizeBytes > (size_t)most) return false;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ring), doing);
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, ring), doing);
-    return (int64_t)per_sm * backend->sm_count;
-}
-
-// Launches a norm's backward over `groups` groups of rows, with as many blocks as the device holds at once, and adds up
-// their shares of the parameters' gradients behind it. False where the ring does not fit.
-template <typename K, typename A>
-bool norm_backward_start(Exec *exec, K kernel, A a, int threads, size_t ring, int64_t groups, float *dweight,
-                         float *dbias, bool accumulate) {
-    const CudaBackend *backend = cuda_backend(exec);
-    const int64_t slots = resident_blocks(backend, kernel, threads, ring), blocks = groups < slots ? groups : slots;
+    const int64_t groups = a.rows / ROWS, slots = (int64_t)per_sm * backend->sm_count;
+    const int64_t blocks = groups < slots ? groups : slots;
     if (blocks == 0) return false;
     if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
     a.partials = (float *)exec->workspace;
     kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
-    LAUNCH_CHECK("norm_backward_kernel");
+    LAUNCH_CHECK("fp8_norm_backward_kernel");
     partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
     return true;
 }
 
-template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
-bool fp8_norm_backward_run(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
-    const size_t ring = sizeof(Ring<GROUPED, THREADS, ROWS, STAGES>);
-    if (a.rows % ROWS == 0 &&
-        norm_backward_start(exec, kernel, a, row_threads(a.cols), ring, a.rows / ROWS, dweight, dbias, accumulate))
-        return true;
-    if constexpr (ROWS > 1)
-        return fp8_norm_backward_run<GROUPED, THREADS, BLOCKS_PER_SM, 1, STAGES>(exec, a, dweight, dbias, accumulate);
-    else
-        return false;
-}
-
-// False where the width is not built, or the device has too little shared memory.
+// Two rows at a time where they and the device allow it. False where the width is not built.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
-    if (a.cols <= 1024) return fp8_norm_backward_run<GROUPED, 128, 4, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 2048) return fp8_norm_backward_run<GROUPED, 256, 2, 2, 4>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 4096) return fp8_norm_backward_run<GROUPED, 512, 1, 2, 3>(exec, a, dweight, dbias, accumulate);
-    if (a.cols <= 8192) return fp8_norm_backward_run<GROUPED, 1024, 1, 1, 2>(exec, a, dweight, dbias, accumulate);
-    return false;
+    const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };
+    if (a.cols <= 1024)
+        return try_run(fp8_norm_backward_run<GROUPED, 128, 4, 2, 4>) ||
+               try_run(fp8_norm_backward_run<GROUPED, 128, 4, 1, 4>);
+    if (a.cols <= 2048)
+        return try_run(fp8_norm_backward_run<GROUPED, 256, 2, 2, 4>) ||
+               try_run(fp8_norm_backward_run<GROUPED, 256, 2, 1, 4>);
+    if (a.cols <= 4096)
+        return try_run(fp8_norm_backward_run<GROUPED, 512, 1, 2, 3>) ||
+               try_run(fp8_norm_backward_run<GROUPED, 512, 1, 1, 3>);
+    return a.cols <= 8192 && try_run(fp8_norm_backward_run<GROUPED, 1024, 1, 1, 2>);
 }
 
 } // namespace
@@ -288,20 +275,17 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
-    Fp8NormBackward a = {};
-    a.g = (bf16 *)g.data;
-    a.dn = (const bf16 *)dn.data;
-    a.weight = (const bf16 *)norm.weight.data;
     const bool grouped = is_grouped(norm.x);
-    a.x = (const char *)norm.x.data;
+    Fp8NormBackward a = {};
+    a.g = matrix_of<bf16>(g);
+    a.dn = matrix_of<const bf16>(dn);
+    a.x = {(const char *)norm.x.data, norm.x.stride * (grouped ? 1 : 2)};
     a.scales = (const uint16_t *)norm.x.scale;
+    a.weight = (const bf16 *)norm.weight.data;
     a.mean = (const float *)norm.mean.data;
     a.rstd = (const float *)norm.rstd.data;
     a.dn_scales = scaled_by_row(dn) ? (const float *)dn.scale : NULL;
     a.amax = g.amax;
-    a.g_stride = g.stride;
-    a.dn_stride = dn.stride;
-    a.x_bytes = norm.x.stride * (grouped ? 1 : 2);
     a.rows = (int)g.rows;
     a.cols = (int)g.cols;
     a.groups = grouped ? (int)ceil_div(norm.x.cols, norm.x.group) : 0;

@@ -1,10 +1,11 @@
-// Scales from maxima, and the casts of what products read: the attention's output and gradients (COAT: FP8 products, FP8
-// flow). fp8_weights.cu has the weights.
+// Scales from maxima, and the casts of what products read: the attention's output and gradients (COAT: FP8 products,
+// FP8 flow). fp8_weights.cu has the weights.
 //
 // Bytes per element of device memory: quantize_forward 2 + 2 read, 1 written, with a scale per row 2 and 1;
 // quantize_rebuild 2 and 1; grad_quantize 2 read, 1 + 1 written, with 2 more read where the gradient's producer left no
 // maxima.
 #include "fp8_cast.h"
+#include "fp8_rows.h"
 
 namespace {
 
@@ -145,79 +146,43 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
 // --- the attention's output ---------------------------------------------------------------------------------
 namespace {
 
-// Codes with a scale per row in one pass: a row is in the registers of WARPS warps, VECTORS vectors of 8 columns per
-// thread, of which with one warp only the last may be missing.
-constexpr int ROW_WIDTH = 8;
-constexpr int ROW_THREADS = 128;
-
 struct RowCast {
-    const bf16 *x;
-    uint8_t *q;
-    float *scale;
-    StepState *state;
-    int64_t x_stride, q_stride, rows;
+    Matrix<const bf16> x;
+    RowCodes q;
+    int64_t rows;
     int cols;
 };
 
-template <int WARPS, int VECTORS>
+// Codes with a scale per row in one pass.
+template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
-    constexpr int V = ROW_WIDTH, LANES = WARPS * WARP, STEP = LANES * V;
-    __shared__ uint32_t shared[ROW_THREADS / WARP];
-    const int lane = (int)threadIdx.x % LANES, column = lane * V;
-    const int64_t row = (int64_t)blockIdx.x * (ROW_THREADS / LANES) + threadIdx.x / LANES;
+    constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
+    const int64_t row = RowShare<Shape>::index();
     if (row >= a.rows) return; // whole warps, or the whole block
-    const bool last = column + (VECTORS - 1) * STEP < a.cols;
-    const auto has = [&](int k) { return WARPS > 1 ? column + k * STEP < a.cols : k < VECTORS - 1 || last; };
-    const bf16 *const from = a.x + row * a.x_stride + column;
+    const RowShare<Shape, (Shape::WARPS > 1)> at(row, a.cols);
+    const bf16 *const from = a.x.at(row, at.column);
     Bf16Words<V> x[VECTORS];
     float largest = 0.0f;
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
-        if (has(k)) x[k] = load_words<V, CACHE_DEFAULT>(from + k * STEP);
+        if (at.has(k)) x[k] = load_words<V, CACHE_DEFAULT>(from + k * Shape::STEP);
 #pragma unroll
     for (int k = 0; k < VECTORS; k++)
-        if (has(k)) largest = largest_magnitude(x[k], largest);
-    uint32_t bits = warp_maximum_bits(largest);
-    if constexpr (WARPS > 1) {
-        if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = bits;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) bits = max(bits, shared[w]);
-    }
-    const float reciprocal = scale_reciprocal(row_scale<FMT_E4M3>(bits, a.scale + row, lane == 0, a.state));
-#pragma unroll
-    for (int k = 0; k < VECTORS; k++) {
-        if (!has(k)) continue;
-        float value[V];
-        unpack<V>(x[k], value);
-        Pack<uint32_t, V / 4> codes;
-        encode<FMT_E4M3, V>(value, reciprocal, codes.value);
-        store((uint32_t *)(a.q + row * a.q_stride + column + k * STEP), codes);
-    }
+        if (at.has(k)) largest = largest_magnitude(x[k], largest);
+    row_encode(a.q, at, row_maximum(at, largest), [&](int k, float out[V]) { unpack<V>(x[k], out); });
 }
 
-template <int WARPS, int VECTORS> void row_cast_run(cudaStream_t stream, const RowCast &a) {
-    const int64_t blocks = ceil_div(a.rows, ROW_THREADS / WARP / WARPS);
-    row_cast_kernel<WARPS, VECTORS><<<grid_of(blocks), ROW_THREADS, 0, stream>>>(a);
-    LAUNCH_CHECK("row_cast_kernel");
-}
-
-// A warp has rows of up to 1792 columns, a block of 4 warps those of up to 16384.
 void row_cast_launch(cudaStream_t stream, const RowCast &a) {
-    switch (ceil_div(a.cols, WARP * ROW_WIDTH)) {
-    case 1: return row_cast_run<1, 1>(stream, a);
-    case 2: return row_cast_run<1, 2>(stream, a);
-    case 3: return row_cast_run<1, 3>(stream, a);
-    case 4: return row_cast_run<1, 4>(stream, a);
-    case 5: return row_cast_run<1, 5>(stream, a);
-    case 6: return row_cast_run<1, 6>(stream, a);
-    case 7: return row_cast_run<1, 7>(stream, a);
-    }
+    const auto run = [&]<typename Shape>(Shape) {
+        row_cast_kernel<Shape><<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        LAUNCH_CHECK("row_cast_kernel");
+    };
+    if (for_rows_of_a_warp(a.cols, run)) return;
     const int64_t vectors = ceil_div(a.cols, ROW_THREADS * ROW_WIDTH);
-    if (vectors <= 2) return row_cast_run<4, 2>(stream, a);
-    if (vectors <= 4) return row_cast_run<4, 4>(stream, a);
-    if (vectors <= 8) return row_cast_run<4, 8>(stream, a);
-    if (vectors <= 16) return row_cast_run<4, 16>(stream, a);
+    if (vectors <= 2) return run(RowShape<4, 2>{});
+    if (vectors <= 4) return run(RowShape<4, 4>{});
+    if (vectors <= 8) return run(RowShape<4, 8>{});
+    if (vectors <= 16) return run(RowShape<4, 16>{});
     static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_CAST, "the widest cast of all");
     fatal(EXIT_DEVICE,
           "quantize_forward on the GPU: %d columns where at most %d are built with scales per token: use --scaling "
@@ -242,10 +207,8 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     require_spans(operation, "x", x);
     if (x.rows == 0) return;
     if (scaled_by_row(q)) {
-        const RowCast a = {
-            (const bf16 *)x.data, (uint8_t *)q.data, (float *)q.scale, exec->state, x.stride, q.stride, x.rows,
-            (int)x.cols};
-        row_cast_launch(cuda_backend(exec)->stream, a);
+        row_cast_launch(cuda_backend(exec)->stream,
+                        {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
         return;
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);

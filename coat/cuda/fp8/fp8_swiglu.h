@@ -1,5 +1,5 @@
-// SwiGLU of kept tensors, and its gradient, as sources of the passes that gelu's have (fp8_gelu.h): h holds gate beside up,
-// each `width` columns.
+// SwiGLU of kept tensors, and its gradient, as sources of the passes that gelu's have (fp8_gelu.h): h holds gate
+// beside up, each `width` columns.
 #pragma once
 #include "fp8_gelu.h"
 
@@ -30,8 +30,8 @@ template <typename S> struct SwigluOf {
     }
 };
 
-// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Of passes that make them one by one both read all three; the
-// second finds them in the caches.
+// dg up silu'(gate) in gate's columns, dg silu(gate) in up's. Of passes that make them one by one both read all
+// three; the second finds them in the caches.
 template <typename S, bool LAST> struct SwigluGradientOf {
     static constexpr bool gated = true;
     struct Loaded {
@@ -89,8 +89,7 @@ template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F 
 
 // The same with what makes dh from dg and h.
 template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
-    for_reader<LAST>(h, [&](auto reader) {
-        typedef decltype(reader) Reader;
+    for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
         if (h.cols == dg.cols)
             f(GeluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader});
         else

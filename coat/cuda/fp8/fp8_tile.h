@@ -35,7 +35,8 @@ static inline TileOut tile_out(Tensor plain, Tensor transposed) {
             (int)transposed.stride};
 }
 
-// Where a word lies. The 16-byte pieces of a column are permuted by its span, so that neither side meets bank conflicts.
+// Where a word lies. The 16-byte pieces of a column are permuted by its span, so that neither side meets bank
+// conflicts.
 template <int COLUMNS> __device__ static inline uint32_t *tile_word(Tile<COLUMNS> *tile, int column, int row_group) {
     const int piece = (row_group >> 2) ^ (column / SPAN * (128 / COLUMNS));
     return (uint32_t *)tile->memory + column * TILE_WORDS + (piece << 2 | (row_group & 3));

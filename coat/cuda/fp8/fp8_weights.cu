@@ -1,5 +1,5 @@
-// The FP8 codes of the weights, as products read them (COAT: FP8 products): all weights in a few launches, each of which
-// has a table of them.
+// The FP8 codes of the weights, as products read them (COAT: FP8 products): all weights in a few launches, each of
+// which has a table of them.
 //
 // Bytes per element of device memory: 2 read, 1 + 1 written (1 without cached transposes), with 2 more read where the
 // optimizer has not just left the maxima.

@@ -278,9 +278,7 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
     require_format(operation, "wpe", wpe, r.format);
     if (r.rows == 0) return;
     bool wide = tensor_wide(r) && tensor_wide(wte) && tensor_wide(wpe);
-    for_layout(operation, r.format, wide, [&](auto layout) {
-        typedef typename decltype(layout)::type Type;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, r.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {
         const EmbedForward<Type> a = {(Type *)r.data,
                                       (const int32_t *)tokens.data,
                                       (const Type *)wte.data,
@@ -303,9 +301,7 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
     if (g.rows > INT32_MAX - CHUNK) fatal(EXIT_DEVICE, "embed_backward: more than 2^31 tokens in a micro-batch");
     if (g.rows == 0) return;
     bool wide = tensor_wide(g) && tensor_wide(dwte) && tensor_wide(dwpe);
-    for_layout(operation, g.format, wide, [&](auto layout) {
-        typedef typename decltype(layout)::type Type;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, g.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {
         if (dwte.data) {
             TokenGradient<Type> a = {};
             a.dwte = (float *)dwte.data;

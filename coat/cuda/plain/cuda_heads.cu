@@ -268,11 +268,9 @@ void cuda_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     const char *operation = "heads_forward";
     if ((out.data == qkv.data && !heads.rotations.data) || out.rows == 0) return;
     require_heads(operation, out, qkv, heads);
-    for_layout(operation, out.format, heads_wide(out, qkv, heads), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
+    for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
         const HeadsOf<T> a = heads_of<T>(exec, operation, out, qkv, heads);
-        heads_forward_kernel<T, decltype(layout)::width>
-            <<<grid_of(out.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+        heads_forward_kernel<T, V><<<grid_of(out.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("heads_forward_kernel");
     });
 }
@@ -283,8 +281,7 @@ void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_we
     if ((!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) || dqkv.rows == 0) return;
     require_heads(operation, dqkv, qkv, heads);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
-    for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
+    for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
         const HeadsOf<T> a = heads_of<T>(exec, operation, dqkv, qkv, heads);
         const int k_norms = a.norms - a.q_norms;
         if (a.norms > 0) { // before the gradient is overwritten
@@ -293,7 +290,7 @@ void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_we
             columns_run<1>(exec, HeadNormWeight<T>{a, a.q_norms, k_norms}, dqkv.rows * k_norms, a.width[1],
                            (float *)dk_weight.data, accumulate);
         }
-        heads_backward_kernel<T, decltype(layout)::width>
+        heads_backward_kernel<T, V>
             <<<grid_of(dqkv.rows), HEADS_THREADS, (size_t)a.norms * sizeof(float), cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("heads_backward_kernel");
     });

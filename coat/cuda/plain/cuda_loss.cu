@@ -261,11 +261,8 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
     if (dlogits.data && dlogits.data != logits.data)
         fatal(EXIT_DEVICE, "%s on the GPU: dlogits in %s must take the place of the logits", operation,
               format_name(dlogits.format));
-    for_layout(operation, logits.format, tensor_wide(logits), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
-        loss_run<T, V, GradientInPlace<T, V>>(cuda_backend(exec), a);
-    });
+    for_layout(operation, logits.format, tensor_wide(logits),
+               [&]<typename T, int V>(Layout<T, V>) { loss_run<T, V, GradientInPlace<T, V>>(cuda_backend(exec), a); });
 }
 
 void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {

@@ -45,11 +45,10 @@ template <typename T, int V> struct ColumnSum {
     static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
     static constexpr bool sums = true, rolling = false;
     typedef Pack<T, V> Loaded;
-    const T *x;
-    int64_t stride;
+    Matrix<T> x;
 
     __device__ void begin(int64_t) {}
-    __device__ Loaded load(int64_t row, int64_t column) const { return load_streaming<V>(x + row * stride + column); }
+    __device__ Loaded load(int64_t row, int64_t column) const { return load_streaming<V>(x.at(row, column)); }
     __device__ void apply(int64_t, int64_t, Loaded loaded, float *sum) const {
         float value[V];
         unpack<V>(loaded, value);
@@ -62,19 +61,8 @@ template <typename T, int V> struct ColumnSum {
 
 static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                                 int64_t width, bool accumulate) {
-    const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid_of(ceil_div(width, WARP));
-    config.blockDim = dim3(WARP, FINISH_SLICES);
-    config.stream = backend->stream;
-    config.attrs = &overlap;
-    config.numAttrs = backend->capability >= 90 ? 1 : 0;
-    CUDA_CHECK(
-        cudaLaunchKernelEx(&config, partials_sum_kernel, first, second, partials, count, cols, width, accumulate),
-        "launching the kernel partials_sum_kernel");
+    launch_behind(exec, "launching the kernel partials_sum_kernel", partials_sum_kernel, grid_of(ceil_div(width, WARP)),
+                  dim3(WARP, FINISH_SLICES), 0, true, first, second, partials, count, cols, width, accumulate);
 }
 
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {
@@ -92,10 +80,8 @@ void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Te
     require_format(operation, "dy_qt", dy_qt, dy.format);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     if (!dbias.data) return;
-    for_layout(operation, dy.format, tensor_wide(dy), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
-        ColumnSum<T, V> op = {(const T *)dy.data, dy.stride};
+    for_layout(operation, dy.format, tensor_wide(dy), [&]<typename T, int V>(Layout<T, V>) {
+        const ColumnSum<T, V> op = {matrix_of<T>(dy)};
         columns_run<V>(exec, op, dy.rows, dy.cols, (float *)dbias.data, accumulate);
     });
 }

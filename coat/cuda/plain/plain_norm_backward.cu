@@ -1,18 +1,16 @@
-// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by
-// a reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
-// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2 bytes
-// per element read, 2 written.
+// The norm's backward (COAT: FP8 flow): the gradient of the residual stream, and those of the norm's parameters by a
+// reduction in a fixed order. LayerNorm, and RMSNorm where the mean is absent. Of BF16 the kernel of
+// fp8_norm_backward.cu takes all but uncommon widths. And the sum that takes its place where norms come after: 2 + 2
+// bytes per element read, 2 written.
 #include "plain_norm.h"
 
 namespace {
 
 template <typename T> struct NormBackward {
-    T *g;
-    const T *dn, *x, *weight;
+    Matrix<T> g, dn, x;
+    const T *weight;
     const float *mean, *rstd; // mean NULL: RMSNorm
     uint32_t *amax;           // maxima of the bits of |g|, one per row; may be NULL
-    int64_t g_stride, dn_stride, x_stride;
-    int64_t rows;
     int cols;
     bool add;
 };
@@ -22,8 +20,8 @@ template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backwa
     __shared__ float shared[2][ANY_THREADS / WARP];
     __shared__ uint32_t shared_max[ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;
-    const T *const dn = a.dn + row * a.dn_stride, *const x = a.x + row * a.x_stride;
-    T *const g = a.g + row * a.g_stride;
+    const T *const dn = a.dn.at(row, 0), *const x = a.x.at(row, 0);
+    T *const g = a.g.at(row, 0);
     const float mean = a.mean ? a.mean[row] : 0.0f, rstd = a.rstd[row];
     float sum = 0.0f, dot = 0.0f;
     for (int c = (int)threadIdx.x; c < a.cols; c += ANY_THREADS) {
@@ -61,9 +59,9 @@ template <typename T, bool OF_WEIGHT> struct NormParameterGradient {
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {
-        if (!OF_WEIGHT) return {(float)a.dn[row * a.dn_stride + column], 1.0f};
-        return {(float)a.dn[row * a.dn_stride + column],
-                norm_hat((float)a.x[row * a.x_stride + column], a.mean ? a.mean[row] : 0.0f, a.rstd[row])};
+        const float dn = (float)*a.dn.at(row, column);
+        if (!OF_WEIGHT) return {dn, 1.0f};
+        return {dn, norm_hat((float)*a.x.at(row, column), a.mean ? a.mean[row] : 0.0f, a.rstd[row])};
     }
     __device__ void apply(int64_t, int64_t, Loaded loaded, float *sum) const {
         *sum = fmaf(loaded.dn, loaded.hat, *sum);
@@ -78,15 +76,13 @@ template <typename T, int V> struct ResidualBackward {
         Pack<T, V> g, dn;
         float scale;
     };
-    T *g;
-    const T *dn;
+    Matrix<T> g, dn;
     const float *dn_scales; // (rows) that dn carries along; NULL: none
-    int64_t g_stride, dn_stride;
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {
-        return {load_streaming<V>((const T *)g + row * g_stride + column),
-                load_streaming<V>(dn + row * dn_stride + column), dn_scales ? dn_scales[row] : 1.0f};
+        return {load_streaming<V>(g.at(row, column)), load_streaming<V>(dn.at(row, column)),
+                dn_scales ? dn_scales[row] : 1.0f};
     }
     __device__ void apply(int64_t row, int64_t column, const Loaded &loaded, float *) const {
         float sum[V], d[V];
@@ -94,7 +90,7 @@ template <typename T, int V> struct ResidualBackward {
         unpack<V>(loaded.dn, d);
 #pragma unroll
         for (int i = 0; i < V; i++) sum[i] = fmaf(d[i], loaded.scale, sum[i]);
-        store(g + row * g_stride + column, packed<T, V>(sum));
+        store(g.at(row, column), packed<T, V>(sum));
     }
 };
 
@@ -103,11 +99,9 @@ template <typename T, int V> struct ResidualBackward {
 void cuda_residual_backward(Exec *exec, Tensor g, Tensor dn) {
     const char *operation = "residual_backward";
     require_format(operation, "dn", dn, g.format);
-    for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        constexpr int V = decltype(layout)::width;
+    for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&]<typename T, int V>(Layout<T, V>) {
         const float *const scales = dn.granularity == SCALE_ROW ? (const float *)dn.scale : nullptr;
-        const ResidualBackward<T, V> op = {(T *)g.data, (const T *)dn.data, scales, g.stride, dn.stride};
+        const ResidualBackward<T, V> op = {matrix_of<T>(g), matrix_of<T>(dn), scales};
         columns_run<V>(exec, op, g.rows, g.cols, nullptr, false);
     });
 }
@@ -115,14 +109,9 @@ void cuda_residual_backward(Exec *exec, Tensor g, Tensor dn) {
 void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                          bool accumulate) {
     const char *operation = "norm_backward";
-    const Tensor all[] = {dn, norm.x, norm.weight};
     if (dn.granularity != SCALE_NONE)
         fatal(EXIT_DEVICE, "%s on the GPU: scales of dn's rows are built for a grouped x", operation);
-    bool spans = in_spans(g);
-    for (const Tensor &t : all) {
-        require_format(operation, "a tensor", t, g.format);
-        spans = spans && in_spans(t);
-    }
+    const bool spans = in_spans(operation, g.format, {g, dn, norm.x, norm.weight});
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
@@ -130,26 +119,20 @@ void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Ten
         fp8_norm_backward(exec, g, dweight, dbias, dn, norm, add, accumulate);
         return;
     }
-    for_layout(operation, g.format, false, [&](auto layout) {
-        typedef typename decltype(layout)::type T;
-        NormBackward<T> a = {};
-        a.g = (T *)g.data;
-        a.dn = (const T *)dn.data;
-        a.x = (const T *)norm.x.data;
-        a.weight = (const T *)norm.weight.data;
-        a.mean = (const float *)norm.mean.data;
-        a.rstd = (const float *)norm.rstd.data;
-        a.amax = g.amax;
-        a.g_stride = g.stride;
-        a.dn_stride = dn.stride;
-        a.x_stride = norm.x.stride;
-        a.rows = g.rows;
-        a.cols = (int)g.cols;
-        a.add = add;
-        norm_backward_kernel<<<grid_of(a.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
+    for_layout(operation, g.format, false, [&]<typename T, int V>(Layout<T, V>) {
+        const NormBackward<T> a = {matrix_of<T>(g),
+                                   matrix_of<T>(dn),
+                                   matrix_of<T>(norm.x),
+                                   (const T *)norm.weight.data,
+                                   (const float *)norm.mean.data,
+                                   (const float *)norm.rstd.data,
+                                   g.amax,
+                                   (int)g.cols,
+                                   add};
+        norm_backward_kernel<<<grid_of(g.rows), ANY_THREADS, 0, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("norm_backward_kernel");
         float *const dw = (float *)dweight.data, *const db = (float *)dbias.data;
-        if (dw) columns_run<1>(exec, NormParameterGradient<T, true>{a}, a.rows, a.cols, dw, accumulate);
-        if (db) columns_run<1>(exec, NormParameterGradient<T, false>{a}, a.rows, a.cols, db, accumulate);
+        if (dw) columns_run<1>(exec, NormParameterGradient<T, true>{a}, g.rows, g.cols, dw, accumulate);
+        if (db) columns_run<1>(exec, NormParameterGradient<T, false>{a}, g.rows, g.cols, db, accumulate);
     });
 }

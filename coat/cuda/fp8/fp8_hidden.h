@@ -1,0 +1,112 @@
+// h as a product leaves it, kept in codes with a scale per group, and g from it: gelu, of h = y + bias, or SwiGLU, of
+// y's gate beside up. Sources of the walks over rows (fp8_gelu_row_scale.h, fp8_gelu_tensor_scale.h). y may carry
+// scales of its rows. SAVED: g is that of the kept h, else that of h as it comes. Included by fp8_activation.cu only.
+#pragma once
+#include "fp8_gelu.h"
+
+namespace {
+
+// Where h is kept. A thread's 16 columns lie in one group; larger groups span 2, 4 or 8 threads.
+struct HiddenGroups {
+    uint8_t *codes;
+    char *scales; // (rows, groups) BF16
+    StepState *state;
+    int codes_bytes, scale_bytes, group_bits;
+
+    // Stores the codes of x and, with SAVED, makes x what they stand for. largest_h: the magnitudes of h so far.
+    template <bool SAVED>
+    __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
+        const int group_lanes = (1 << group_bits) / SPAN;
+        const float largest = largest_magnitude<SPAN>(x, 0.0f);
+        const float maximum = lanes_maximum(inside ? largest : 0.0f, group_lanes);
+        *largest_h = larger_magnitude(*largest_h, maximum);
+        float scale;
+        const bf16 rounded = group_scale(maximum, &scale);
+        Pack<uint32_t, SPAN / 4> packs;
+        encode<FMT_E4M3, SPAN>(x, group_scale_reciprocal(scale), packs.value);
+        if (inside) store((uint32_t *)((codes + column) + (int64_t)row * codes_bytes), packs);
+        if (inside && (column / SPAN & (group_lanes - 1)) == 0)
+            *(bf16 *)((scales + 2 * (column >> group_bits)) + (int64_t)row * scale_bytes) = rounded;
+        if constexpr (SAVED) decode<SPAN>(packs.value, scale, x);
+    }
+    __device__ void finish(float largest_h) const {
+        if (__float_as_uint(largest_h) >= NONFINITE_BITS && state) state->nonfinite = 1;
+    }
+};
+
+template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
+    static constexpr bool parameters = BIAS, gated = false, gradient = false, sums = false;
+    static constexpr int outputs = 1;
+    typedef Bf16Words<SPAN> Loaded;
+    Bf16Reader<true> y;
+    const float *y_scales; // NULL: none
+    const bf16 *bias;
+
+    __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
+    __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
+    __device__ Loaded load(int row, int column) const { return y.load(row, column); }
+    __device__ static uint32_t word(const Loaded &loaded) { return Bf16Reader<true>::word(loaded); }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
+                           const Bf16Words<SPAN> &add, float out[1][SPAN], float *largest_h) const {
+        float *const x = out[0];
+        unpack<SPAN>(loaded, x);
+        if constexpr (BIAS) {
+            float bias_here[SPAN];
+            unpack<SPAN>(add, bias_here);
+#pragma unroll
+            for (int i = 0; i < SPAN; i++) x[i] = fmaf(x[i], factor, bias_here[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < SPAN; i++) x[i] *= factor;
+        }
+        keep<SAVED>(row, column, inside, x, largest_h);
+        gelu_span(x);
+    }
+};
+
+template <bool SAVED> struct SwigluHidden : HiddenGroups {
+    static constexpr bool parameters = false, gated = true, gradient = false, sums = false;
+    static constexpr int outputs = 1;
+    struct Loaded {
+        Bf16Words<SPAN> gate, up;
+    };
+    Bf16Reader<true> y;
+    const float *y_scales; // NULL: none
+    int width;             // of gate, and of up
+
+    __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
+    __device__ Loaded load(int row, int column) const { return {y.load(row, column), y.load(row, column + width)}; }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return Bf16Reader<true>::word(loaded.gate) ^ Bf16Reader<true>::word(loaded.up);
+    }
+    __device__ void values(int row, int column, bool inside, const Loaded &loaded, float factor,
+                           const Bf16Words<SPAN> &, float out[1][SPAN], float *largest_h) const {
+        float *const x = out[0];
+        float up[SPAN];
+        unpack<SPAN>(loaded.gate, x);
+        unpack<SPAN>(loaded.up, up);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) x[i] *= factor, up[i] *= factor;
+        keep<SAVED>(row, column, inside, x, largest_h);
+        keep<SAVED>(row, column + width, inside, up, largest_h);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) x[i] *= sigmoid(x[i]) * up[i];
+    }
+};
+
+// Calls f(source) with what makes g, `width` columns wide, from y, and keeps h.
+template <bool SAVED, typename F> void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, F f) {
+    const HiddenGroups groups = {
+        (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),
+        group_bits_of(h)};
+    const Bf16Reader<true> reader = bf16_reader<true>(y);
+    const float *const scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
+    if (width != y.cols)
+        f(SwigluHidden<SAVED>{groups, reader, scales, (int)width});
+    else if (bias.data)
+        f(GeluHidden<true, SAVED>{groups, reader, scales, (const bf16 *)bias.data});
+    else
+        f(GeluHidden<false, SAVED>{groups, reader, scales, NULL});
+}
+
+} // namespace
