@@ -6,8 +6,9 @@ weights and the attention's input with one scale per tensor, other activations w
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
 Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; with
-a mean per channel taken out before rounding; and with what rounding loses of the channels that hold most of the sum of
-squares added in codes of its own. Needs a GPU, torch and transformers.
+a mean per channel, or per channel and position, taken out before rounding; and with what rounding loses of the channels
+that hold most of the sum of squares added in codes of its own. Needs torch and transformers, and a GPU for more than a
+small model.
 """
 import argparse
 import re
@@ -47,7 +48,8 @@ def by_token(x):
 
 class Product:
     """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
-    input also "centred", or the number of channels whose remainder has codes, too."""
+    input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; or the
+    number of channels whose remainder has codes, too."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
@@ -55,7 +57,7 @@ class Product:
         self.weight = (module.weight.t() if transposed else module.weight).detach().float().contiguous()
         self.bias = None if module.bias is None else module.bias.detach().float()
         self.codes = by_tensor(self.weight)
-        self.sums, self.squares, self.rows = 0.0, 0.0, 0  # of the channels, in the first evaluation
+        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, in the first evaluation
         self.counts = True
         module.forward = self.forward
 
@@ -71,13 +73,13 @@ class Product:
         kept, out = x.dtype, 0.0
         x = x.float()
         if self.counts:
-            flat = x.reshape(-1, x.shape[-1])
-            self.sums, self.squares = self.sums + flat.sum(0), self.squares + flat.square().sum(0)
-            self.rows += len(flat)
+            self.sums, self.squares = self.sums + x.sum(0), self.squares + x.square().sum((0, 1))
+            self.sequences += len(x)
         mode, weight = self.mode[0], self.codes if self.mode[1] else self.weight
-        if mode == "centred":
-            mean = self.sums / self.rows
-            x, out = self.rounded(x - mean, "codes"), weight @ mean
+        if mode in ("centred", "placed"):
+            mean = self.sums / self.sequences
+            mean = mean if mode == "placed" else mean.mean(0)
+            x, out = self.rounded(x - mean, "codes"), torch.nn.functional.linear(mean, weight)
         elif mode:
             x = self.rounded(x, mode)
         out = out + torch.nn.functional.linear(x, weight)
@@ -87,14 +89,15 @@ class Product:
 class Study:
     def __init__(self, options):
         torch.backends.cuda.matmul.allow_tf32 = True  # codes and sums of two are exact in it
-        self.model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).cuda().eval()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).to(device).eval()
         self.products = []
         for name, module in self.model.named_modules():
             kind = [k for k, pattern in PRODUCTS.items() if re.search("(%s)$" % pattern, name)]
             if kind:
                 self.products.append(Product(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
         self.layers = 1 + max(p.layer for p in self.products)
-        tokens = tokens_of(options.val, options.sequences * options.length + 1).cuda()
+        tokens = tokens_of(options.val, options.sequences * options.length + 1).to(device)
         self.inputs = tokens[:-1].view(-1, options.length)
         self.targets = tokens[1:].view(-1, options.length)
         self.baseline = None
@@ -133,8 +136,11 @@ def main():
     for count in range(1, min(5, study.layers)):
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
-    study.evaluate("all, norms' outputs centred", lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
-    study.evaluate("all, inputs centred", lambda kind, layer: ("centred", "codes"))
+    study.evaluate("all, norms' outputs less means", lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
+    study.evaluate("all, norms' outputs less means by position",
+                   lambda kind, layer: ("placed", "codes") if kind in NORMS else both)
+    study.evaluate("all, inputs less means", lambda kind, layer: ("centred", "codes"))
+    study.evaluate("all, inputs less means by position", lambda kind, layer: ("placed", "codes"))
     for count in (16, 32, 64, 128):
         study.evaluate("all, remainders of %d channels of norms" % count,
                        lambda kind, layer: (count, "codes") if kind in NORMS else both)
