@@ -8,19 +8,21 @@
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
 #   MICRO_BATCH=N       instead of the model's; accumulated to about the same tokens per step
 #
+#   LENGTH=1024         tokens of a sequence; beyond 1024 a step has 32768 tokens
+#
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
-# GPT-2 1558M with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A row that failed says
+# GPT-2 1558M, and other models, with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A row that failed says
 # why, the others are measured, and the script ends with 1.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
-[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 train=$1
 shift
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
-program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20}
+program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024}
 case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
-for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}"; do
+for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length"; do
     case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" >&2; exit 1 ;; esac
 done
 for recipe in "${recipes[@]}"; do
@@ -33,8 +35,9 @@ settings() { # MODEL: its batch
     local batch=16 tokens=131072 passes
     [ "$1" != gpt2 ] || batch=64 tokens=524288
     batch=${MICRO_BATCH:-$batch}
-    passes=$(((tokens + batch * 512) / (batch * 1024)))
-    echo "--micro-batch $batch --batch-tokens $((batch * 1024 * (passes > 0 ? passes : 1)))"
+    [ "$length" -le 1024 ] || tokens=32768
+    passes=$(((tokens + batch * length / 2) / (batch * length)))
+    echo "--seq-len $length --micro-batch $batch --batch-tokens $((batch * length * (passes > 0 ? passes : 1)))"
 }
 
 failed=0

@@ -7,10 +7,10 @@
 #   table2         quantisation error of the optimizer's states, and a picture of their dynamic ranges
 #   quant-error    the same, without the picture on the page
 #   table6         one layer, forward and backward: time and memory
-#   table7         memory of 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of GPT-2 124M and 1558M
+#   table7         memory of Llama 7B to 30B on 1 to 8 GPUs of 80 GB; speed and memory of OLMo-7B, GPT-2 124M and 1558M
 #   figure4        the maximum of a tensor with and without Group Scaling
-#   all            all of it (default). expected: 18 minutes on an H200, 8 with QUICK=1; without a GPU: 1.
-#                  On several GPUs what is measured runs at the same time, one thing on each: 5 minutes on four
+#   all            all of it (default). expected: 28 minutes on an H200, 12 with QUICK=1; without a GPU: 1.
+#                  On several GPUs what is measured runs at the same time, one thing on each: 8 minutes on four
 #
 # Losses are compared by scripts/fidelity.sh: several seeds, and batches of several sizes.
 #
@@ -168,8 +168,8 @@ write_head() {
 
 # What one more layer saves: that needs no GPU.
 planned_layer() { # HIDDEN LENGTH NAME FLAGS...
-    local shape=(--heads $(($1 / 128)) --channels "$1" --seq-len "$2" --micro-batch 4 "${@:4}") one two
-    one=$(plan --layers 1 "${shape[@]}") two=$(plan --layers 2 "${shape[@]}")
+    local shape=(--heads $(($1 / 128)) --channels "$1" --ffn $(($1 * 43 / 16)) --seq-len "$2" --micro-batch 4 "${@:4}") one two
+    one=$(plan --model olmo:d1 "${shape[@]}") two=$(plan --model olmo:d2 "${shape[@]}")
     echo "$1 $2 $3 - $((($(field saved "$two") - $(field saved "$one")) / 1000000))"
 }
 
@@ -198,7 +198,7 @@ measured_layers() {
 measure_layers() { run bench_layer.log "$build/bench_layer_gpu" ${quick:+--quick}; }
 
 piece_table6() {
-    say "## One layer (table 6)" "Batch 4, heads of 128. The paper's layer is Llama's, this one GPT-2's: two products of four times the width in the feed-forward half, where Llama has three narrower ones. \`fp8-linear\` stands beside TransformerEngine."
+    say "## One layer (table 6)" "OLMo's layer, as in the paper's benchmark: batch 4, heads of 128, a feed-forward half of 2.69 times the width. The paper's times fit a batch of 4 and its MB one of 8, so that half of them is here before anything is saved. Its BF16 keeps 45 bytes per token and channel where this one keeps 32: a part of its 1.65 is its baseline's. \`fp8-linear\` stands beside TransformerEngine."
     if [ -n "$gpu" ]; then
         measure_layers || return
         [ -n "$dry_run" ] || measured_layers >"$work/table6.txt"
@@ -212,69 +212,82 @@ piece_table6() {
 
 # Models of the paper's sizes on GPUs of 80 GB; what GPUs can share, they share (ZeRO 3).
 planned_models() {
-    local name layers heads channels gpus batch recipe flags planned largest
-    while read -r name layers heads channels; do
+    local name model gpus batch recipe flags planned largest
+    while read -r name model; do
         for gpus in 1 2 4 8; do
             batch=1
             [ "$name" != 7B ] || [ $gpus -eq 1 ] || batch=2 # as in the paper
             for recipe in bf16 fp8-linear coat; do
                 # shellcheck disable=SC2206,SC2207 # the flags are words
-                flags=(--layers "$layers" --heads "$heads" --channels "$channels" --seq-len 2048 --vocab 32000 --gpus $gpus --zero $((gpus > 1 ? 3 : 0)) $(recipe_flags $recipe))
+                flags=(--model "$model" --seq-len 2048 --gpus $gpus --zero $((gpus > 1 ? 3 : 0)) $(recipe_flags $recipe))
                 planned=$(plan "${flags[@]}" --micro-batch $batch)
                 largest=$(plan "${flags[@]}" --memory-limit 80GB)
                 echo "$name $gpus $batch $recipe $(field moments "$planned") $(field saved "$planned") $(field total_bytes "$planned") $(field largest_micro_batch "$largest")" |
                     awk '{ print $1, $2, $3, $4, $5 / 1e9, $6 / 1e9, $7 / 1e9, $8 ? $8 : "OOM" }'
             done
         done
-    done <<<"7B 32 32 4096
-13B 40 40 5120
-30B 60 52 6656"
+    done <<<"7B llama2-7b
+13B llama2-13b
+30B llama-30b"
 }
 
-speed_models=("gpt2 124M 64" "gpt2-xl 1558M 16") # model, name, the batch that all recipes can take
+# Model, name, the batch that all recipes can take, length; what takes longest first. The arithmetic of the paper's table 7
+# is OLMo-7B's.
+speed_models=("olmo-7b OLMo-7B 1 2048" "gpt2-xl 1558M 16 1024" "gpt2 124M 64 1024")
 
-# Speeds are measured where there is text, without QUICK also at the largest batches that every GPU here has memory for.
-speed_is_measured() { # SETTING
+# Speeds are measured where there is text and memory, without QUICK also at the largest batches that every GPU here has
+# memory for.
+speed_is_measured() { # SETTING BYTES
     [ -n "$real_text" ] || return
+    [ -n "$dry_run" ] || [ "$gpu_bytes" -eq 0 ] || [ "$gpu_bytes" -ge "$2" ] || return
     [ "$1" = equal_batch ] || { [ -z "$quick" ] && gpus_hold "${1#largest_in_}"; }
 }
 gpus_hold() { [ "$gpu_bytes" -eq 0 ] || [ "$gpu_bytes" -ge "${1%GB}000000000" ]; } # MEMORY, as 80GB
 
-measure_speed() { # MODEL RECIPE MICRO_BATCH
-    run "speed-$1-$2-$3.log" env MODELS="$1" MICRO_BATCH="$3" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed-$1-$2-$3" \
+measure_speed() { # MODEL RECIPE MICRO_BATCH LENGTH
+    run "speed-$1-$2-$3.log" env MODELS="$1" MICRO_BATCH="$3" LENGTH="$4" STEPS="$speed_steps" PROGRAM="$trainer" OUT="$out/speed-$1-$2-$3" \
         scripts/measure.sh "$train" "$2" >&3
 }
 
-speed_plan() { # MODEL RECIPE FLAGS...
+speed_plan() { # MODEL RECIPE LENGTH FLAGS...
     # shellcheck disable=SC2046 # the flags are words
-    plan --model "$1" $(recipe_flags "$2") $([ "$2" != fp8-linear ] || echo --master fp32) "${@:3}" # as measure.sh
+    plan --model "$1" --seq-len "$3" $(recipe_flags "$2") $([ "$2" != fp8-linear ] || echo --master fp32) "${@:4}" # as measure.sh
 }
 
-# Lines of SETTING RECIPE MICRO_BATCH: the batch that all recipes can take, and the largest of each.
-speed_settings() { # MODEL BATCH
-    local setting recipe batch
+# Lines of SETTING RECIPE MICRO_BATCH BYTES: the batch that all recipes can take, and the largest of each; 0: none.
+speed_settings() { # MODEL BATCH LENGTH
+    local setting recipe batch bytes
     for setting in equal_batch largest_in_80GB largest_in_141GB; do
         for recipe in bf16 fp8-linear coat coat+head; do
             batch=$2
-            [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(speed_plan "$1" $recipe --memory-limit "${setting#largest_in_}")")
-            [ -z "$dry_run" ] || [ $setting = equal_batch ] || batch=LARGEST
-            echo "$setting $recipe $batch"
+            [ $setting = equal_batch ] || batch=$(field largest_micro_batch "$(speed_plan "$1" $recipe "$3" --memory-limit "${setting#largest_in_}")")
+            bytes=0
+            if [ -n "$dry_run" ]; then
+                [ $setting = equal_batch ] || batch=LARGEST
+            elif [ "$batch" != 0 ]; then
+                bytes=$(field total_bytes "$(speed_plan "$1" $recipe "$3" --micro-batch "$batch")")
+            fi
+            echo "$setting $recipe $batch $bytes"
         done
     done
 }
 
-# speeds MODEL NAME BATCH: the rows of the table: moments and saved activations in GB, tokens/s, the plan's and the driver's GB
+# speeds MODEL NAME BATCH LENGTH: the rows of the table: moments and saved activations in GB, tokens/s, the plan's and the driver's GB
 speeds() {
-    local setting recipe batch figures planned settings how
-    settings=$(speed_settings "$1" "$3")
-    while read -r setting recipe batch; do
+    local setting recipe batch bytes figures planned settings how
+    settings=$(speed_settings "$1" "$3" "$4")
+    while read -r setting recipe batch bytes; do
         figures='' how=planned
-        if speed_is_measured "$setting"; then
-            measure_speed "$1" "$recipe" "$batch" && [ -z "$dry_run" ] &&
+        if [ "$batch" = 0 ]; then
+            echo "$2 $setting $recipe 0 - - - OOM - $how"
+            continue
+        fi
+        if speed_is_measured "$setting" "$bytes"; then
+            measure_speed "$1" "$recipe" "$batch" "$4" && [ -z "$dry_run" ] &&
                 figures=$(tail -n 1 "$out/speed-$1-$recipe-$batch.log" | awk '$3 + 0 > 0 && NF == 6 { print $3, $5, $6 }')
             if [ -n "$figures$dry_run" ]; then how=measured; else how=failed failed=yes; fi
         fi
-        planned=$(speed_plan "$1" "$recipe" --micro-batch "$batch")
+        planned=$(speed_plan "$1" "$recipe" "$4" --micro-batch "$batch")
         [ -n "$figures" ] || figures="- $(gigabytes total_bytes "$planned") -"
         echo "$2 $setting $recipe $batch $(gigabytes moments "$planned") $(gigabytes saved "$planned") $figures $how"
     done <<<"$settings"
@@ -282,14 +295,14 @@ speeds() {
 
 piece_table7() {
     local model_of
-    say "## Memory of large models on GPUs of 80 GB (table 7)" "All rows: **planned, not measured**. GPT models of these sizes, length 2048, 32000 tokens of vocabulary; on several GPUs they share weights, gradients and states (ZeRO 3). Optimizer: the two moments."
+    say "## Memory of large models on GPUs of 80 GB (table 7)" "All rows: **planned, not measured**. Llama-2-7B, Llama-2-13B and Llama-30B, length 2048; on several GPUs they share weights, gradients and states (ZeRO 3). Optimizer: the two moments."
     planned_models >"$work/table7.txt"
     if [ -z "$dry_run" ]; then
         table table7 "$work/table7.txt" -v limit=80
         awk -v limit=80 -f scripts/reproduce_bars.awk scripts/paper_figures.txt "$work/table7.txt" >"$out/memory.svg"
         say "![Peak memory per GPU](memory.svg)"
     fi
-    say "## Speed and memory of GPT-2" "Length 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others. Optimizer (the two moments) and activations (saved) are the plan's."
+    say "## Speed and memory of one GPU" "OLMo-7B at length 2048, GPT-2 at 1024, on real text, means after warm-up; the paper's ratios are of Llama-2-7B: COAT's headline, and TransformerEngine on 4 GPUs beside \`fp8-linear\`. \`coat+head\`: the head's products in FP8 too. \`fp8-linear\` has FP32 masters, 2 bytes per parameter more than the others. Optimizer (the two moments) and activations (saved) are the plan's."
     [ -z "$real_text" ] && [ -n "$gpu" ] && say "No speeds: name token files by TRAIN."
     for model_of in "${speed_models[@]}"; do
         # shellcheck disable=SC2086 # name, size and batch are words
@@ -338,15 +351,15 @@ write_head
 
 # What the pieces measure, the longest first: each a job that any GPU can do, whose figures the pieces find done.
 list_jobs() {
-    local piece=" ${pieces[*]} " model_of of name batch setting recipe
+    local piece=" ${pieces[*]} " model_of of name batch length setting recipe bytes
     case $piece in
     *" table2 "* | *" quant-error "*) echo measure_error ;; # which trains BF16
     esac
-    [[ $piece != *" table7 "* ]] || for model_of in "${speed_models[1]}" "${speed_models[0]}"; do
-        read -r of name batch <<<"$model_of"
-        while read -r setting recipe batch; do
-            ! speed_is_measured "$setting" || echo "measure_speed $of $recipe $batch"
-        done < <(speed_settings "$of" "$batch")
+    [[ $piece != *" table7 "* ]] || for model_of in "${speed_models[@]}"; do
+        read -r of name batch length <<<"$model_of"
+        while read -r setting recipe batch bytes; do
+            [ "$batch" = 0 ] || ! speed_is_measured "$setting" "$bytes" || echo "measure_speed $of $recipe $batch $length"
+        done < <(speed_settings "$of" "$batch" "$length")
     done
     [[ $piece != *" table6 "* ]] || echo measure_layers
     [[ $piece != *" figure4 "* ]] || echo measure_maxima

@@ -1,12 +1,12 @@
 // One transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6. Hidden 2048
-// and 4096, heads of 128, batch 4, length 2048 and 4096, in BF16 (saving everything, and rebuilding GELU and norms),
-// with FP8 products, and with COAT: milliseconds, bytes saved for backward as the plan counts them, and both against
-// BF16, beside the paper's figures (H100, a Llama-style layer; this is GPT-2's: two products instead of three in the
-// feed-forward half, 4 times the width). Built from the trainer's own model code, on random values.
+// and 4096, heads of 128, batch 4, length 2048 and 4096, in BF16 (saving everything, and rebuilding the activation
+// function and norms), with FP8 products, and with COAT: milliseconds, bytes saved for backward as the plan counts
+// them, and both against BF16, beside the paper's figures (H100). The layer is OLMo's, as in the paper's benchmark, or
+// GPT-2's. Built from the trainer's own model code, on random values.
 // TFLOP/s count the products and the causal half of attention. Their ceiling is the time that these would need at the
 // rates of large products measured in the same run, of FP8 where the recipe's products are, of BF16 for attention.
 //
-//   bench_layer [--quick]
+//   bench_layer [--quick] [--gpt2]
 #define TESTING
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer only the layer is used
 #pragma nv_diag_suppress 177
@@ -52,16 +52,20 @@ typedef struct {
     Tensor original, copy;
 } Restored;
 
+static Architecture architecture = ARCHITECTURE_OLMO;
+
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
+    architecture_shape(architecture, &c.shape);
     recipe_apply(&c.recipe, r->recipe);
     c.recipe.recompute = r->recompute;
+    c.recipe.bf16_blocks = 0;
     c.shape.layers = 1;
     c.shape.channels = s->channels;
     c.shape.heads = c.shape.kv_heads = s->channels / HEAD_DIM;
     c.shape.head_dim = HEAD_DIM;
-    c.shape.ffn = 4 * s->channels;
+    c.shape.ffn = architecture == ARCHITECTURE_GPT2 ? 4 * s->channels : s->channels / 16 * 43;
     c.shape.positions = s->length;
     model_shape_vocab(&c.shape, 256);
     c.micro_batch = BATCH;
@@ -190,7 +194,10 @@ static Ceilings ceilings_measure(bool quick) {
 
 // Three products per weight, of 2 operations per token and element; attention's two and five over half of the scores.
 static double product_flops(const LayerShape *s) {
-    return 3 * 2.0 * BATCH * s->length * 12.0 * s->channels * s->channels;
+    const Config c = layer_config(s, &recipes[0]);
+    const double C = s->channels,
+                 weights = C * (4 * C + (double)(shape_hidden_width(&c.shape) + c.shape.ffn)); // of one layer
+    return 3 * 2.0 * BATCH * s->length * weights;
 }
 static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * s->channels;
@@ -219,10 +226,10 @@ static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figu
     const double flops = product_flops(s) + attention_flops(s);
     const double ideal_ms = 1e3 * (product_flops(s) / (r->recipe == RECIPE_BF16 ? ceilings->bf16 : ceilings->fp8) +
                                    attention_flops(s) / ceilings->bf16);
-    const double ms = f.forward_ms + f.backward_ms, unit = 2.0 * BATCH * s->length * s->channels;
-    printf("| %d, %d | %s | %.2f (%.2f + %.2f) | %.2f | %.0f | %.2f U | %.2f | %.0f, %.0f %% |", s->channels, s->length,
+    const double ms = f.forward_ms + f.backward_ms, channels = (double)BATCH * s->length * s->channels;
+    printf("| %d, %d | %s | %.2f (%.2f + %.2f) | %.2f | %.0f | %.2f C | %.2f | %.0f, %.0f %% |", s->channels, s->length,
            r->name, ms, f.forward_ms, f.backward_ms, (bf16.forward_ms + bf16.backward_ms) / ms, f.saved_bytes / 1e6,
-           f.saved_bytes / unit, bf16.saved_bytes / f.saved_bytes, flops / ms * 1e-9, 100 * ideal_ms / ms);
+           f.saved_bytes / channels, bf16.saved_bytes / f.saved_bytes, flops / ms * 1e-9, 100 * ideal_ms / ms);
     const int column = r->recipe == RECIPE_BF16 ? 0 : r->recipe == RECIPE_FP8_LINEAR ? 1 : 2;
     if (r->paper)
         printf(" %s: %.2f ms (%.2f), %.0f MB (%.2f) |\n", r->paper, s->paper_ms[column],
@@ -233,11 +240,20 @@ static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figu
 }
 
 int main(int argc, char **argv) {
-    const bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    bool quick = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            quick = true;
+        else if (strcmp(argv[i], "--gpt2") == 0)
+            architecture = ARCHITECTURE_GPT2;
+        else
+            fatal(EXIT_USER, "usage: bench_layer [--quick] [--gpt2]");
+    }
     const Ceilings ceilings = ceilings_measure(quick);
-    printf("\nOne layer, batch %d, heads of %d; U = batch x length x hidden x 2 bytes, MB = 10^6 bytes\n\n", BATCH,
-           HEAD_DIM);
-    printf("| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | | times less than "
+    printf("\nOne layer of %s's, batch %d, heads of %d; C = bytes per token and channel, MB = 10^6 bytes\n\n",
+           architecture_name(architecture), BATCH, HEAD_DIM);
+    printf("| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | per token | times "
+           "less than "
            "bf16 | TFLOP/s, of ceiling | the paper |\n"
            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < SHAPES; i++) {
