@@ -153,6 +153,7 @@ MODEL_TESTS += $(if $(wildcard test_gpt2.cu),test_gpt2)
 TOOLS += $(TOOL_PAIRS:%=$(BUILD)/%_gpu)
 UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/test/%.cu))))
 BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(call names,dev/bench/%.cu)))
+BENCHES += $(if $(wildcard $(CUDA_ROOT)/include/cupti.h),$(BUILD)/libtrace.so)
 else ifneq ($(filter all,$(GOALS)),)
 $(info train_gpt2_fp8 is not built: see what is missing above)
 endif
@@ -210,6 +211,11 @@ $(eval $(call compile_cuda,dev/))
 $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -MMD -MP -c $< -o $@
+
+# Not a program: the CUDA driver loads it (scripts/profile.sh).
+$(BUILD)/libtrace.so: dev/tools/trace.cpp $(BUILD)/flags/gpu
+	@echo "  CXX   $@"
+	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -fPIC -shared $< $(addprefix -L,$(CUDA_LIB)) -lcupti -o $@
 
 $(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS))) $(BUILD)/flags/kernels
 	$(archive)

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# scripts/profile.sh and its table, with a trainer that pretends to have been traced.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failures=0
+
+check() { # NAME STATUS [WHAT WAS SAID]
+    if [ "$2" -eq 0 ]; then echo "ok - $1"; else
+        echo "not ok - $1"
+        head -n 20 <<<"${3:-}" | sed 's/^/    /'
+        failures=1
+    fi
+}
+has() { # NAME TEXT PATTERN
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3' in: $2"
+}
+
+# Two steps of two micro-batches, 10 us a kernel, one behind another but for a gap of 5 us before each update and a fill
+# beside the first product.
+cat >"$folder/trainer" <<'END'
+#!/bin/bash
+case "$*" in *--plan=json*) echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000}]}'; exit ;; esac
+[ -z "${FAILS:-}" ] || { echo "error: device memory: too little" >&2; exit 3; }
+now=0
+kernel() { printf '%d\t%d\t7\t%s\n' $now $((now + 10000)) "$1"; now=$((now + 10000)); }
+ours() { kernel "_ZN44_GLOBAL__N__13e27aae_${#1}_$1_cu_937d9139L${#2}$2ILi1EEEvT_"; }
+for step in 1 2; do
+    for pass in 1 2; do
+        ours cuda_embed embed_forward_kernel
+        ours fp8_norm fp8_norm_forward_kernel
+        printf '%d\t%d\t7\tmemset\n' $((now + 2000)) $((now + 6000))
+        kernel nvjet_qqtst_128x160
+        kernel cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma
+        kernel nvjet_logits
+        ours cuda_loss loss_kernel
+        kernel nvjet_dn
+        kernel nvjet_dwte
+        ours attention_backward backward_key_kernel
+        kernel nvjet_dgrad
+    done
+    now=$((now + 5000))
+    ours fp8_moments adamw_moments_kernel
+    ours fp8_moments adamw_moments_kernel
+    ours fp8_weights weight_scales_kernel
+done >"${TRACE_FILE:?}"
+echo "recipe      coat, micro-batch 4 x 25 tokens, 1 process" >&2
+END
+printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "600.0, 1500"; echo "650.0, 1400" ;; *) echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
+chmod +x "$folder/trainer" "$folder/nvidia-smi"
+touch "$folder/libtrace.so"
+export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out
+
+said=$(scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+check "it ends well" $? "$said"
+has "products of the blocks, and their rate" "$said" '^\| products \| 2\.0 \| 0\.020 \| 17\.0 % \| 0 TFLOP/s \|$'
+has "the head has its three products and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| products 0 TFLOP/s'
+has "attention, both ways" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \|'
+has "ours is backward" "$said" '^\| attention backward \| 1\.0 \| 0\.010 \|'
+has "what runs beside another adds nothing" "$said" '^\| copies and fills \| 1\.0 \| 0\.000 \| 0\.0 %'
+has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
+has "all of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
+has "power and clock" "$said" '^\(650 W, 1400 MHz'
+page=$(cat "$folder/out/profile.md")
+has "each kernel, with its file" "$page" '^\| fp8_norm: fp8_norm_forward_kernel \| 1\.0 \| 10\.0 \| 0\.010 \|'
+has "those of the head apart" "$page" '^\| head: nvjet_logits \| 1\.0 \|'
+said=$(FAILS=yes scripts/profile.sh 'x*.bin' 2>&1)
+[ $? -eq 1 ] && [ "$said" = "error: the training ended with 3: error: device memory: too little" ]
+check "a training that fails is told" $? "$said"
+said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
+[ $? -eq 1 ] && [[ $said == "error: $folder/none.so is not there: make "* ]]
+check "a library that is not built, too" $? "$said"
+exit $failures

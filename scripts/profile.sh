@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Where the time of a training step goes on one GPU: what each kind of kernel, and each kernel, adds to a micro-batch, with
+# the card's power and clock meanwhile. Prints the table; OUT/profile.md has it with all kernels, OUT/trace.tsv the trace.
+#
+#   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]     e.g. --model gpt2-xl --micro-batch 16
+#
+#   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so    settings come from the environment
+set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+[ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+train=$1
+shift
+case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
+program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6}
+case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $steps" >&2; exit 1 ;; esac
+[ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
+[ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
+mkdir -p "$out"
+
+watch() { nvidia-smi -i "${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
+watch &
+watcher=$!
+trap 'kill $watcher 2>/dev/null || true' EXIT
+status=0
+CUDA_INJECTION64_PATH=$(realpath "$library") TRACE_FILE=$out/trace.tsv "$program" --device cuda --train "$train" --steps "$steps" \
+    --sample-tokens 0 --health-every 0 --json "$@" >"$out/log.jsonl" 2>"$out/output.txt" || status=$?
+kill $watcher 2>/dev/null || true
+[ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
+[ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
+
+# Operations of a micro-batch's products: six per weight and token.
+plan=$("$program" --plan=json "$@")
+weights() { # NAME: how many, in BF16
+    if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"weights\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / 2)); else echo 0; fi
+}
+tokens=$(sed -n 's/.*micro-batch \([0-9]*\) x \([0-9]*\) tokens.*/\1 * \2/p' "$out/output.txt" | head -n 1)
+block_flops=$((6 * (${tokens:-0}) * ($(weights qkvw) + $(weights projw) + $(weights fcw) + $(weights fcprojw))))
+head_weights=$(weights headw)
+[ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
+head_flops=$((6 * (${tokens:-0}) * head_weights))
+{
+    echo "# A training step, kernel by kernel"
+    echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)"
+    awk -F', ' '{ power[NR] = $1; clock[NR] = $2 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { p += power[i]; c += clock[i]; n++ }
+        if (n) printf "(%.0f W, %.0f MHz: means over the second half of the run)\n", p / n, c / n }' "$out/power.csv"
+    echo
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -f scripts/profile_table.awk
+} >"$out/profile.md"
+sed '/^| kernel /,$d' "$out/profile.md"
+echo "all kernels: $out/profile.md"

@@ -1,0 +1,99 @@
+# What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
+# scripts/profile.sh.
+#
+#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N] -f scripts/profile_table.awk
+#
+# A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
+# gap. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
+# of a micro-batch's products.
+
+# The source file that a kernel of this program is from, and its name; of a library the beginning of its name.
+function short(name,    file, rest) {
+    if (match(name, /_GLOBAL__N__[0-9a-f]+_[0-9]+_[a-z0-9_]+_cu_/)) {
+        file = substr(name, RSTART, RLENGTH)
+        sub(/^_GLOBAL__N__[0-9a-f]+_[0-9]+_/, "", file)
+        sub(/_cu_$/, "", file)
+    }
+    if (match(name, /[a-z_0-9]*[a-z_]_kernel/)) {
+        rest = substr(name, RSTART, RLENGTH)
+        sub(/^.*[0-9]L?[0-9]*/, "", rest)
+        return file (file != "" ? ": " : "") rest
+    }
+    return substr(name, 1, 60)
+}
+
+function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas/ && name !~ /cudnn/ }
+
+function kind(name) {
+    if (is_product(name)) return "products"
+    if (name ~ /cudnn|flash|sdpa/) return name ~ /bprop|backward|dgrad/ ? "attention backward" : "attention forward"
+    if (name ~ /attention_backward/) return "attention backward"
+    if (name ~ /cuda_loss/) return "head and loss"
+    if (name ~ /fp8_norm|plain_norm/) return "norms"
+    if (name ~ /fp8_activation|plain_activation/) return "activation"
+    if (name ~ /fp8_quantize/) return "gradients and o quantised"
+    if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
+    if (name ~ /cuda_embed|RadixSort|cub/) return "embedding"
+    if (name ~ /cuda_heads/) return "rotations and norms of q, k"
+    if (name ~ /cuda_reduce/) return "sums"
+    if (name ~ /nccl|comm_nccl/) return "communication"
+    if (name ~ /^mem/) return "copies and fills"
+    return "others"
+}
+
+BEGIN { FS = "\t" }
+{
+    n++
+    start[n] = $1
+    end[n] = $2
+    name[n] = $4
+    if ($4 ~ /embed_forward_kernel/) embedded = 1
+    if ($4 !~ /adamw/) next
+    if (embedded && last) first = last + 1 # a step begins behind the update before
+    embedded = 0
+    last = n
+}
+END {
+    if (!first) { print "error: the trace has no whole step: at least two updates are needed" > "/dev/stderr"; exit 1 }
+    for (i = first; i <= last; i++) passes += name[i] ~ /embed_forward_kernel/
+    # the head's products: that before each kernel of the loss, and the two behind it
+    for (i = first; i <= last; i++) {
+        if (name[i] !~ /loss_kernel/) continue
+        for (k = i - 1; k >= first && !is_product(name[k]); k--);
+        head[k] = 1
+        for (k = i + 1; k <= last && found[i] < 2; k++) if (is_product(name[k])) { head[k] = 1; found[i]++ }
+    }
+    reach = start[first]
+    for (i = first; i <= last; i++) {
+        of = i in head ? "head and loss" : kind(name[i])
+        if (start[i] > reach) { gaps += start[i] - reach; reach = start[i] }
+        adds = end[i] > reach ? end[i] - reach : 0
+        if (end[i] > reach) reach = end[i]
+        time[of] += adds
+        count[of]++
+        if (i in head && is_product(name[i])) head_time += adds
+        of = (i in head ? "head: " : "") short(name[i])
+        kernel_time[of] += adds
+        kernel_busy[of] += end[i] - start[i]
+        kernel_count[of]++
+    }
+    total = reach - start[first]
+    print "| kind | kernels | ms | share | |"
+    print "| --- | --- | --- | --- | --- |"
+    order = "sort -t '|' -k 4 -rn"
+    for (of in time) {
+        rate = ""
+        if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
+        if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        printf "| %s | %.1f | %.3f | %.1f %% | %s |\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate | order
+    }
+    close(order)
+    printf "| gaps | | %.3f | %.1f %% | |\n", gaps / passes / 1e6, 100 * gaps / total
+    printf "| all | %.1f | %.3f | | %d micro-batches |\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
+    print "| kernel | times | µs each | adds, ms | share |"
+    print "| --- | --- | --- | --- | --- |"
+    order = "sort -t '|' -k 5 -rn"
+    for (of in kernel_time)
+        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total | order
+    close(order)
+}
