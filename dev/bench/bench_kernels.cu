@@ -265,7 +265,7 @@ int main(int argc, char **argv) {
         else
             fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants] [--check], not %s", argv[i]);
     }
-    const int wrong = check_kernels(false);
+    const int wrong = check_kernels(bench.quick && !only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
     bench_configure(&bench.config, 64, 1600, 6400); // the largest of all shapes

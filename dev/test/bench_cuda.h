@@ -7,7 +7,7 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // fewer repetitions and the smaller model only
+    bool quick;    // fewer comparisons and repetitions, and one model only
     bool autotune; // matrix products: time the algorithms, print the table
     bool alone;    // bench_steady_ms is bench_median_ms
 } Bench;
