@@ -49,7 +49,8 @@ def by_token(x):
 class Product:
     """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
     input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; or the
-    number of channels whose remainder has codes, too."""
+    number of channels whose remainder has codes, too: those that hold most of the squares, or (negative) that do so in
+    what the norm before this one made."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
@@ -59,13 +60,15 @@ class Product:
         self.codes = by_tensor(self.weight)
         self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, in the first evaluation
         self.counts = True
+        self.before = self
         module.forward = self.forward
 
     def rounded(self, x, mode):
         x_codes = by_tensor(x) if self.kind == "qkv" else by_token(x)
         if mode == "codes":
             return x_codes
-        most = torch.argsort(self.squares, descending=True)[:mode]
+        of = self if mode > 0 else self.before
+        most = torch.argsort(of.squares, descending=True)[: abs(mode)]
         x_codes[..., most] += by_token((x - x_codes)[..., most])
         return x_codes
 
@@ -96,6 +99,10 @@ class Study:
             kind = [k for k, pattern in PRODUCTS.items() if re.search("(%s)$" % pattern, name)]
             if kind:
                 self.products.append(Product(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
+        halves = sorted((p for p in self.products if p.kind in NORMS), key=lambda p: (p.layer, p.kind == "fc"))
+        for p in halves:
+            earlier = [q for q in halves if (q.layer, q.kind == "fc") < (p.layer, p.kind == "fc")]
+            p.before = earlier[-1] if earlier else p
         self.layers = 1 + max(p.layer for p in self.products)
         tokens = tokens_of(options.val, options.sequences * options.length + 1).to(device)
         self.inputs = tokens[:-1].view(-1, options.length)
@@ -144,6 +151,11 @@ def main():
     for count in (16, 32, 64, 128):
         study.evaluate("all, remainders of %d channels of norms" % count,
                        lambda kind, layer: (count, "codes") if kind in NORMS else both)
+    for count in (32, 64):
+        study.evaluate("the same, %d by the norm before" % count,
+                       lambda kind, layer: (-count, "codes") if kind in NORMS else both)
+    for one in NORMS:
+        study.evaluate("the same, 64, of %s alone" % one, lambda kind, layer: (64, "codes") if kind == one else both)
     for count in (64, 128):
         study.evaluate("all, remainders of %d channels" % count, lambda kind, layer: (count, "codes"))
 
