@@ -143,7 +143,8 @@ def main():
     for count in range(1, min(5, study.layers)):
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
-    study.evaluate("all, norms' outputs less means", lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
+    study.evaluate("all, norms' outputs less means",
+                   lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means by position",
                    lambda kind, layer: ("placed", "codes") if kind in NORMS else both)
     study.evaluate("all, inputs less means", lambda kind, layer: ("centred", "codes"))
