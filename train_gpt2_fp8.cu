@@ -331,11 +331,12 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
 // them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
-// that communicate are not recorded, nor is what FP8 health looks at.
+// that communicate are not recorded, nor is what FP8 health looks at, nor passes whose losses count differently from
+// step to step.
 void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_products;
-    bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
+    bool record = !watched && !m->scale_varies && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));

@@ -33,6 +33,7 @@ struct Log {
     int64_t every;                       // so many steps a line on the terminal
     StepLine line;                       // of the latest step,
     bool held;                           // not shown yet
+    double counted;                      // share of the targets; 0: no line says so
     int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
 };
 
@@ -180,6 +181,10 @@ void log_resume(Log *log, int64_t skipped) {
     log->end.skipped = skipped;
 }
 
+void log_counted(Log *log, double share) {
+    log->counted = share;
+}
+
 bool log_has_val(const Log *log, int64_t step) {
     return log->val_step == step;
 }
@@ -213,6 +218,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     add_number(line, sizeof line, "lr", "%.9g", lr);
     add_number(line, sizeof line, "tokens", "%.0f", (double)tokens_total);
     if (skipped_now) add_number(line, sizeof line, "skipped", "%.0f", (double)skipped);
+    if (log->counted > 0.0) add_number(line, sizeof line, "counted", "%.6g", log->counted);
     add_number(line, sizeof line, "ms", "%.3f", ms);
     add_number(line, sizeof line, "tokens_per_s", "%.1f", tokens_per_s);
     write_line(log, line, sizeof line);

@@ -8,7 +8,8 @@
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
 //   {"step":20,"note":".."}                                                              what has happened to the folder
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 products (health.h)
-// A step whose update was skipped has "skipped":N too, the number of updates skipped so far. Numbers that are not
+// A step whose update was skipped has "skipped":N too, the number of updates skipped so far; one of data with masks
+// "counted":X before "ms", the share of its targets that count, 0 to 1, over which loss is the mean. Numbers that are not
 // finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
 #pragma once
 #include <stdint.h>
@@ -34,6 +35,9 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
 
 // How many updates had been skipped when the run began here, so that its first step shows whether it was one.
 void log_resume(Log *log, int64_t skipped);
+
+// The share of the targets that count, of the steps from the next one on. Without it all do, and no line says so.
+void log_counted(Log *log, double share);
 
 // One training step. step: steps done, this one included; grad_norm: before clipping; ms: wall time of the step;
 // tokens_total, tokens_step: trained so far and in this step, over all ranks; skipped: updates skipped so far.

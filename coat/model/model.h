@@ -21,10 +21,11 @@ typedef struct {
     Shards shards;         // what they share, and when it is communicated
     Parameter *parameters; // all of them
     int parameter_count;
-    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
-    StepState *state; // in the device's memory
-    StepState host;   // its last known contents
-    Guard *guard;     // against outliers; NULL: off
+    int B, T;          // shape of the pass under way; at most micro_batch x seq_len
+    StepState *state;  // in the device's memory
+    StepState host;    // its last known contents
+    Guard *guard;      // against outliers; NULL: off
+    bool scale_varies; // the loss's, from step to step: a recording would keep the first one
     // of the next micro-batch or the one under way, for FP8 health
     bool counts_codes, compares_products;
     double deadline_ms; // from then on passes are given up for --time-limit; 0: none

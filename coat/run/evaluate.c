@@ -16,6 +16,8 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
     bool ok = true;
+    int64_t counted = 0; // targets of this process
+    const double all = (double)batches * (double)tokens;
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     state_upload(m);
@@ -24,12 +26,15 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         ok = ok && data_batch(loader, mine, inputs, targets, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
+        if (i < batches) counted += data_count(targets, (int64_t)tokens);
         model_forward(m);
-        model_loss(m, i < batches ? (float)(1.0 / ((double)batches * (double)tokens)) : 0.0f, false, false);
+        model_loss(m, i < batches ? (float)(1.0 / all) : 0.0f, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
     *loss = m->host.loss_sum;
+    counted = comm_sum_i64(m->comm, counted);
+    if (data_masked(loader) && counted > 0) *loss *= all / (double)counted;
     m->host = before;
     state_upload(m);
     free(inputs);

@@ -25,6 +25,16 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
         data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->obstacle);
 }
 
+// How many targets of the step that has been read count, over all processes: never none, as every sequence has one.
+static int64_t count_targets(Run *run) {
+    const int64_t tokens = config_micro_tokens(&run->model.config);
+    const int64_t accumulation = config_accumulation(&run->model.config, run->place.ranks);
+    if (!run->masked) return accumulation * tokens * run->place.ranks;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < accumulation; i++) counted += data_count(run->next + (2 * i + 1) * tokens, tokens);
+    return comm_sum_i64(run->model.comm, counted);
+}
+
 // One step: micro-batches until batch_tokens are done, then the update. Leaves the results in model.host. Where a
 // signal ends the run, what is done of the step is thrown away and done.step stays.
 static void train_step(Run *run) {
@@ -32,7 +42,9 @@ static void train_step(Run *run) {
     const Config *c = &m->config;
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
-    float loss_scale = (float)(1.0 / ((double)accumulation * (double)tokens * m->exec.ranks));
+    const int64_t counted = count_targets(run);
+    const float loss_scale = (float)(1.0 / (double)counted);
+    if (run->masked) log_counted(run->log, (double)counted / (double)(accumulation * tokens * m->exec.ranks));
     step_begin(m, schedule_lr(c, run->done.step, run->steps));
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;

@@ -20,6 +20,7 @@ extern "C" {
 typedef struct {
     Model model;
     DataLoader *train, *val;
+    bool masked; // not all targets of the training data count
     HellaSwag *hellaswag;
     Tokenizer *tokenizer; // NULL: samples print token ids
     Log *log;

@@ -34,8 +34,9 @@ struct DataLoader {
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    int64_t tokens, sequences;
-    void *buffer; // (T + 1) tokens as stored
+    int64_t tokens, sequences, counted; // tokens that count as targets
+    bool masked;                        // not all do, or a file says so of each
+    void *buffer;                       // (T + 1) tokens as stored
 };
 
 // The descriptor of a shard, opened when it is not. -1 with err.
@@ -95,7 +96,10 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
         int fd = shard_descriptor(loader, i, err);
         if (fd < 0 || !shard_check(shard, fd, loader->vocab, hash, err)) return false;
         shard->first_sequence = loader->sequences;
-        loader->sequences += (shard->tokens - 1) / loader->T;
+        shard_divide(shard, loader->T);
+        loader->sequences += shard->sequences;
+        loader->counted += shard->counted;
+        loader->masked |= shard->mask != NULL;
         set->tokens += shard->tokens;
     }
     set->sequences = loader->sequences - set->first_sequence;
@@ -103,9 +107,10 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     if (loader->set_count > 1 && set->sequences == 0)
         return error_set(err, EXIT_DATA,
                          "%s: %" PRId64
-                         " token%s make%s no sequence of %d + 1 tokens: use a smaller --seq-len, or leave "
+                         " token%s make%s no sequence of %d + 1 tokens%s: use a smaller --seq-len, or leave "
                          "this set away",
-                         set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T);
+                         set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
+                         loader->masked ? " with a target that counts" : "");
     if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
         const int files = end - set->first_shard;
         XXH64_update(hash, &files, sizeof files);
@@ -131,13 +136,13 @@ static bool check_sets(DataLoader *loader, Error *err) {
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences < needed)
-        return error_set(err, EXIT_DATA,
-                         "%s%s: %" PRId64 " token%s make%s %" PRId64
-                         " sequence%s of %d + 1 tokens, but one micro-batch needs "
-                         "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
-                         loader->sets[0].name, others, loader->tokens, plural(loader->tokens), singular(loader->tokens),
-                         loader->sequences, plural(loader->sequences), loader->T, needed, loader->B, plural(loader->B),
-                         loader->ranks, loader->ranks == 1 ? "process" : "processes");
+        return error_set(
+            err, EXIT_DATA,
+            "%s%s: %" PRId64 " token%s make%s %" PRId64 " sequence%s of %d + 1 tokens%s, but one micro-batch needs "
+            "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
+            loader->sets[0].name, others, loader->tokens, plural(loader->tokens), singular(loader->tokens),
+            loader->sequences, plural(loader->sequences), loader->T, loader->masked ? " with a target that counts" : "",
+            needed, loader->B, plural(loader->B), loader->ranks, loader->ranks == 1 ? "process" : "processes");
     return true;
 }
 
@@ -157,32 +162,12 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
 
 // Reads one sequence into inputs (T), targets (T).
 static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, Error *err) {
-    int index = shard_of_sequence(loader, sequence);
+    const int index = shard_of_sequence(loader, sequence), fd = shard_descriptor(loader, index, err);
     const Shard *shard = &loader->shards[index];
-    int T = loader->T;
-    int64_t first = (sequence - shard->first_sequence) * T; // token of the file
-    int fd = shard_descriptor(loader, index, err);
-    if (fd < 0) return false;
-    uint64_t at = (uint64_t)shard->header_bytes + (uint64_t)first * (uint64_t)shard->token_bytes;
-    if (!file_read_at(fd, shard->path, at, loader->buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err))
-        return false;
-    const uint16_t *narrow = (const uint16_t *)loader->buffer;
-    const uint32_t *wide = (const uint32_t *)loader->buffer;
-    uint32_t before = 0;
-    for (int t = 0; t <= T; t++) {
-        uint32_t token = shard->token_bytes == 2 ? narrow[t] : wide[t];
-        if (token >= (uint32_t)loader->vocab)
-            return error_set(err, EXIT_DATA,
-                             "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
-                             "for another --tokenizer, or is damaged",
-                             shard->path, first + t, token, loader->vocab - 1);
-        if (t > 0) {
-            inputs[t - 1] = (int32_t)before;
-            targets[t - 1] = (int32_t)token;
-        }
-        before = token;
-    }
-    return true;
+    int64_t row = sequence - shard->first_sequence;
+    if (shard->chosen) row = shard->chosen[row];
+    return fd >= 0 &&
+           shard_read(shard, fd, row * loader->T, loader->T, loader->vocab, loader->buffer, inputs, targets, err);
 }
 
 // Whether `count` sequences from `first` on are of the vocabulary.
@@ -200,7 +185,7 @@ static bool check_beginnings(DataLoader *loader, Error *err) {
     bool good = true;
     for (int i = 0; good && i < loader->count; i++) {
         const Shard *shard = &loader->shards[i];
-        if (shard->tokens > loader->T) good = check_sequences(loader, shard->first_sequence, 1, err);
+        if (shard->sequences > 0) good = check_sequences(loader, shard->first_sequence, 1, err);
     }
     return good;
 }
@@ -255,6 +240,16 @@ int64_t data_tokens(const DataLoader *loader) {
 
 int64_t data_sequences(const DataLoader *loader) {
     return loader->sequences;
+}
+
+bool data_masked(const DataLoader *loader) {
+    return loader->masked;
+}
+
+int64_t data_count(const int32_t *targets, int64_t tokens) {
+    int64_t counted = 0;
+    for (int64_t i = 0; i < tokens; i++) counted += targets[i] >= 0;
+    return counted;
 }
 
 uint64_t data_fingerprint(const DataLoader *loader) {
@@ -389,10 +384,15 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
         used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
     if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
     if (used >= (int)size) return text;
-    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count),
+    char share[48] = "";
+    if (loader->masked)
+        snprintf(share, sizeof share, ", %.3g %% in the loss",
+                 100.0 * (double)loader->counted / (double)loader->tokens);
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s", loader->count, plural(loader->count),
              tokens, plural(loader->tokens),
              wide == 0               ? "uint16"
              : wide == loader->count ? "uint32"
-                                     : "uint16 and uint32");
+                                     : "uint16 and uint32",
+             share);
     return text;
 }

@@ -15,8 +15,8 @@ extern "C" {
 typedef struct DataLoader DataLoader;
 
 // Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
-// each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all from one file; what is left over at a
-// file's end is not used. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn
+// each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
+// from one file; what is left over at a file's end is not used, nor is a sequence none of whose targets counts. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn
 // from `seed`; without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token
 // file, is damaged, has a token in its first sequence that is not in the vocabulary, or all files together hold fewer
 // sequences than B * ranks.
@@ -33,6 +33,10 @@ void data_close(DataLoader *loader);
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
+bool data_masked(const DataLoader *loader);       // whether a file says which of its tokens count as targets
+
+// How many of the targets that data_batch_at() gives count, at least one of every sequence.
+int64_t data_count(const int32_t *targets, int64_t tokens);
 
 // Micro-batches of B sequences that a pass over the data has on one rank: `most`, or as many as there are where they
 // are fewer or `most` is not above 0.
@@ -42,7 +46,7 @@ int data_batches(const DataLoader *loader, int most);
 // first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may reach into the next
 // epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
 // ranks, and the tokens of an optimizer step do not depend on either.
-// inputs, targets (B, T). Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
+// inputs, targets (B, T); a target that does not count is -1. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
 // token that is not in the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err);
 
@@ -81,7 +85,7 @@ typedef struct {
 int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
 
-// "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it, into text; returns text.
+// "2 shards, 1,234,567 tokens, uint16, 37.5 % in the loss", the last of files with masks, with "3 sets of 5 : 3 : 2, " before it, into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
 
 // A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'

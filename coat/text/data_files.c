@@ -23,7 +23,7 @@ static const char *foreign_kind(const unsigned char *bytes, size_t count, char *
     uint32_t magic = 0;
     if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
     uint32_t swapped = __builtin_bswap32(magic);
-    if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32)
+    if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32 || swapped == DATA_MAGIC_MASKED)
         return "its bytes are in big-endian order; make it again on a little-endian machine";
     if (magic == 20240326) return "it is an llm.c model; give it as --model";
     if (magic == 20240328) return "it is an llm.c tokenizer; give it as --tokenizer";
@@ -71,18 +71,30 @@ static bool check_bare(Shard *shard, const void *head, size_t have, int vocab, E
     return true;
 }
 
-// The header of llm.c's format.
-static bool check_header(Shard *shard, const int32_t *header, size_t have, Error *err) {
+static bool check_masked(Shard *shard, int fd, const int32_t *header, Error *err) {
+    MaskedFile file;
+    if (!masked_read(shard->path, fd, shard->bytes, header, &file, err)) return false;
+    shard->header_bytes = DATA_HEADER_BYTES;
+    shard->token_bytes = file.token_bytes;
+    shard->tokens = file.tokens;
+    shard->counted = file.counted;
+    shard->mask = file.mask;
+    return true;
+}
+
+// The header of llm.c's format, or of a file with a mask and then the rest of it.
+static bool check_header(Shard *shard, int fd, const int32_t *header, size_t have, Error *err) {
     const char *path = shard->path;
     const bool wide = header[0] == DATA_MAGIC_U32;
     char kind[160];
-    if (header[0] != DATA_MAGIC_U16 && !wide)
-        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d or %d): %s", path,
-                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32,
+    if (header[0] != DATA_MAGIC_U16 && !wide && header[0] != DATA_MAGIC_MASKED)
+        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d, %d or %d): %s", path,
+                         (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32, DATA_MAGIC_MASKED,
                          foreign_kind((const unsigned char *)header, have, kind, sizeof kind));
     if (have < DATA_HEADER_BYTES)
         return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
                          shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
+    if (header[0] == DATA_MAGIC_MASKED) return check_masked(shard, fd, header, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
@@ -126,9 +138,11 @@ bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *er
     memset(header, 0, sizeof header);
     size_t have = shard->bytes < DATA_HEADER_BYTES ? (size_t)shard->bytes : sizeof header;
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
-    const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32; // by a header of llm.c's
+    const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32 || header[0] == DATA_MAGIC_MASKED;
     const bool bare = is_named_npy(path) && !named;
-    if (!(bare ? check_bare(shard, header, have, vocab, err) : check_header(shard, header, have, err))) return false;
+    if (!(bare ? check_bare(shard, header, have, vocab, err) : check_header(shard, fd, header, have, err)))
+        return false;
+    if (!shard->mask) shard->counted = shard->tokens;
 
     char edge[EDGE_BYTES];
     size_t edge_bytes = shard->bytes < EDGE_BYTES ? (size_t)shard->bytes : sizeof edge;
@@ -137,6 +151,44 @@ bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *er
         uint64_t at = end ? (uint64_t)shard->bytes - edge_bytes : 0;
         if (!file_read_at(fd, path, at, edge, edge_bytes, err)) return false;
         XXH64_update(hash, edge, edge_bytes);
+    }
+    return true;
+}
+
+static bool has_target(const uint8_t *mask, int64_t begin, int64_t end) {
+    while (begin < end && !mask_at(mask, begin)) begin++;
+    return begin < end;
+}
+
+void shard_divide(Shard *shard, int T) {
+    const int64_t all = (shard->tokens - 1) / T;
+    shard->sequences = all;
+    if (!shard->mask) return;
+    shard->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *shard->chosen); // never of 0 bytes
+    shard->sequences = 0;
+    for (int64_t s = 0; s < all; s++)
+        if (has_target(shard->mask, s * T + 1, (s + 1) * T + 1)) shard->chosen[shard->sequences++] = (int32_t)s;
+}
+
+bool shard_read(const Shard *shard, int fd, int64_t first, int T, int vocab, void *buffer, int32_t *inputs,
+                int32_t *targets, Error *err) {
+    const uint64_t at = (uint64_t)shard->header_bytes + (uint64_t)first * (uint64_t)shard->token_bytes;
+    if (!file_read_at(fd, shard->path, at, buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err)) return false;
+    const uint16_t *narrow = (const uint16_t *)buffer;
+    const uint32_t *wide = (const uint32_t *)buffer;
+    uint32_t before = 0;
+    for (int t = 0; t <= T; t++) {
+        uint32_t token = shard->token_bytes == 2 ? narrow[t] : wide[t];
+        if (token >= (uint32_t)vocab)
+            return error_set(err, EXIT_DATA,
+                             "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
+                             "for another --tokenizer, or is damaged",
+                             shard->path, first + t, token, vocab - 1);
+        if (t > 0) {
+            inputs[t - 1] = (int32_t)before;
+            targets[t - 1] = mask_at(shard->mask, first + t) ? (int32_t)token : -1;
+        }
+        before = token;
     }
     return true;
 }
@@ -201,6 +253,10 @@ bool shards_find(const char *patterns, size_t length, Shard **shards, int *count
 }
 
 void shards_free(Shard *shards, int count) {
-    for (int i = 0; i < count; i++) free(shards[i].path);
+    for (int i = 0; i < count; i++) {
+        free(shards[i].path);
+        free(shards[i].mask);
+        free(shards[i].chosen);
+    }
     free(shards);
 }

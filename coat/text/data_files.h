@@ -1,18 +1,17 @@
 // The files of training or validation data: which they are, and whether each is what its header says. Files are llm.c's
 // .bin: a header of 256 int32, then the tokens, little-endian. Magic 20240520 version 1 holds uint16, magic 20240801
 // version 7 uint32; header[2] is the number of tokens. Files named .npy may be OLMo's: tokens alone, uint16 where the
-// vocabulary has at most 65,536 ids, else uint32.
+// vocabulary has at most 65,536 ids, else uint32. Files with a mask are this program's own: data_masks.h.
 #pragma once
 #include <sys/types.h>
 #include <xxhash.h>
 
-#include "error.h"
+#include "data_masks.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define DATA_HEADER_BYTES 1024
 #define DATA_MAGIC_U16 20240520
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
@@ -23,8 +22,12 @@ typedef struct {
     int64_t bytes;          // of the whole file
     int64_t tokens;         // after the header,
     int header_bytes;       // which is so long
-    int64_t first_sequence; // number of this file's first sequence
     int token_bytes;        // 2 or 4
+    int64_t counted;        // tokens that the loss counts where they are targets
+    uint8_t *mask;          // which those are, a bit per token, the lowest first; NULL: all
+    int64_t first_sequence; // number of this file's first sequence,
+    int64_t sequences;      // of so many,
+    int32_t *chosen;        // which of those that the file is divided into; NULL: all
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
@@ -35,9 +38,18 @@ typedef struct {
 // where a pattern has no match.
 bool shards_find(const char *patterns, size_t length, Shard **shards, int *count, Error *err);
 
-// Checks the header of an open file against its size, fills the shard but for path and first_sequence, and adds what
+// Checks the header of an open file against its size, fills the shard but for path and sequences, and adds what
 // tells the file from others to the hash. False with err (EXIT_DATA).
 bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err);
+
+// Divides the file into sequences of T tokens and the target of the last one. Those without a target that counts are
+// left out: they would train nothing, and an update of them alone would divide by 0.
+void shard_divide(Shard *shard, int T);
+
+// Reads T tokens from `first` on, and what follows each as its target, -1 where it does not count. buffer: T + 1 tokens
+// of 4 bytes. False with err (EXIT_DATA), where one is not of the vocabulary too.
+bool shard_read(const Shard *shard, int fd, int64_t first, int T, int vocab, void *buffer, int32_t *inputs,
+                int32_t *targets, Error *err);
 
 void shards_free(Shard *shards, int count);
 

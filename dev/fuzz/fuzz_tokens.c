@@ -1,9 +1,22 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header.
+// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
+// first gets the checksum that a file with a mask has.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/data.h"
+#include "coat/text/data_masks.h"
+
+// The same bytes with the checksum that is theirs; free() it.
+static uint8_t *signed_copy(const uint8_t *data, size_t size) {
+    uint8_t *copy = (uint8_t *)memcpy(xmalloc(size + 1), data, size);
+    uint64_t hash = 0;
+    if (size < DATA_HEADER_BYTES) return copy;
+    memcpy(copy + 32, &hash, sizeof hash);
+    hash = XXH64(copy, size, 0);
+    memcpy(copy + 32, &hash, sizeof hash);
+    return copy;
+}
 
 static void read_batches(DataLoader *loader, int B, int T, int vocab, const char *named, Error *err) {
     size_t count = (size_t)B * (size_t)T;
@@ -16,9 +29,11 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
             continue;
         }
         for (size_t k = 0; k < count; k++) {
-            fuzz_check(inputs[k] >= 0 && inputs[k] < vocab && targets[k] >= 0 && targets[k] < vocab);
-            if ((k + 1) % (size_t)T) fuzz_check(targets[k] == inputs[k + 1]);
+            fuzz_check(inputs[k] >= 0 && inputs[k] < vocab && targets[k] >= -1 && targets[k] < vocab);
+            fuzz_check(targets[k] >= 0 || data_masked(loader));
+            if ((k + 1) % (size_t)T) fuzz_check(targets[k] == inputs[k + 1] || targets[k] < 0);
         }
+        for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
     }
     free(inputs);
     free(targets);
@@ -34,12 +49,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size -= 8;
     const uint8_t *second = (const uint8_t *)memmem(data, size, "=== 2\n", 6);
     size_t first_bytes = second ? (size_t)(second - data) : size;
-    const char *pattern = fuzz_memory_file(0, data, first_bytes);
+    uint8_t *copy = data[-5] & 8 ? signed_copy(data, first_bytes) : NULL;
+    const char *pattern = fuzz_memory_file(0, copy ? copy : data, first_bytes);
     if (second) {
         fuzz_memory_file(1, second + 6, size - first_bytes - 6);
         pattern = sets ? "/proc/self/fd/500\n\n/proc/self/fd/501" : "/proc/self/fd/50[01]";
     }
-    if (npy) pattern = fuzz_file("x.npy", data, first_bytes);
+    if (npy) pattern = fuzz_file("x.npy", copy ? copy : data, first_bytes);
+    free(copy);
     const char *named = npy ? "x.npy" : "/proc/self/fd/";
     sets = sets && !npy;
     Error err;

@@ -129,6 +129,20 @@ static void not_finite_is_null(void **state) {
     assert_null(strstr(strstr(text, "\"step\":2"), "skipped"));
 }
 
+static void counted_targets(void **state) {
+    (void)state;
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0);
+    log_counted(log, 0.375);
+    log_step(log, 2, 3, 0.5, 0.25, 10, 2000, 1000, 0);
+    log_close(log);
+    captured();
+    const char *text = contents(path), *second = strchr(text, '\n');
+    assert_non_null(strstr(second, "\"tokens\":2000,\"counted\":0.375,\"ms\":10"));
+    assert_true(strstr(text, "counted") > second);
+}
+
 static void floats_survive(void **state) {
     (void)state;
     const float loss = 3.14159274f, lr = 6.0e-4f;
@@ -266,6 +280,7 @@ int main(void) {
         TEST(no_out_no_file),
         TEST(some_steps_are_shown),
         TEST(not_finite_is_null),
+        TEST(counted_targets),
         TEST(floats_survive),
         TEST(skips_of_a_resumed_run),
         TEST(terminal_line),

@@ -233,7 +233,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     if (good) {
         step_begin(m, 0.0f);
         batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-        micro_step(m, (float)(1.0 / (double)tokens), false, true);
+        micro_step(m, (float)(1.0 / (double)data_count(inputs + tokens, (int64_t)tokens)), false, true);
         state_download(m);
     }
     free(inputs);

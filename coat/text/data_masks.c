@@ -1,0 +1,110 @@
+#include "data_masks.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "io/files.h"
+
+#define PIECE 65536 // bytes read at a time
+#define HASH_AT 32  // of the header: the checksum, which is of the file with 0 in its place
+
+static bool damaged(const char *path, Error *err, const char *what) {
+    return error_set(err, EXIT_DATA, "%s is damaged: %s: copy or make it again", path, what);
+}
+
+// A file while it is read.
+typedef struct {
+    const char *path;
+    int fd;
+    uint64_t at; // what is next
+    XXH64_state_t *hash;
+} Reader;
+
+static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
+    if (!file_read_at(r->fd, r->path, r->at, to, bytes, err)) return false;
+    r->at += bytes;
+    XXH64_update(r->hash, to, bytes);
+    return true;
+}
+
+static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
+    char piece[PIECE];
+    for (int64_t left = file->tokens * file->token_bytes; left > 0;) {
+        const size_t part = left < PIECE ? (size_t)left : PIECE;
+        if (!read_next(r, piece, part, err)) return false;
+        left -= (int64_t)part;
+    }
+    return true;
+}
+
+// The examples' first tokens: the file's, then later ones.
+static bool read_examples(Reader *r, const MaskedFile *file, int64_t examples, Error *err) {
+    uint32_t piece[PIECE / 4];
+    int64_t last = -1;
+    for (int64_t left = examples; left > 0;) {
+        const size_t part = left < PIECE / 4 ? (size_t)left : PIECE / 4;
+        if (!read_next(r, piece, part * sizeof *piece, err)) return false;
+        for (size_t i = 0; i < part; i++) {
+            const bool good = last < 0 ? piece[i] == 0 : piece[i] > last && piece[i] < file->tokens;
+            if (!good) return damaged(r->path, err, "its examples are out of order");
+            last = piece[i];
+        }
+        left -= (int64_t)part;
+    }
+    return true;
+}
+
+static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
+    const int64_t bytes = (file->tokens + 7) / 8;
+    int64_t counted = 0;
+    file->mask = (uint8_t *)xmalloc((size_t)bytes);
+    if (!read_next(r, file->mask, (size_t)bytes, err)) return false;
+    for (int64_t i = 0; i < bytes; i++) counted += __builtin_popcount(file->mask[i]);
+    if (file->tokens % 8 && file->mask[bytes - 1] >> (file->tokens % 8))
+        return damaged(r->path, err, "its mask goes on behind the last token");
+    return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
+}
+
+// The whole file, in its order, and its checksum.
+static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
+    int32_t cleared[DATA_HEADER_BYTES / 4];
+    uint64_t said;
+    memcpy(cleared, header, sizeof cleared);
+    memcpy(&said, (const char *)header + HASH_AT, sizeof said);
+    memset((char *)cleared + HASH_AT, 0, sizeof said);
+    XXH64_update(r->hash, cleared, sizeof cleared);
+    return read_tokens(r, file, err) && read_examples(r, file, header[4], err) && read_mask(r, file, err) &&
+           (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum is another"));
+}
+
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, MaskedFile *file, Error *err) {
+    const int64_t examples = header[4];
+    if (header[1] != DATA_VERSION_MASKED)
+        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
+                         path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED);
+    file->tokens = header[2];
+    file->token_bytes = header[3];
+    file->counted = header[5];
+    file->mask = NULL;
+    if (file->tokens < 1 || (file->token_bytes != 2 && file->token_bytes != 4) || examples < 1 ||
+        examples > file->tokens || file->counted < 1 || file->counted > file->tokens)
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: its header says %" PRId64 " tokens of %d bytes, %" PRId64 " examples, %" PRId64
+                         " tokens that count: copy or make it again",
+                         path, file->tokens, file->token_bytes, examples, file->counted);
+    const int64_t said = DATA_HEADER_BYTES + file->tokens * file->token_bytes + 4 * examples + (file->tokens + 7) / 8;
+    if (bytes != said)
+        return error_set(err, EXIT_DATA,
+                         "%s is %s: %" PRId64 " bytes, but its header says %" PRId64 ": copy or make it again", path,
+                         bytes < said ? "truncated" : "damaged", bytes, said);
+    Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState()};
+    if (!r.hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
+    XXH64_reset(r.hash, 0);
+    const bool good = read_all(&r, header, file, err);
+    XXH64_freeState(r.hash);
+    if (good) return true;
+    free(file->mask);
+    file->mask = NULL;
+    return false;
+}

@@ -1,0 +1,32 @@
+// Token files of fine-tuning: which tokens the loss counts, and where examples begin. data/README.md has the format.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DATA_HEADER_BYTES 1024 // of llm.c's files, too
+#define DATA_MAGIC_MASKED 20261124
+#define DATA_VERSION_MASKED 1
+
+typedef struct {
+    int64_t tokens, counted; // of which so many count
+    int token_bytes;         // 2 or 4
+    uint8_t *mask;           // which those are, a bit per token, the lowest first; the caller's to free
+} MaskedFile;
+
+// Checks an open file of `bytes` that begins with `header`, every byte of it. False with err (EXIT_DATA).
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, MaskedFile *file, Error *err);
+
+// Whether token `at` counts where it is a target; mask NULL: all do.
+static inline bool mask_at(const uint8_t *mask, int64_t at) {
+    return !mask || (mask[at / 8] >> (at % 8) & 1);
+}
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,245 @@
+// Tests of token files with a mask (coat/text/data_masks.h): which targets count, which sequences are read, and what is
+// said of damaged files.
+#include "token_files.h"
+
+enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
+
+typedef struct {
+    int32_t header[WORDS];
+    unsigned char rest[8192];
+    size_t bytes; // of rest
+} File;
+
+static void sign(File *f) {
+    uint64_t hash = 0;
+    XXH64_state_t *state = XXH64_createState();
+    memcpy(f->header + 8, &hash, sizeof hash);
+    XXH64_reset(state, 0);
+    XXH64_update(state, f->header, sizeof f->header);
+    XXH64_update(state, f->rest, f->bytes);
+    hash = XXH64_digest(state);
+    memcpy(f->header + 8, &hash, sizeof hash);
+    XXH64_freeState(state);
+}
+
+static void write_as(const char *name, const File *f) {
+    char bytes[sizeof f->header + sizeof f->rest];
+    memcpy(bytes, f->header, sizeof f->header);
+    memcpy(bytes + sizeof f->header, f->rest, f->bytes);
+    write_file(path_of(name), bytes, sizeof f->header + f->bytes);
+}
+
+// Tokens first, first + 1, ...; examples begin at every `each`; a token counts where mask says '1', again and again.
+static File make_file(int width, int count, uint32_t first, int each, const char *mask) {
+    File f;
+    memset(&f, 0, sizeof f);
+    f.header[0] = DATA_MAGIC_MASKED;
+    f.header[1] = DATA_VERSION_MASKED;
+    f.header[2] = count;
+    f.header[3] = width;
+    unsigned char *at = f.rest;
+    for (int i = 0; i < count; i++, at += width) {
+        const uint32_t token = first + (uint32_t)i;
+        memcpy(at, &token, (size_t)width);
+    }
+    for (int i = 0; i < count; i += each, at += 4) {
+        const uint32_t start = (uint32_t)i;
+        memcpy(at, &start, 4);
+        f.header[4]++;
+    }
+    for (int i = 0; i < count; i++) {
+        const int bit = mask[i % (int)strlen(mask)] == '1';
+        at[i / 8] |= (unsigned char)(bit << (i % 8));
+        f.header[5] += bit;
+    }
+    f.bytes = (size_t)(at - f.rest) + (size_t)(count + 7) / 8;
+    sign(&f);
+    return f;
+}
+
+static void test_targets(void **state) {
+    (void)state;
+    static const char mask[] = "0010111010001"; // no multiple of a byte or of T
+    for (int width = 2; width <= 4; width += 2) {
+        const File f = make_file(width, 101, 7, 9, mask);
+        write_as("a.bin", &f);
+        DataLoader *loader = open_one("a.bin", 1, T, false);
+        Error err;
+        int32_t in[T], target[T];
+        assert_true(data_masked(loader));
+        assert_int_equal(data_sequences(loader), 25); // the mask has no four 0 in a row
+        for (int n = 0; n < 25; n++) {
+            int counted = 0;
+            assert_true(data_batch(loader, n, in, target, &err));
+            for (int t = 0; t < T; t++) {
+                const int at = n * T + t + 1; // the target's own place decides
+                const bool counts = mask[at % 13] == '1';
+                assert_int_equal(in[t], 7 + at - 1);
+                assert_int_equal(target[t], counts ? 7 + at : -1);
+                counted += counts;
+            }
+            assert_int_equal(data_count(target, T), counted);
+        }
+        char text[128];
+        assert_string_equal(data_describe(loader, text, sizeof text),
+                            width == 2 ? "1 shard, 101 tokens, uint16, 46.5 % in the loss"
+                                       : "1 shard, 101 tokens, uint32, 46.5 % in the loss");
+        data_close(loader);
+    }
+}
+
+// Sequences without a target that counts are none, in this file and in the numbers of those after it.
+static void test_empty_sequences(void **state) {
+    (void)state;
+    const File f = make_file(2, 41, 0, 41,
+                             "10000"
+                             "00000"
+                             "00001"
+                             "00000"
+                             "00000"
+                             "01000"
+                             "00000"
+                             "00000"
+                             "1");
+    write_as("e_0.bin", &f); // targets 14, 26 and 40; that of token 0 is of no sequence
+    write_u16("e_1.bin", 2 * T + 1, 1000);
+    DataLoader *loader = open_one("e_*.bin", 1, T, false);
+    Error err;
+    int32_t in[T], target[T];
+    const int32_t first[] = {12, 24, 36, 1000, 1004, 12};
+    assert_int_equal(data_sequences(loader), 5);
+    for (int n = 0; n < 6; n++) {
+        assert_true(data_batch(loader, n, in, target, &err));
+        assert_int_equal(in[0], first[n]);
+        assert_int_equal(data_count(target, T), first[n] < 1000 ? 1 : T);
+    }
+    char text[128];
+    assert_string_equal(data_describe(loader, text, sizeof text), "2 shards, 50 tokens, uint16, 26 % in the loss");
+    data_close(loader);
+    loader = open_one("e_*.bin", 5, T, true); // each once in an epoch
+    int32_t row[5 * T], ignored[5 * T], sum = 0;
+    for (int64_t n = 0; n < 3; n++) {
+        assert_true(data_batch(loader, n, row, ignored, &err));
+        sum = 0;
+        for (int i = 0; i < 5; i++) sum += row[i * T];
+        assert_int_equal(sum, 12 + 24 + 36 + 1000 + 1004);
+    }
+    data_close(loader);
+    expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
+}
+
+// A mask of ones gives what the same tokens give without one.
+static void test_all_count(void **state) {
+    (void)state;
+    const File f = make_file(2, 101, 500, 10, "1");
+    write_as("ones.bin", &f);
+    write_u16("plain.bin", 101, 500);
+    DataLoader *ones = open_one("ones.bin", 3, T, true), *plain = open_one("plain.bin", 3, T, true);
+    Error err;
+    assert_true(data_masked(ones) && !data_masked(plain));
+    for (int64_t n = 0; n < 20; n++) {
+        int32_t in[2][3 * T], target[2][3 * T];
+        assert_true(data_batch(ones, n, in[0], target[0], &err));
+        assert_true(data_batch(plain, n, in[1], target[1], &err));
+        assert_memory_equal(in[0], in[1], sizeof in[0]);
+        assert_memory_equal(target[0], target[1], sizeof target[0]);
+    }
+    data_close(ones);
+    data_close(plain);
+}
+
+// Two files with the same tokens and other masks are other data.
+static void test_fingerprint(void **state) {
+    (void)state;
+    uint64_t hash[2];
+    for (int i = 0; i < 2; i++) {
+        const File f = make_file(2, 3000, 0, 100, i ? "01" : "10");
+        write_as("f.bin", &f);
+        DataLoader *loader = open_one("f.bin", 1, T, true);
+        hash[i] = data_fingerprint(loader);
+        data_close(loader);
+    }
+    assert_true(hash[0] != hash[1]);
+}
+
+static void refused(const File *f, const char *words) {
+    write_as("bad.bin", f);
+    expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
+}
+
+static void test_damaged(void **state) {
+    (void)state;
+    const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples; 13 bytes of mask
+    for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) { // any byte
+        File f = good;
+        if (at < sizeof f.header)
+            ((unsigned char *)f.header)[at] ^= 0x10;
+        else
+            f.rest[at - sizeof f.header] ^= 0x10;
+        refused(&f, at < 4 ? "not a token file" : at < 8 ? "version" : "make it again");
+    }
+    for (size_t bytes = 0; bytes < good.bytes; bytes += 7) {
+        File f = good;
+        f.bytes = bytes;
+        refused(&f, "is truncated");
+    }
+    File f = good;
+    f.bytes++;
+    refused(&f, "is damaged: 1284 bytes, but its header says 1283");
+    write_file(path_of("bad.bin"), good.header, 500);
+    expect_refused("bad.bin", 1, T, 1, "truncated", "less than its header");
+}
+
+// What is signed and still wrong.
+static void test_hostile(void **state) {
+    (void)state;
+    const File good = make_file(2, 101, 0, 10, "0110");
+    const struct {
+        int word;
+        int32_t value;
+        const char *words;
+    } heads[] = {{1, 2, "version 2"},         {2, 0, "says 0 tokens"},     {2, -1, "says -1 tokens"},
+                 {2, INT32_MAX, "truncated"}, {3, 3, "of 3 bytes"},        {3, 0, "of 0 bytes"},
+                 {3, 4, "truncated"},         {4, 0, "0 examples"},        {4, 102, "102 examples"},
+                 {4, -1, "-1 examples"},      {4, INT32_MAX, "examples"},  {5, 0, "0 tokens that count"},
+                 {5, 102, "102 tokens"},      {5, 51, "count differently"}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        File f = good;
+        f.header[heads[i].word] = heads[i].value;
+        sign(&f);
+        refused(&f, heads[i].words);
+    }
+    const struct {
+        int example;
+        uint32_t start;
+    } starts[] = {{0, 1}, {1, 0}, {3, 40}, {10, 101}, {10, UINT32_MAX}};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        File f = good;
+        memcpy(f.rest + 202 + 4 * starts[i].example, &starts[i].start, 4);
+        sign(&f);
+        refused(&f, "examples are out of order");
+    }
+    File f = good;
+    f.rest[f.bytes - 1] |= 0x80;
+    f.header[5]++;
+    sign(&f);
+    refused(&f, "mask goes on behind the last token");
+    f = make_file(2, 101, 0, 10, "0110");
+    f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
+    refused(&f, "big-endian");
+    f = make_file(2, 9, 50250, 9, "1"); // beyond the vocabulary
+    write_as("bad.bin", &f);
+    expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "another --tokenizer");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_targets, test_folder_empty),
+        cmocka_unit_test_setup(test_empty_sequences, test_folder_empty),
+        cmocka_unit_test_setup(test_all_count, test_folder_empty),
+        cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_damaged, test_folder_empty),
+        cmocka_unit_test_setup(test_hostile, test_folder_empty),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Training on token files with a mask: the loss is the mean over the targets that count, however an update is divided
+# among micro-batches and processes.
+source "$(dirname "$0")/ranks.sh"
+if ! command -v python3 >/dev/null; then
+    echo "skip - training with masks: python3 is missing"
+    exit 77
+fi
+
+# Files of the same tokens: a mask by chance, with few targets in the first half and many in the second, one of ones,
+# and none.
+python3 - "$folder" <<'PYTHON' || exit 1
+import random
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file
+
+folder, pick = sys.argv[1], random.Random(1)
+for split in ("train", "val"):
+    with open("%s/src_%s.bin" % (folder, split), "rb") as file:
+        header, tokens = file.read(1024), file.read()
+    count = len(tokens) // 2
+    some = bytes(pick.random() < (0.1 if i < count / 2 else 0.7) for i in range(count))
+    for name, mask in (("some", some), ("ones", b"\1" * count)):
+        with open("%s/%s_%s.bin" % (folder, name, split), "wb") as file:
+            file.write(masked_file(2, tokens, range(0, count, 50), mask))
+PYTHON
+
+base=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5)
+files() { flags=("${base[@]}" --train "$folder/$1_train.bin" --val "$folder/$1_val.bin"); }
+
+fp32=(--precision fp32 --steps 6 --batch-tokens 512 --val-every 3)
+files some
+train 1 whole "${fp32[@]}" --micro-batch 16 --val-batches 4 && train 1 eight "${fp32[@]}" --micro-batch 2 --val-batches 32 &&
+    train 2 two "${fp32[@]}" --micro-batch 2 --val-batches 32 --zero 2
+for name in eight two; do
+    near "16 sequences at a time and $name: the same losses" loss 1e-6 whole $name
+    near "gradients' norms" grad_norm 1e-5 whole $name
+    near "and validation losses" val_loss 1e-6 whole $name
+    [ "$(values counted whole)" = "$(values counted $name)" ] && [ "$(values counted whole | wc -l)" -eq 6 ] &&
+        ok "and shares of targets that count" || bad "and shares of targets that count" "$(values counted $name)"
+done
+[ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ] && ok "which are those of the files" ||
+    bad "which are those of the files" "$(values counted whole)"
+
+# The mean of what is evaluated, divided up in another way.
+"$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/some_val.bin" --micro-batch 1 --val-batches 64 --precision fp32 \
+    --tokenizer bytes --device cpu --json >"$folder/eval" 2>/dev/null
+awk -v a="$(sed 's/.*"val_loss":\([^,}]*\).*/\1/' "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
+    'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }' && ok "--eval-only has the same loss" || bad "--eval-only has the same loss" "$(cat "$folder/eval")"
+
+# A mask of ones changes no bit, in FP8 too.
+coat=(--recipe coat --micro-batch 4 --batch-tokens 256 --steps 4 --save-every 2 --val-every 2 --val-batches 4)
+for name in ones src; do files $name && train 1 $name "${coat[@]}"; done
+different=$(for file in "$folder"/ones/step-00000004/*; do cmp -s "$file" "$folder/src/step-00000004/${file##*/}" || basename "$file"; done | sort | xargs)
+[ "$different" = "manifest.json state.json" ] && ok "a mask of ones gives the weights and states of none" || bad "a mask of ones" "$different"
+[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ] && ok "and its log" ||
+    bad "and its log" "$(strip "$folder/ones/log.jsonl")"
+
+# Resumed in the middle.
+files some
+train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train 1 resumed "${coat[@]}" --resume &&
+    same "a resumed run has the bits of one that went through" 00000004 straight resumed
+[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/resumed/log.jsonl")" ] && ok "and its log" || bad "and its log" "$(strip "$folder/resumed/log.jsonl")"
+if timeout 60 "$program" "${base[@]}" "${coat[@]}" --train "$folder/ones_train.bin" --out "$folder/resumed" --steps 6 --resume >"$folder/said" 2>&1; then
+    bad "other masks are other data" "$(cat "$folder/said")"
+else
+    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said" && ok "other masks are other data" ||
+        bad "other masks are other data" "$(cat "$folder/said")"
+fi
+
+# What the page at the start says, and a damaged file.
+loud=("${base[@]}")
+for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
+"$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
+grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said" && ok "the share is on the page at the start" ||
+    bad "the share is on the page at the start" "$(cat "$folder/said")"
+printf '\1' | dd of="$folder/some_train.bin" bs=1 seek=5000 conv=notrunc 2>/dev/null
+"$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
+[ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ] && ok "a damaged file ends the run with one line and 2" ||
+    bad "a damaged file ends the run with one line and 2" "$(cat "$folder/said")"
+exit $failures
