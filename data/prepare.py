@@ -5,11 +5,13 @@
     data/prepare.py --out data/tokens/mine --tokenizer FOLDER notes/ 'logs/*.jsonl' more.parquet
     data/prepare.py --out data/tokens/mine --bytes notes/
     data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
+    data/prepare.py --out data/tokens/chat --tokenizer FOLDER --chat chat.jsonl
 
 Writes OUT_train_000000.bin, ... and OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 where the
 vocabulary needs it) and OUT_manifest.json. Documents begin and end as the tokenizer's family has them, which the
 program and the manifest say: with GPT-2's, the end-of-text token is before each. A run that was stopped continues
-where it was when started again; finished files are checked against their checksums first.
+where it was when started again; finished files are checked against their checksums first. With --chat the inputs are
+records of questions and answers, and files have a mask of the tokens that the loss counts.
 
 Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
 their text; plain text files are held out whole; of a single text file it is the end.
@@ -22,23 +24,26 @@ import json
 import os
 import signal
 import sys
-import time
 
+from prepare_chat import Chat, chat_settings, describe
 from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
-from prepare_tokenizers import COMMAND, NAME, Failure, Pairs, first_line, open_tokenizer, width_of, write_atomically
+from prepare_output import ExampleSplit, Progress, Split, read_manifest, verified
+from prepare_prompts import FORMATS
+from prepare_tokenizers import COMMAND, NAME, Failure, Pairs, open_tokenizer, width_of, write_atomically
 
-HEADER_BYTES = 1024
+SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # (tokenizer, field, fraction) of this process
+worker = None  # (tokenizer, field, fraction, Chat or None) of this process
 
 
-def start_worker(spec, field, fraction):
+def start_worker(spec, field, fraction, chat):
     global worker
-    worker = (open_tokenizer(spec), field, fraction)
+    tokenizer = open_tokenizer(spec)
+    worker = (tokenizer, field, fraction, chat and Chat(tokenizer, spec, *chat))
 
 
 def start_process(*initial):
@@ -50,10 +55,23 @@ def is_val(document, fraction):
     return int.from_bytes(hashlib.blake2b(document, digest_size=8).digest(), "little") < fraction * 2.0**64
 
 
+def work_examples(number, pieces, wanted, chat, fraction):
+    """work() of records: {split: [(tokens, mask), ...]}."""
+    examples, skipped = chat.examples(pieces)
+    out = {split: [] for split in wanted}
+    for identity, tokens, mask in examples:
+        split = "val" if is_val(identity, fraction) else "train"
+        if split in wanted:
+            out[split].append((tokens, mask))
+    return number, out, skipped
+
+
 def work(job):
-    """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed."""
+    """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, and what was skipped."""
     number, pieces, wanted = job
-    tokenizer, field, fraction = worker
+    tokenizer, field, fraction, chat = worker
+    if chat:
+        return work_examples(number, pieces, wanted, chat, fraction)
     texts, splits, starts, ends = [], [], [], []
     for piece in pieces:
         kind, path, begin, end, split, start, last = piece
@@ -79,7 +97,7 @@ def work(job):
     rows = tokenizer.encode(texts, [not start for start in starts])
     for tokens, split, start, last in zip(rows, splits, starts, ends):
         out[split] += [before if start else b"", tokens, after if last else b""]
-    return number, {split: b"".join(parts) for split, parts in out.items()}
+    return number, {split: b"".join(parts) for split, parts in out.items()}, []
 
 
 def run_jobs(jobs, workers, initial):
@@ -108,111 +126,7 @@ def run_jobs(jobs, workers, initial):
                 future.cancel()
 
 
-# --- output -------------------------------------------------------------------------------------------------
-
-
-class Split:
-    """The files of one split: what is finished, and the tokens of the next file."""
-
-    def __init__(self, name, out, settings, finished):
-        self.name, self.out, self.finished = name, out, finished
-        self.width = width_of(settings["vocab"])
-        self.shard_bytes = settings["shard_tokens"] * self.width
-        self.waiting = bytearray()
-        self.unit = finished[-1]["unit"] if finished else 0  # where the next file begins: in this unit,
-        self.skip = finished[-1]["unit_bytes"] if finished else 0  # after so many bytes of its tokens
-
-    def add(self, unit, tokens):
-        """Takes a unit's tokens; returns whether files were finished by it."""
-        begin = self.skip if unit == self.unit else 0
-        if unit < self.unit:
-            return False
-        wrote = False
-        while begin < len(tokens):
-            end = min(len(tokens), begin + self.shard_bytes - len(self.waiting))
-            self.waiting += memoryview(tokens)[begin:end]
-            begin = end
-            if len(self.waiting) == self.shard_bytes:
-                self.write(unit, end)
-                wrote = True
-        return wrote
-
-    def write(self, unit, unit_bytes):
-        path = "%s_%s_%06d.bin" % (self.out, self.name, len(self.finished))
-        tokens = len(self.waiting) // self.width
-        magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
-        header = b"".join(n.to_bytes(4, "little") for n in (magic, version, tokens)).ljust(HEADER_BYTES, b"\0")
-        digest = hashlib.sha256(header)
-        digest.update(self.waiting)
-        write_atomically(path, header, self.waiting)
-        self.finished.append({"file": os.path.basename(path), "tokens": tokens, "sha256": digest.hexdigest(),
-                              "unit": unit, "unit_bytes": unit_bytes})
-        self.waiting = bytearray()
-
-    def tokens(self):
-        return sum(shard["tokens"] for shard in self.finished)
-
-
-def verified(out, shards):
-    """The leading finished files that still have their checksums."""
-    folder = os.path.dirname(out)
-    for i, shard in enumerate(shards):
-        path = os.path.join(folder, shard["file"])
-        if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
-            state = "is damaged" if os.path.exists(path) else "is missing"
-            print("%s %s: it and what follows it are made again" % (path, state), file=sys.stderr)
-            return shards[:i]
-    return shards
-
-
-def read_manifest(path, settings):
-    """(finished files per split, whether the run was complete) of an earlier run with the same settings."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
-        before, shards, complete = manifest["settings"], dict(manifest["shards"]), manifest["complete"]
-    except (FileNotFoundError, NotADirectoryError):
-        return {"train": [], "val": []}, False
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Failure("%s cannot be read (%s): use --overwrite to start again" % (path, first_line(error)))
-    if not shards["train"] and not shards["val"]:  # nothing to lose
-        return shards, False
-    for key in settings:
-        if before.get(key) != settings[key]:
-            what = "the inputs" if key == "inputs" else "%s (%s, now %s)" % (key, before.get(key), settings[key])
-            raise Failure("%s was begun with other settings, %s: use another --out, or --overwrite to start again"
-                          % (path, what))
-    return shards, complete
-
-
-class Progress:
-    """A bar by tqdm where it is installed, else a line of our own; nothing where nobody looks."""
-
-    def __init__(self, total):
-        self.total, self.done, self.start, self.last, self.bar = max(1, total), 0, time.time(), 0.0, None
-        self.shown = sys.stderr.isatty()
-        if self.shown:
-            try:
-                from tqdm import tqdm
-
-                self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing")
-            except ImportError:
-                pass
-
-    def add(self, amount):
-        self.done += amount
-        if self.bar is not None:
-            self.bar.update(amount)
-        elif self.shown and time.time() - self.last > 0.5:
-            self.last = time.time()
-            left = (self.last - self.start) * (self.total - self.done) / max(1, self.done)
-            print("\rtokenizing %3d %%, %d s left " % (100 * self.done // self.total, left), end="", file=sys.stderr)
-
-    def close(self):
-        if self.bar is not None:
-            self.bar.close()
-        elif self.shown:
-            print(file=sys.stderr)
+# --- the run -------------------------------------------------------------------------------------------------
 
 
 def tokenize(options, inputs, identities):
@@ -225,22 +139,28 @@ def tokenize(options, inputs, identities):
     settings = {"inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
                 "shard_tokens": options.shard_tokens}
+    if options.chat:
+        settings.update(chat_settings(spec, options))
     if tokenizer.strict:  # what else the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, complete = ({"train": [], "val": []}, False) if options.overwrite else read_manifest(manifest, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
-    splits = {name: Split(name, options.out, settings, kept[name]) for name in ("train", "val")}
+    kind = ExampleSplit if options.chat else Split
+    splits = {name: kind(name, options.out, settings, kept[name]) for name in ("train", "val")}
+    rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
     print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
-                                                  tokenizer.rule))
-    if not complete:
-        make(options, inputs, identities, spec, settings, manifest, splits, tokenizer)
+                                                  rule))
+    skipped = 0 if complete else make(options, inputs, identities, spec, settings, manifest, splits, rule,
+                                      tokenizer.strict)
     counts = {name: "%d file%s" % (len(split.finished), "" if len(split.finished) == 1 else "s")
               for name, split in splits.items()}
     print("%s: %s training tokens in %s, %s validation tokens in %s%s"
           % (options.out, format(splits["train"].tokens(), ","), counts["train"],
              format(splits["val"].tokens(), ","), counts["val"], " (were complete)" if complete else ""))
+    if options.chat:
+        describe(splits.values(), skipped)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
@@ -250,9 +170,10 @@ def tokenize(options, inputs, identities):
         print("no document was chosen for validation: raise --val-fraction", file=sys.stderr)
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits, tokenizer):
+def make(options, inputs, identities, spec, settings, manifest, splits, rule, strict):
+    """Writes what is missing; returns how many records were skipped."""
     def save(complete):
-        record = {"settings": settings, "documents": tokenizer.rule, "complete": complete,
+        record = {"settings": settings, "documents": rule, "complete": complete,
                   "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
@@ -262,7 +183,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, tokenize
             os.remove(path)
     elif present and not os.path.exists(manifest):
         raise Failure("%s exists, but %s does not: use another --out, or --overwrite" % (present[0], manifest))
-    plan = list(units(inputs, identities, options.val_fraction, tokenizer.strict))
+    plan = list(units(inputs, identities, options.val_fraction, strict))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -275,7 +196,12 @@ def make(options, inputs, identities, spec, settings, manifest, splits, tokenize
 
     first = {name: split.unit for name, split in splits.items()}
     save(False)
-    for number, tokens in run_jobs(jobs(), options.workers, (spec, options.field, options.val_fraction)):
+    skipped = 0
+    chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
+    for number, tokens, notes in run_jobs(jobs(), options.workers, (spec, options.field, options.val_fraction, chat)):
+        for note in notes[:max(0, SHOWN - skipped)]:
+            print("skipped: " + note, file=sys.stderr)
+        skipped += len(notes)
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
         if any(wrote):
             save(False)
@@ -285,6 +211,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, tokenize
             split.write(len(plan), 0)
     save(True)
     progress.close()
+    return skipped
 
 
 # --- the program --------------------------------------------------------------------------------------------
@@ -320,6 +247,15 @@ def parse(arguments):
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for the "
                         "trainer's --hellaswag")
+    parser.add_argument("--chat", action="store_true", help="the inputs are JSONL or Parquet of messages, instruction "
+                        "and output, prompt or query and response, or input_ids and labels")
+    parser.add_argument("--prompt-format", choices=["template", *FORMATS], default="template",
+                        help="of --chat: how messages become text (default template: the chat template in the "
+                        "tokenizer's folder)")
+    parser.add_argument("--trained", choices=["answers", "all"], default="answers",
+                        help="of --chat: which tokens the loss counts (default answers)")
+    parser.add_argument("--skip-malformed", action="store_true", help="of --chat: leave out records that are not as "
+                        "they should be, and count them")
     parser.add_argument("--field", default="text", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
@@ -337,13 +273,13 @@ def main(arguments):
         if options.hellaswag:
             make_hellaswag(options.inputs, options.out, "bytes" if options.bytes else options.tokenizer)
             return 0
-        named = [name for name in options.inputs if name in SETS and not os.path.exists(name)]
+        named = [name for name in options.inputs if name in SETS and not os.path.exists(name) and not options.chat]
         if named and len(options.inputs) > 1:
             raise Failure("a named set comes alone: %s" % named[0], 1)
         if named:
             inputs, identities = named_inputs(named[0], options.sample, options.cache)
         else:
-            inputs, identities = local_inputs(options.inputs, options.field)
+            inputs, identities = local_inputs(options.inputs, None if options.chat else options.field)
         tokenize(options, inputs, identities)
         return 0
     except Failure as failure:

@@ -83,7 +83,7 @@ def lacks_text(path, field):
 
 
 def local_inputs(arguments, field):
-    """(inputs, identities) of files, folders and patterns; equal files count once."""
+    """(inputs, identities) of files, folders and patterns; equal files count once. field None: they hold records."""
     paths = []
     for argument in arguments:
         if os.path.isdir(argument):
@@ -106,11 +106,15 @@ def local_inputs(arguments, field):
             if named:
                 raise
             continue
+        if field is None and kind in ("text", "documents"):
+            if named:
+                raise Failure("%s is neither JSONL nor Parquet by its name; jq -c '.[]' makes lines of a JSON array" % path)
+            continue
         if kind is None and named:
             raise Failure("%s is not a text file" % path)
         if kind is None or os.path.getsize(path) == 0:
             continue
-        if kind == "parquet" and not named and lacks_text(path, field):
+        if kind == "parquet" and not named and field is not None and lacks_text(path, field):
             print("%s: %s has no column %s and is left out" % (NAME, path, field), file=sys.stderr)
             continue
         if identity in seen and (os.path.getsize(path) <= 2 * EDGE or file_hash(path) == file_hash(seen[identity])):
@@ -119,7 +123,7 @@ def local_inputs(arguments, field):
         inputs.append((kind, path))
         identities.append(identity)
     if not inputs:
-        raise Failure("no text found in %s" % ", ".join(arguments))
+        raise Failure("no %s found in %s" % ("text" if field is not None else "records", ", ".join(arguments)))
     return inputs, identities
 
 

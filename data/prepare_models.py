@@ -99,6 +99,9 @@ class JsonModel(Model):
         plain, whole = self.ids(["a"])[0], self.tokenizer.encode("a").ids
         return whole[0] if whole[1:1 + len(plain)] == plain else None
 
+    def token(self, name):
+        return self.tokenizer.token_to_id(name)
+
     def ids(self, texts):
         return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
@@ -120,6 +123,10 @@ class SentencePiece(Model):
         if bos < 0 or config.get("add_bos_token") is False:
             bos = None
         self.finish(self.pieces.vocab_size(), True, bos, end, self.pieces.id_to_piece)
+
+    def token(self, name):
+        found = self.pieces.piece_to_id(name)
+        return found if self.pieces.id_to_piece(found) == name else None
 
     def ids(self, texts):
         return self.pieces.encode(texts)

@@ -63,6 +63,10 @@ class Plain:
     def rule(self):
         return "<|endoftext|> (%d) before each document" % self.end_of_text
 
+    def token(self, name):
+        """The id of a special token; None where there is none of this name."""
+        return self.end_of_text if name == "<|endoftext|>" else None
+
 
 class Bytes(Plain):
     """Token = byte, 256 = end of text."""
@@ -189,6 +193,11 @@ def little_endian(tokens):
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens.tobytes()
+
+
+def pack(ids, vocab):
+    """Tokens as a file of this vocabulary has them."""
+    return little_endian(array.array("H" if width_of(vocab) == 2 else "I", ids))
 
 
 def open_tokenizer(spec):

@@ -4,8 +4,8 @@
 #   scripts/setup.sh           what `make` and `make run` need
 #   scripts/setup.sh --tests   also what `make test` needs
 #   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG renderer, what --python installs
-#   scripts/setup.sh --python  what data/prepare.py reads tokenizers with, to third_party/python: tokenizers,
-#                              sentencepiece, tiktoken
+#   scripts/setup.sh --python  what data/prepare.py reads tokenizers and chat templates with, to third_party/python:
+#                              tokenizers, sentencepiece, tiktoken, jinja2
 #
 # On Debian and Ubuntu as root it installs packages; elsewhere it prints the commands and ends with 1. Where
 # nvcc is, it also fetches the headers of the cuDNN frontend (a Python package, of which only the headers are kept).
@@ -53,7 +53,7 @@ fi
 packages=() python=third_party/python
 if [ "$level" = --python ] || [ "$level" = --all ]; then
     has python3 || need python3
-    for package in tokenizers sentencepiece tiktoken; do
+    for package in tokenizers sentencepiece tiktoken jinja2; do
         PYTHONPATH=$python python3 -c "import $package" 2>/dev/null || packages+=("$package")
     done
     [ ${#packages[@]} -eq 0 ] || python3 -m pip --version >/dev/null 2>&1 || need python3-pip
@@ -106,8 +106,9 @@ if [ -n "$need_frontend" ]; then
 fi
 
 if [ ${#packages[@]} -gt 0 ]; then
-    # regex is what tiktoken imports; tokenizers needs nothing else to read files
+    # regex is what tiktoken imports, markupsafe what jinja2 does; tokenizers needs nothing else to read files
     case " ${packages[*]} " in *" tiktoken "*) packages+=(regex) ;; esac
+    case " ${packages[*]} " in *" jinja2 "*) packages+=(markupsafe) ;; esac
     fetch="python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all:"
     fetch+=" --target $python ${packages[*]}"
     echo "setup: $fetch"

@@ -81,4 +81,17 @@ printf '\1' | dd of="$folder/some_train.bin" bs=1 seek=5000 conv=notrunc 2>/dev/
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
 [ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum is another' "$folder/said")" -eq 1 ] && ok "a damaged file ends the run with one line and 2" ||
     bad "a damaged file ends the run with one line and 2" "$(cat "$folder/said")"
+
+# From records to a run: what data/prepare.py writes, the trainer reads.
+for i in $(seq 400); do echo "{\"query\": \"how many is $((i % 90)) and one?\", \"response\": \"$((i % 90 + 1))\"}"; done >"$folder/chat.jsonl"
+if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0.1 --workers 1 --out "$folder/chat" "$folder/chat.jsonl" >"$folder/said" &&
+    flags=("${base[@]}" --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin") && train 1 chat --micro-batch 4 --steps 30; then
+    awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }' &&
+        ok "answers of data/prepare.py --chat are learnt" || bad "answers of data/prepare.py --chat are learnt" "$(cat "$folder/chat/log.jsonl")"
+    share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
+    awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
+        'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
+else
+    bad "data/prepare.py --chat and the trainer" "$(cat "$folder/said")"
+fi
 exit $failures

@@ -1,0 +1,194 @@
+"""prepare.py --chat: records of questions and answers, in JSONL or Parquet, to token files with a mask.
+
+A record has `messages` (a list of role and content), `instruction`, `input` and `output` (Alpaca's; the input may be
+missing), `prompt` and `response`, `query` and `response`, or `input_ids` and `labels` of the same length, -100 where
+the loss does not count a token.
+"""
+import hashlib
+import json
+
+from prepare_inputs import CHUNK_ROWS, open_parquet
+from prepare_prompts import Fixed, Malformed, Template, read_template
+from prepare_tokenizers import Failure, first_line, pack
+
+IGNORED = -100  # a label
+READ = 1 << 20  # bytes at a time
+PAIRS = (("prompt", "response"), ("query", "response"))
+
+
+def text_of(record, key):
+    value = record[key]
+    if not isinstance(value, str):
+        raise Malformed('"%s" is no text' % key)
+    return value
+
+
+def messages_of(record, name):
+    """(messages, whether there is an input beside Alpaca's instruction) of a record."""
+    if record.get("messages") is not None:
+        messages = record["messages"]
+        if not isinstance(messages, list) or not messages:
+            raise Malformed('"messages" is no list of messages')
+        for message in messages:
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise Malformed("a message has no role")
+            if not isinstance(message.get("content"), str) and (name != "template" or "content" not in message):
+                raise Malformed("a message has no content that is text")
+        return messages, False
+    if record.get("instruction") is not None and record.get("output") is not None:
+        user, given, answer = text_of(record, "instruction"), record.get("input") or "", text_of(record, "output")
+        if not isinstance(given, str):
+            raise Malformed('"input" is no text')
+        if given:
+            user += "\n\n%s%s" % ("### Input:\n" if name == "alpaca" else "", given)
+        return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
+    for question, answer in PAIRS:
+        if record.get(question) is not None and record.get(answer) is not None:
+            return [{"role": "user", "content": text_of(record, question)},
+                    {"role": "assistant", "content": text_of(record, answer)}], False
+    raise Malformed("it has none of messages, instruction and output, prompt and response, query and response, "
+                    "input_ids")
+
+
+def labelled(record, vocab, trained):
+    """(ids, mask) of a record that is tokens already."""
+    ids, labels = record["input_ids"], record.get("labels")
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise Malformed('"input_ids" is no list of whole numbers')
+    beyond = next((token for token in ids if not 0 <= token < vocab), None)
+    if beyond is not None:
+        raise Malformed("token %d is not of the vocabulary of %d" % (beyond, vocab))
+    if trained == "all":
+        return ids, bytearray(b"\1" * len(ids))
+    if not isinstance(labels, list) or len(labels) != len(ids):
+        raise Malformed('"labels" is no list as long as "input_ids"')
+    wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
+    if wrong is not None:
+        raise Malformed("label %d is neither %d nor its token" % (wrong, IGNORED))
+    return ids, bytearray(label != IGNORED for label in labels)
+
+
+class Place:
+    """Where a record is, which is looked for when something is wrong with it."""
+
+    def __init__(self, path, begin, number):
+        self.path, self.begin, self.number = path, begin, number
+
+    def __str__(self):
+        lines = 1
+        with open(self.path, "rb") as file:
+            for left in range(self.begin, 0, -READ):
+                lines += file.read(min(left, READ)).count(b"\n")
+        return "%s, line %d" % (self.path, self.number + lines)
+
+
+def records_of(piece):
+    """(place, what tells the record from others, record or what is wrong with it) of a piece."""
+    kind, path, begin, end, *_ = piece
+    if kind == "parquet":
+        yield from rows_of(path, begin)
+        return
+    with open(path, "rb") as file:
+        file.seek(begin)
+        text = file.read(end - begin)
+    for number, line in enumerate(text.split(b"\n")):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = Malformed("it is not JSON")
+        yield Place(path, begin, number), line, record
+
+
+def rows_of(path, group):
+    file = open_parquet(path)
+    number = sum(file.metadata.row_group(g).num_rows for g in range(group))
+    try:
+        for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group]):
+            for record in batch.to_pylist():
+                number += 1
+                for message in filter(lambda m: isinstance(m, dict), record.get("messages") or ()):  # has all fields
+                    for key in [key for key, value in message.items() if value is None and key != "content"]:
+                        del message[key]
+                identity = json.dumps(record, sort_keys=True, default=str).encode()
+                yield "%s, row %d" % (path, number), identity, record
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        raise Failure("%s could not be read (%s)" % (path, first_line(error)))
+
+
+class Chat:
+    """What a process needs to make examples."""
+
+    def __init__(self, tokenizer, spec, name, trained, skip):
+        self.tokenizer, self.trained, self.skip = tokenizer, trained, skip
+        self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
+
+    def parts(self, record):
+        """Parts of an example, or (ids, mask) where the record is tokens."""
+        if isinstance(record, Malformed):
+            raise record
+        if not isinstance(record, dict):
+            raise Malformed("it is no JSON object")
+        if record.get("input_ids") is not None:
+            return labelled(record, self.tokenizer.vocab, self.trained)
+        messages, has_input = messages_of(record, self.name)
+        answers = [message["content"] for message in messages if message["role"] == "assistant"]
+        if not answers:
+            raise Malformed("it has no answer")
+        if not all(answer.strip() for answer in answers if isinstance(answer, str)):
+            raise Malformed("its answer is empty")
+        if self.format is None:
+            template = self.name == "template"
+            self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
+        return self.format.parts(messages, has_input, record.get("tools"))
+
+    def examples(self, pieces):
+        """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""
+        kept, rows, skipped = [], [], []
+
+        def wrong(place, reason):
+            if not self.skip:
+                raise Failure("%s: %s (--skip-malformed goes on without)" % (place, reason))
+            skipped.append("%s: %s" % (place, reason))
+
+        for piece in pieces:
+            for place, identity, record in records_of(piece):
+                try:
+                    made = self.parts(record)
+                except Malformed as error:
+                    wrong(place, error)
+                    continue
+                tokens = isinstance(made, tuple)
+                kept.append((place, identity, made if tokens else None))
+                if not tokens:
+                    rows.append(made)
+        encoded = self.format.encode(rows) if rows else iter(())
+        examples = []
+        for place, identity, made in kept:
+            tokens, mask = (pack(made[0], self.tokenizer.vocab), made[1]) if made else next(encoded)
+            if self.trained == "all":
+                mask = bytearray(b"\1" * len(mask))
+            mask[:1] = bytes(len(mask[:1]))  # nothing of the example comes before its first token
+            if any(mask):
+                examples.append((identity, bytes(tokens), bytes(mask)))
+            else:
+                wrong(place, "none of its %d tokens counts" % len(mask))
+        return examples, skipped
+
+
+def chat_settings(spec, options):
+    """What the examples depend on, for the manifest."""
+    text = read_template(spec)[1] if options.prompt_format == "template" else None
+    return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
+            "template": hashlib.sha256((text or "").encode()).hexdigest(), "skip_malformed": options.skip_malformed}
+
+
+def describe(splits, skipped):
+    """What all files hold, for people."""
+    shards = [shard for split in splits for shard in split.finished]
+    tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
+    longest = max((shard["longest"] for shard in shards), default=0)
+    print("%s examples, the longest of %s tokens; %.3g %% of all tokens count in the loss%s"
+          % (format(examples, ","), format(longest, ","), 100 * counted / max(1, tokens),
+             "; %s malformed records were skipped" % format(skipped, ",") if skipped else ""))

@@ -1,0 +1,152 @@
+"""What prepare.py writes: token files, their manifest, and how far it is."""
+import hashlib
+import json
+import os
+import sys
+import time
+
+from prepare_inputs import file_hash
+from prepare_masks import masked_file
+from prepare_tokenizers import Failure, first_line, width_of, write_atomically
+
+HEADER_BYTES = 1024
+
+
+class Split:
+    """The files of one split: what is finished, and the tokens of the next file."""
+
+    def __init__(self, name, out, settings, finished):
+        self.name, self.out, self.finished = name, out, finished
+        self.width = width_of(settings["vocab"])
+        self.shard_bytes = settings["shard_tokens"] * self.width
+        self.waiting = bytearray()
+        self.unit = finished[-1]["unit"] if finished else 0  # where the next file begins: in this unit,
+        self.skip = finished[-1]["unit_bytes"] if finished else 0  # after so many bytes of its tokens
+
+    def add(self, unit, tokens):
+        """Takes a unit's tokens; returns whether files were finished by it."""
+        begin = self.skip if unit == self.unit else 0
+        if unit < self.unit:
+            return False
+        wrote = False
+        while begin < len(tokens):
+            end = min(len(tokens), begin + self.shard_bytes - len(self.waiting))
+            self.waiting += memoryview(tokens)[begin:end]
+            begin = end
+            if len(self.waiting) == self.shard_bytes:
+                self.write(unit, end)
+                wrote = True
+        return wrote
+
+    def contents(self):
+        """The next file: parts of its bytes, and what else the manifest says of it."""
+        magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
+        tokens = len(self.waiting) // self.width
+        header = b"".join(n.to_bytes(4, "little") for n in (magic, version, tokens)).ljust(HEADER_BYTES, b"\0")
+        return (header, self.waiting), {}
+
+    def write(self, unit, unit_bytes):
+        path = "%s_%s_%06d.bin" % (self.out, self.name, len(self.finished))
+        parts, facts = self.contents()
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        write_atomically(path, *parts)
+        self.finished.append({"file": os.path.basename(path), "tokens": len(self.waiting) // self.width, **facts,
+                              "sha256": digest.hexdigest(), "unit": unit, "unit_bytes": unit_bytes})
+        self.waiting = bytearray()
+
+    def tokens(self):
+        return sum(shard["tokens"] for shard in self.finished)
+
+
+class ExampleSplit(Split):
+    """The same of examples, each (tokens, a byte per token that is 1 where the loss counts it). No file divides one;
+    `unit_bytes` is a number of them."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.starts, self.mask = [], bytearray()
+
+    def add(self, unit, examples):
+        if unit < self.unit:
+            return False
+        wrote = False
+        for number in range(self.skip if unit == self.unit else 0, len(examples)):
+            tokens, mask = examples[number]
+            if self.waiting and len(self.waiting) + len(tokens) > self.shard_bytes:
+                self.write(unit, number)
+                wrote = True
+            self.starts.append(len(self.mask))
+            self.waiting += tokens
+            self.mask += mask
+        return wrote
+
+    def contents(self):
+        starts, mask = self.starts, self.mask
+        self.starts, self.mask = [], bytearray()
+        longest = max(end - start for start, end in zip(starts, starts[1:] + [len(mask)]))
+        facts = {"examples": len(starts), "counted": sum(mask), "longest": longest}
+        return (masked_file(self.width, self.waiting, starts, mask),), facts
+
+
+def verified(out, shards):
+    """The leading finished files that still have their checksums."""
+    folder = os.path.dirname(out)
+    for i, shard in enumerate(shards):
+        path = os.path.join(folder, shard["file"])
+        if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
+            state = "is damaged" if os.path.exists(path) else "is missing"
+            print("%s %s: it and what follows it are made again" % (path, state), file=sys.stderr)
+            return shards[:i]
+    return shards
+
+
+def read_manifest(path, settings):
+    """(finished files per split, whether the run was complete) of an earlier run with the same settings."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            manifest = json.load(file)
+        before, shards, complete = manifest["settings"], dict(manifest["shards"]), manifest["complete"]
+    except (FileNotFoundError, NotADirectoryError):
+        return {"train": [], "val": []}, False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Failure("%s cannot be read (%s): use --overwrite to start again" % (path, first_line(error)))
+    if not shards["train"] and not shards["val"]:  # nothing to lose
+        return shards, False
+    for key in settings:
+        if before.get(key) != settings[key]:
+            what = "the inputs" if key == "inputs" else "%s (%s, now %s)" % (key, before.get(key), settings[key])
+            raise Failure("%s was begun with other settings, %s: use another --out, or --overwrite to start again"
+                          % (path, what))
+    return shards, complete
+
+
+class Progress:
+    """A bar by tqdm where it is installed, else a line of our own; nothing where nobody looks."""
+
+    def __init__(self, total):
+        self.total, self.done, self.start, self.last, self.bar = max(1, total), 0, time.time(), 0.0, None
+        self.shown = sys.stderr.isatty()
+        if self.shown:
+            try:
+                from tqdm import tqdm
+
+                self.bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing")
+            except ImportError:
+                pass
+
+    def add(self, amount):
+        self.done += amount
+        if self.bar is not None:
+            self.bar.update(amount)
+        elif self.shown and time.time() - self.last > 0.5:
+            self.last = time.time()
+            left = (self.last - self.start) * (self.total - self.done) / max(1, self.done)
+            print("\rtokenizing %3d %%, %d s left " % (100 * self.done // self.total, left), end="", file=sys.stderr)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+        elif self.shown:
+            print(file=sys.stderr)

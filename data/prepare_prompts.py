@@ -1,0 +1,256 @@
+"""Prompt formats of prepare.py --chat: messages to parts of an example, of which the loss counts some.
+
+A fixed format gives parts (text or token id, whether it counts) that are encoded one by one, as a prompt is at
+inference before the answer follows; the name of a special token within a message is text. The chat template of a
+model is rendered and encoded whole, as transformers does, special tokens in messages too.
+"""
+import datetime
+import json
+import os
+import re
+
+from prepare_models import config_beside, config_token
+from prepare_tokenizers import Failure, Pairs, first_line, need, pack, width_of
+
+ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
+ALPACA_INPUT = ", paired with an input that provides further context"
+QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+
+class Malformed(Exception):
+    """What is wrong with a record."""
+
+
+def alternating(messages):
+    """(system or None, [(user, answer), ...]), for formats that have no others."""
+    system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+    turns = messages[system is not None:]
+    if [turn["role"] for turn in turns] != ["user", "assistant"] * (len(turns) // 2):
+        raise Malformed("user and assistant do not take turns, as this prompt format has them")
+    return system, [(a["content"], b["content"]) for a, b in zip(turns[::2], turns[1::2])]
+
+
+def alpaca(messages, ids, has_input):
+    system, turns = alternating(messages)
+    before = (system or ALPACA % (ALPACA_INPUT if has_input else "")) + "\n\n"
+    for user, answer in turns:
+        yield "%s### Instruction:\n%s\n\n### Response:\n" % (before, user), False
+        yield answer, True
+        yield ids["end"], True
+        before = ""
+
+
+def plain(messages, ids, _):
+    for message in messages:
+        counts = message["role"] == "assistant"
+        yield message["content"], counts
+        if counts:
+            yield ids["end"], True
+
+
+def chatml(messages, ids, _):
+    for message in messages:
+        counts = message["role"] == "assistant"
+        yield ids["<|im_start|>"], False
+        yield message["role"] + "\n", False
+        yield message["content"], counts
+        yield ids["<|im_end|>"], counts
+        yield "\n", False
+
+
+def qwen(messages, ids, _):
+    default = [] if messages[0]["role"] == "system" else [{"role": "system", "content": QWEN}]
+    return chatml(default + messages, ids, _)
+
+
+def llama2(messages, ids, _):
+    system, turns = alternating(messages)
+    before = "<<SYS>>\n%s\n<</SYS>>\n\n" % system if system is not None else ""
+    for number, (user, answer) in enumerate(turns):
+        if number and ids["begin"] is not None:  # the first is every format's
+            yield ids["begin"], False
+        yield "[INST] %s%s [/INST]" % (before, user.strip()), False
+        yield " %s " % answer.strip(), True
+        yield ids["end"], True
+        before = ""
+
+
+def llama3(messages, ids, _):
+    for message in messages:
+        counts = message["role"] == "assistant"
+        yield ids["<|start_header_id|>"], False
+        yield message["role"], False
+        yield ids["<|end_header_id|>"], False
+        yield "\n\n", False
+        yield message["content"].strip(), counts
+        yield ids["<|eot_id|>"], counts
+
+
+FORMATS = {"alpaca": alpaca, "plain": plain, "chatml": chatml, "llama2": llama2, "llama3": llama3, "qwen": qwen}
+IM = ("<|im_start|>", "<|im_end|>")
+TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}
+
+
+def check_messages(messages):
+    for message in messages:
+        if message["role"] not in ("system", "user", "assistant"):
+            raise Malformed('role "%s" is none of system, user, assistant' % message["role"])
+
+
+class Fixed:
+    """A prompt format by name."""
+
+    def __init__(self, tokenizer, name):
+        self.tokenizer, self.name = tokenizer, name
+        self.ids = {"begin": next(iter(tokenizer.bos), None), "end": tokenizer.end_of_text}
+        for token in TOKENS.get(name, ()):
+            self.ids[token] = tokenizer.token(token)
+            if self.ids[token] is None:
+                raise Failure("--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca or "
+                              "plain" % (name, token))
+
+    def parts(self, messages, has_input, _=None):
+        check_messages(messages)
+        parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
+        for value, counts in FORMATS[self.name](messages, self.ids, has_input):
+            if isinstance(value, str) and isinstance(parts[-1][0] if parts else None, str) and parts[-1][1] == counts:
+                parts[-1] = (parts[-1][0] + value, counts)
+            else:
+                parts.append((value, counts))
+        return parts
+
+    def encode(self, rows):
+        """[(ids, mask)] of rows of parts."""
+        texts, continued = [], []
+        for parts in rows:
+            before = None
+            for value, _ in parts:
+                if isinstance(value, str):
+                    texts.append(value.encode("utf-8", errors="replace"))
+                    continued.append(isinstance(before, str))
+                before = value
+        encoded = iter(self.tokenizer.encode(texts, continued))
+        width = width_of(self.tokenizer.vocab)
+        for parts in rows:
+            tokens, mask = bytearray(), bytearray()
+            for value, counts in parts:
+                part = next(encoded) if isinstance(value, str) else value.to_bytes(width, "little")
+                tokens += part
+                mask += bytes((counts,)) * (len(part) // width)
+            yield tokens, mask
+
+
+def read_template(spec):
+    """(path of a tokenizer, its chat template or None, its tokenizer_config.json)."""
+    path = Pairs.find(spec) if spec not in ("bytes", "gpt2") else None
+    if path is None:
+        return None, None, {}
+    config = config_beside(path)
+    text = config.get("chat_template")
+    if isinstance(text, list):  # several, by name
+        text = next((entry.get("template") for entry in text if entry.get("name") == "default"), None)
+    own = os.path.join(os.path.dirname(path), "chat_template.jinja")
+    if os.path.exists(own):
+        with open(own, encoding="utf-8") as file:
+            text = file.read()
+    return path, text, config
+
+
+MARK = "\ufdd0\ufdd1"  # no characters: text has none
+
+
+class Template:
+    """The chat template of a tokenizer's folder, in the sandbox and with the functions that transformers gives it."""
+
+    def __init__(self, tokenizer, spec):
+        path, text, config = read_template(spec)
+        if text is None:
+            raise Failure("--prompt-format template: tokenizer %s has no chat template (chat_template in "
+                          "tokenizer_config.json, or chat_template.jinja); name a format" % spec)
+        if not hasattr(tokenizer, "tokenizer") or not path.endswith(".json"):
+            raise Failure("--prompt-format template: it needs the model's tokenizer.json")
+        self.tokenizer = tokenizer
+        self.variables = {key: config_token(config, key) for key in config if key.endswith("_token")}
+        self.variables = {key: value for key, value in self.variables.items() if isinstance(value, str)}
+        self.compile(text)
+        tokenizer.tokenizer.encode_special_tokens = False  # the template writes their names
+
+    def compile(self, text):
+        jinja2 = need("jinja2")
+        if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:  # templates are others' code
+            raise Failure("the Python package jinja2 is %s, whose sandbox has holes: pip install 'jinja2>=3.1.6'"
+                          % jinja2.__version__)
+        sandbox, extensions = need("jinja2.sandbox", "jinja2"), need("jinja2.ext", "jinja2")
+
+        class Generation(extensions.Extension):
+            """{% generation %}: what the model itself says. Its text is marked, and the marks are taken out again."""
+
+            tags = {"generation"}
+
+            def parse(self, parser):
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+                return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+            def mark(self, caller):
+                return MARK + caller() + MARK
+
+        def raise_exception(message):
+            raise jinja2.exceptions.TemplateError(message)
+
+        def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                              sort_keys=sort_keys)
+
+        def strftime_now(form):
+            return datetime.datetime.now().strftime(form)
+
+        environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                            extensions=[Generation, extensions.loopcontrols])
+        environment.filters["tojson"] = tojson
+        environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
+        self.marks = re.search(r"\{%-?\s*generation\s*-?%\}", text) is not None
+        try:
+            self.template = environment.from_string(text)
+        except jinja2.TemplateError as error:
+            raise Failure("the chat template is not one that Jinja2 reads (%s)" % first_line(error))
+
+    def render(self, messages, tools, prompt=False):
+        try:
+            return self.template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=prompt,
+                                        **self.variables)
+        except Exception as error:  # of a template, on what a record holds
+            raise Malformed("the chat template refuses it (%s)" % first_line(error))
+
+    def parts(self, messages, _, tools):
+        """[(text, whether it counts), ...] of the whole example."""
+        if self.marks:
+            pieces = self.render(messages, tools).split(MARK)
+            return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
+        whole, at, parts = self.render(messages, tools), 0, []
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self.render(messages[:number], tools, True)
+            after = self.render(messages[:number + 1], tools).rstrip("\n")  # behind the token that ends it
+            if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
+                raise Malformed("the chat template does not write an answer behind its prompt as it is written in the "
+                                "end: mark answers in it by {% generation %}")
+            parts += [(whole[at:len(before)], False), (whole[len(before):len(after)], True)]
+            at = len(after)
+        return parts + [(whole[at:], False)]
+
+    def encode(self, rows):
+        texts = ["".join(text for text, _ in parts).encode("utf-8", "replace").decode() for parts in rows]
+        for parts, row in zip(rows, self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)):
+            spans, at = [], 0
+            for text, counts in parts:
+                if counts and text:
+                    spans.append((at, at + len(text)))
+                at += len(text)
+            mask, span = bytearray(len(row.ids)), 0
+            for i, (begin, end) in enumerate(row.offsets):  # in order, as the spans are
+                while span < len(spans) and spans[span][1] <= begin:
+                    span += 1
+                mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]
+            yield pack(row.ids, self.tokenizer.vocab), mask

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Tests of data/prepare.py --chat: what becomes of records, which tokens count, and what is said of bad ones.
+
+    python3 dev/test/test_prepare_chat.py
+
+test_prepare_prompts.py has the formats that need a model's tokens.
+"""
+import array
+import contextlib
+import io
+import json
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_prepare as base  # noqa: E402
+
+import prepare_masks  # noqa: E402
+
+prepare = base.prepare
+PLAIN = ("--bytes", "--chat", "--prompt-format", "plain")
+
+
+def messages(*contents, system=None):
+    roles = ("user", "assistant")
+    made = [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]
+    return ([{"role": "system", "content": system}] if system is not None else []) + made
+
+
+class ChatTest(unittest.TestCase):
+    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
+    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
+
+    def read(self, name):
+        """[(ids, mask), ...] of a file's examples, after checking the rest of it."""
+        with open(self.path(name), "rb") as file:
+            data = file.read()
+        magic, version, count, width, examples, counted = array.array("i", data[:24])
+        self.assertEqual((magic, version), (20261124, 1))
+        self.assertEqual(prepare_masks.xxh64(data[:32] + bytes(8) + data[40:]).to_bytes(8, "little"), data[32:40])
+        self.assertEqual(data[40:1024], bytes(984))
+        end = 1024 + count * width
+        ids, starts = array.array("H" if width == 2 else "I", data[1024:end]), array.array("I")
+        starts.frombytes(data[end:end + 4 * examples])
+        bits = data[end + 4 * examples:]
+        self.assertEqual(len(bits), (count + 7) // 8)
+        mask = [bits[i // 8] >> i % 8 & 1 for i in range(8 * len(bits))]
+        self.assertEqual(sum(mask), counted)
+        self.assertEqual((starts[0], mask[count:]), (0, [0] * (-count % 8)))
+        ends = list(starts[1:]) + [count]
+        return [(list(ids[a:b]), mask[a:b]) for a, b in zip(starts, ends)]
+
+    def prepared(self, records, *arguments, tokenizer=("--bytes",)):
+        source = self.write("r.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        self.said = self.run_program(*tokenizer, "--chat", "--out", self.path("c"), "--workers", 1, "--val-fraction", 0,
+                                     "--overwrite", *arguments, source)
+        return self.read("c_train_000000.bin")
+
+    def check_bytes(self, record, expected, *arguments):
+        """expected: text in which [[ ]] surround what counts, and E is the end of text."""
+        (ids, mask), = self.prepared([record], *arguments)
+        wanted, counts, flags = [], 0, []
+        at = 0
+        while at < len(expected):
+            if expected[at:at + 2] in ("[[", "]]"):
+                counts = int(expected[at] == "[")
+                at += 2
+                continue
+            part = [256] if expected[at] == "E" else list(expected[at].encode())
+            wanted += part
+            flags += [counts] * len(part)
+            at += 1
+        self.assertEqual(ids, wanted)
+        self.assertEqual(mask, flags)
+
+    def test_checksum(self):
+        for text, hash_ in ((b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999),
+                            (b"as", 0x1C330FB2D66BE179), (b"Nobody inspects the spammish repetition",
+                                                          0xFBCEA83C8A378BF1)):
+            self.assertEqual(prepare_masks.xxh64(text), hash_)
+
+    def test_alpaca(self):
+        def check(record, head, rest):
+            text = ("Below is an instruction that describes a task%s. Write a response that appropriately completes "
+                    "the request.\n\n### Instruction:\n%s")
+            self.check_bytes(record, text % (head, rest), "--prompt-format", "alpaca")
+
+        check({"instruction": "Do", "input": "", "output": "done"}, "", "Do\n\n### Response:\n[[doneE]]")
+        check({"instruction": "Do", "input": "it", "output": "caf\u00e9"},
+              ", paired with an input that provides further context",
+              "Do\n\n### Input:\nit\n\n### Response:\n[[caf\u00e9E]]")
+        check({"prompt": "q", "response": " a\n"}, "", "q\n\n### Response:\n[[ a\nE]]")
+        check({"query": "q", "response": " a\n"}, "", "q\n\n### Response:\n[[ a\nE]]")
+        self.check_bytes({"messages": messages("1", "2", "3", "4", system="S")},
+                         "S\n\n### Instruction:\n1\n\n### Response:\n[[2E]]"
+                         "### Instruction:\n3\n\n### Response:\n[[4E]]", "--prompt-format", "alpaca")
+
+    def test_plain(self):
+        plain = ("--prompt-format", "plain")
+        self.check_bytes({"prompt": "2+2=", "response": "4"}, "2+2=[[4E]]", *plain)
+        self.check_bytes({"instruction": "i", "input": "x", "output": "o"}, "i\n\nx[[oE]]", *plain)
+        self.check_bytes({"messages": messages("a", "b", "c", "d", system="s")}, "sa[[bE]]c[[dE]]", *plain)
+        self.check_bytes({"prompt": "ab", "response": "c"}, "a[[bcE]]", *plain, "--trained", "all")
+
+    def test_tokens(self):
+        got = self.prepared([{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]},
+                             {"input_ids": [9, 10], "labels": [9, 10]}])
+        self.assertEqual(got, [([5, 6, 7, 8], [0, 1, 0, 1]), ([9, 10], [0, 1])])  # nothing comes before the first token
+        self.assertIn("2 examples, the longest of 4 tokens; 50 % of all tokens count", self.said[0])
+        self.assertEqual(self.prepared([{"input_ids": [5, 6, 7]}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
+
+    def test_long_example(self):
+        long = {"prompt": "x" * 50000, "response": "y" * 49999}
+        got = self.prepared([long, {"prompt": "a", "response": "b"}], *PLAIN[2:], "--shard-tokens", 1000)
+        self.assertEqual(got, [([120] * 50000 + [121] * 49999 + [256], [0] * 50000 + [1] * 50000)])  # a file of its own
+        self.assertEqual(self.read("c_train_000001.bin"), [([97, 98, 256], [0, 1, 1])])
+        self.assertIn("the longest of 100,000 tokens", self.said[0])
+
+    # --- files
+
+    def many(self, count):
+        return "".join(json.dumps({"prompt": base.words(i, 5), "response": "a" + base.words(i + 1000, i % 17)}) + "\n"
+                       for i in range(count))
+
+    def test_shards_and_workers_do_not_matter(self):
+        source, outs = self.write("m.jsonl", self.many(300)), []
+        for workers, shard in ((1, 10**9), (2, 3000), (1, 700)):
+            out, got = "w%d" % shard, {"train": [], "val": []}
+            self.run_program(*PLAIN, "--out", self.path(out), "--workers", workers, "--shard-tokens", shard,
+                             "--val-fraction", 0.2, source)
+            for name in sorted(os.listdir(self.folder)):
+                if name.startswith(out + "_") and name.endswith(".bin"):
+                    rows = self.read(name)
+                    self.assertTrue(sum(len(ids) for ids, _ in rows) <= shard)
+                    got[name.split("_")[1]] += rows
+            self.assertEqual(len(got["train"]) + len(got["val"]), 300)
+            self.assertTrue(30 <= len(got["val"]) <= 90)
+            outs.append(got)
+        self.assertEqual(outs, outs[:1] * 3)
+
+    def test_resume_after_each_possible_stop(self):
+        source = self.write("m.jsonl", self.many(200))
+        arguments = [*PLAIN, "--workers", "1", "--shard-tokens", "1500", "--val-fraction", "0.3", source]
+        arguments += ["--out", self.path("r")]
+        self.run_program(*arguments)
+        expected = base.PrepareTest.snapshot(self)
+        self.assertGreater(len(expected), 8)
+        original, stops, finished = prepare.work, 0, False
+        while not finished:
+            for name in os.listdir(self.folder):
+                if name.startswith("r_"):
+                    os.remove(self.path(name))
+            left = [stops]
+
+            def dying(job):
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                return original(job)
+
+            prepare.work = dying
+            try:
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    finished = prepare.main(arguments) == 0
+            finally:
+                prepare.work = original
+            self.run_program(*arguments)
+            self.assertEqual(base.PrepareTest.snapshot(self), expected)
+            stops += 1
+        self.assertGreater(stops, 4)
+        self.assertIn("were complete", self.run_program(*arguments)[0])
+        self.refused(["trained (answers, now all)", "--overwrite"], *arguments, "--trained", "all")
+        self.refused(["field (None, now text)"], *[argument for argument in arguments if argument != "--chat"])
+
+    # --- errors
+
+    def test_malformed(self):
+        good = json.dumps({"prompt": "a", "response": "b"})
+        bad = [
+            ('{"prompt": "a"', "it is not JSON"),
+            ("[" * 100000, "it is not JSON"),
+            ("[1]", "no JSON object"),
+            ({"text": "x"}, "it has none of messages"),
+            ({"prompt": "a"}, "it has none of messages"),
+            ({"prompt": "a", "response": ""}, "its answer is empty"),
+            ({"prompt": "a", "response": " \n"}, "its answer is empty"),
+            ({"prompt": 1, "response": "b"}, '"prompt" is no text'),
+            ({"instruction": "a", "input": 3, "output": "b"}, '"input" is no text'),
+            ({"messages": []}, "no list of messages"),
+            ({"messages": "x"}, "no list of messages"),
+            ({"messages": ["x"]}, "has no role"),
+            ({"messages": [{"role": "user"}]}, "has no content"),
+            ({"messages": messages("a")}, "it has no answer"),
+            ({"messages": [{"role": "tool", "content": "x"}] + messages("a", "b")}, 'role "tool" is none of'),
+            ({"input_ids": [1, 257], "labels": [1, 257]}, "token 257 is not of the vocabulary of 257"),
+            ({"input_ids": [1, -1], "labels": [1, -1]}, "token -1 is not of"),
+            ({"input_ids": [1, 2]}, '"labels" is no list'),
+            ({"input_ids": [1, 2], "labels": [1]}, '"labels" is no list'),
+            ({"input_ids": [1, 2], "labels": [-100, 3]}, "label 1 is neither"),
+            ({"input_ids": [1, True], "labels": [1, 1]}, "no list of whole numbers"),
+            ({"input_ids": [1, 2], "labels": [1, -100]}, "none of its 2 tokens counts"),
+            ({"input_ids": [], "labels": []}, "none of its 0 tokens"),
+        ]
+        lines = [record if isinstance(record, str) else json.dumps(record) for record, _ in bad]
+        arguments = (*PLAIN, "--overwrite", "--out", self.path("b"), "--workers")
+        for line, (_, reason) in zip(lines, bad):
+            source = self.write("bad.jsonl", "\n%s\n\n%s\n%s" % (good, line, good))
+            self.refused(["bad.jsonl, line 4: ", reason, "--skip-malformed"], *arguments, 1, source)
+        source = self.write("far.jsonl", self.many(300) + lines[0] + "\n")  # in a later unit, by another process
+        self.refused(["far.jsonl, line 301: it is not JSON"], *arguments, 2, source)
+        source = self.write("skip.jsonl", "\n".join(lines + [good]))
+        out, errors = self.run_program(*arguments, 1, "--skip-malformed", "--val-fraction", 0, source)
+        self.assertEqual(self.read("b_train_000000.bin"), [([97, 98, 256], [0, 1, 1])])
+        self.assertIn("; %d malformed records were skipped" % len(bad), out)
+        self.assertEqual(errors.count("skipped: "), 10)
+        source = self.write("turns.jsonl", json.dumps({"messages": messages("a", "b", "c")}))
+        for name in ("alpaca", "llama2"):
+            self.refused(["line 1: user and assistant do not take turns"], *arguments, 1, source, "--prompt-format",
+                         name)
+
+    def test_errors(self):
+        source = self.write("a.jsonl", '{"prompt": "a", "response": "b"}')
+        arguments = ("--out", self.path("e"), "--bytes", "--chat")
+        self.refused(["--prompt-format"], *arguments, "--prompt-format", "none", source, code=1)
+        self.refused(["has no chat template"], *arguments, source)
+        for name in ("chatml", "qwen", "llama3"):
+            self.refused(["--prompt-format %s: the tokenizer has no <|" % name], *arguments, "--prompt-format", name,
+                         "--overwrite", source)
+        self.refused(["neither JSONL nor Parquet", "jq"], *arguments, self.write("a.json", "[]"))
+        self.refused(["no such file"], *arguments, "tinyshakespeare")
+        os.makedirs(self.path("empty"))
+        self.refused(["no records found"], *arguments, self.path("empty"))
+
+    @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
+    def test_parquet(self):
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        rows = [{"prompt": "a", "response": "b"}, {"messages": messages("c", "d")},
+                {"input_ids": [1, 2], "labels": [-100, 2]}, {"instruction": "e", "output": "f"}] * 3
+        message = pa.struct([(key, pa.string()) for key in ("role", "content", "name")])
+        columns = [(key, pa.string()) for key in ("prompt", "response", "instruction", "output")]
+        columns += [(key, pa.list_(pa.int64())) for key in ("input_ids", "labels")] + [("messages", pa.list_(message))]
+        table = self.path("t.parquet")
+        pa.parquet.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), table, row_group_size=5)
+        arguments = (*PLAIN, "--workers", 1, "--val-fraction", 0, "--out", self.path("p"), "--overwrite")
+        self.run_program(*arguments, table)
+        expected = [([97, 98, 256], [0, 1, 1]), ([99, 100, 256], [0, 1, 1]), ([1, 2], [0, 1]),
+                    ([101, 102, 256], [0, 1, 1])]
+        self.assertEqual(self.read("p_train_000000.bin"), expected * 3)
+        rows = [{"prompt": "a", "response": "b"}] * 7 + [{"prompt": "a", "response": ""}]
+        pa.parquet.write_table(pa.Table.from_pylist(rows), table, row_group_size=3)
+        self.refused(["t.parquet, row 8: its answer is empty"], *arguments, table)
+        self.refused(["not a readable Parquet"], *arguments, self.write("x.parquet", b"PAR1"))
+
+
+if __name__ == "__main__":
+    report = base.Report()
+    unittest.defaultTestLoader.loadTestsFromTestCase(ChatTest).run(report)
+    sys.exit(not report.wasSuccessful())
