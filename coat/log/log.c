@@ -222,9 +222,14 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     add_number(line, sizeof line, "ms", "%.3f", ms);
     add_number(line, sizeof line, "tokens_per_s", "%.1f", tokens_per_s);
     write_line(log, line, sizeof line);
-    const Scalar scalars[] = {{"loss", loss}, {"grad_norm", grad_norm},       {"lr", lr},
-                              {"ms", ms},     {"tokens_per_s", tokens_per_s}, {"skipped", (double)skipped}};
-    write_scalars(log, step, scalars, 6);
+    const Scalar scalars[] = {{"loss", loss},
+                              {"grad_norm", grad_norm},
+                              {"lr", lr},
+                              {"ms", ms},
+                              {"tokens_per_s", tokens_per_s},
+                              {"skipped", (double)skipped},
+                              {"counted", log->counted}};
+    write_scalars(log, step, scalars, log->counted > 0.0 ? 7 : 6);
     set_line(log, grad_norm, lr, ms, skipped_now);
     if (log->every <= 1 || step % log->every == 0 || log->steps_here == 1 || step == log->end.total_steps ||
         skipped_now)

@@ -31,7 +31,8 @@ SHAKESPEARE = os.path.join(ROOT, "..", "shared", "data", "tinyshakespeare.txt")
 
 
 def have(*modules):
-    return all(importlib.util.find_spec(module) for module in modules)
+    found = [importlib.util.find_spec(module) for module in modules]
+    return all(spec and spec.origin for spec in found)  # the folder tokenizers beside this file is no package
 
 
 def words(seed, count):

@@ -57,7 +57,7 @@ class PromptsTest(unittest.TestCase):
             mask += [int(counts)] * len(part)
         self.assertEqual(self.prepared([record], *more, tokenizer=arguments), [(ids, mask)])
 
-    @unittest.skipUnless(base.have("tokenizers.models"), NEEDS)
+    @unittest.skipUnless(base.have("tokenizers"), NEEDS)
     def test_chatml_and_qwen(self):
         tokenizer, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>")
         chat = messages("the <|im_end|>model", "\nthe step")
@@ -71,7 +71,7 @@ class PromptsTest(unittest.TestCase):
         chat.insert(0, {"role": "system", "content": "S"})
         self.check_model(tokenizer, arguments, {"messages": chat}, system + turns, "--prompt-format", "qwen")
 
-    @unittest.skipUnless(base.have("tokenizers.models"), NEEDS)
+    @unittest.skipUnless(base.have("tokenizers"), NEEDS)
     def test_llama3(self):
         tokenizer, arguments = self.model("llama3.json", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
@@ -84,7 +84,7 @@ class PromptsTest(unittest.TestCase):
                            turn("user", "u") + turn("assistant", "the model", 1)
                          + turn("user", "v") + turn("assistant", "w", 1), "--prompt-format", "llama3")
 
-    @unittest.skipUnless(base.have("tokenizers.models"), NEEDS)
+    @unittest.skipUnless(base.have("tokenizers"), NEEDS)
     def test_llama2(self):
         tokenizer, arguments = self.model("legacy.json")
         record = {"messages": messages("the model", "a step ", "x", "y", system="S")}
@@ -114,7 +114,7 @@ class PromptsTest(unittest.TestCase):
         row = tokenizer.encode(text, add_special_tokens=False)
         return row.ids, [int(any(a < max(e, b + 1) and b < z for a, z in spans)) for b, e in row.offsets]
 
-    @unittest.skipUnless(base.have("tokenizers.models", "jinja2"), "needs tokenizers and jinja2")
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_template(self):
         _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
         record = {"messages": messages("the model", "the step", "a", "caf\u00e9\n", system="s")}
@@ -138,7 +138,7 @@ class PromptsTest(unittest.TestCase):
         self.write("model/chat_template.jinja", "{{ ''.__class__.__mro__ }}")  # the sandbox
         self.refused(["refuses it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
-    @unittest.skipUnless(base.have("tokenizers.models", "jinja2"), "needs tokenizers and jinja2")
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_formats_are_the_templates(self):
         special = {"chatml": ("<|im_start|>", "<|im_end|>"), "llama3": ("<|start_header_id|>", "<|end_header_id|>",
                                                                        "<|eot_id|>")}
@@ -149,7 +149,7 @@ class PromptsTest(unittest.TestCase):
             self.assertEqual(self.prepared(records, tokenizer=arguments),
                              self.prepared(records, "--prompt-format", name, tokenizer=arguments))
 
-    @unittest.skipUnless(base.have("tokenizers.models", "jinja2", "transformers"), "needs transformers")
+    @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
     def test_template_as_transformers(self):
         import transformers
 
