@@ -9,8 +9,8 @@
 //   {"step":20,"note":".."}                                                              what has happened to the folder
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 products (health.h)
 // A step whose update was skipped has "skipped":N too, the number of updates skipped so far; one of data with masks
-// "counted":X before "ms", the share of its targets that count, 0 to 1, over which loss is the mean. Numbers that are not
-// finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
+// "counted":X before "ms", the share of its targets that count, 0 to 1, over which loss is the mean. Numbers that are
+// not finite are null. All but ms and tokens_per_s (this step's, not smoothed) are the same in equal runs.
 #pragma once
 #include <stdint.h>
 

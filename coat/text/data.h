@@ -16,10 +16,10 @@ typedef struct DataLoader DataLoader;
 
 // Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
 // each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
-// from one file; what is left over at a file's end is not used, nor is a sequence none of whose targets counts. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn
-// from `seed`; without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token
-// file, is damaged, has a token in its first sequence that is not in the vocabulary, or all files together hold fewer
-// sequences than B * ranks.
+// from one file; what is left over at a file's end is not used, nor is a sequence none of whose targets counts. With
+// `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`; without, file order. NULL
+// with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token in its first sequence
+// that is not in the vocabulary, or all files together hold fewer sequences than B * ranks.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 
@@ -85,7 +85,8 @@ typedef struct {
 int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
 
-// "2 shards, 1,234,567 tokens, uint16, 37.5 % in the loss", the last of files with masks, with "3 sets of 5 : 3 : 2, " before it, into text; returns text.
+// "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it and, of files with masks, the share of
+// tokens that count behind it, ", 37.5 % in the loss", into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
 
 // A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'

@@ -23,8 +23,8 @@ def control(batch=2, length=4, ranks=1, shuffle=1, vocab=300, cut=65535):
 
 
 def masked(words, tokens, starts, mask, width="H"):  # signed by the target where bit 3 of shuffle is set
-    head = struct.pack("<6i", 20261124, *words) + bytes(1024 - 24)
-    return head + struct.pack("<%d%s%dI" % (len(tokens), width, len(starts)), *tokens, *starts) + bytes(mask)
+    form = "<6i1000x%d%s%dI" % (len(tokens), width, len(starts))
+    return struct.pack(form, 20261124, *words, *tokens, *starts) + bytes(mask)
 
 
 narrow = shard(20240520, 1, 40, range(40))
@@ -52,12 +52,10 @@ write("tokens", "bare-numpy", control(shuffle=4) + b"\x93NUMPY\x01\0" + bytes(12
 write("tokens", "npy-with-a-header", control(shuffle=4) + wide)
 write("tokens", "masked", control(shuffle=9) + masked((1, 40, 2, 4, 20), range(40), [0, 9, 20, 39], [0x55] * 5))
 write("tokens", "masked-wide", control(shuffle=8) + masked((1, 40, 4, 1, 8), range(40), [0], [0xFF, 0, 0, 0, 0], "I"))
-write("tokens", "masked-with-plain", control(shuffle=11) + masked((1, 40, 2, 1, 1), range(40), [0], [0, 0, 1, 0, 0])
-      + b"=== 2\n" + narrow)
+write("tokens", "masked-with-plain", control(shuffle=11) + masked((1, 8, 2, 1, 2), range(8), [0], [9]) + b"=== 2\n" + narrow)
 write("tokens", "masked-unsigned", control() + masked((1, 40, 2, 1, 1), range(40), [0], [2, 0, 0, 0, 0]))
 write("tokens", "masked-out-of-order", control(shuffle=9) + masked((1, 40, 2, 2, 1), range(40), [0, 40], [2, 0, 0, 0, 0]))
 write("tokens", "masked-behind", control(shuffle=9) + masked((1, 39, 2, 1, 1), range(39), [0], [0, 0, 0, 0, 0x80]))
-write("tokens", "masked-cut", control(shuffle=9, cut=1060) + masked((1, 40, 2, 1, 20), range(40), [0], [0x55] * 5))
 write("tokens", "masked-said-most", control(shuffle=9) + masked((1, 2**31 - 1, 4, 2**31 - 1, 1), range(40), [0], [1] * 5))
 write("tokens", "text", control() + b"To be, or not to be\n")
 
