@@ -36,10 +36,10 @@ typedef enum {
 // Gradients whose codes are counted (health.h), each where products read it: two of DRESID_Q.
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
-// A parameter has several tensors; an activation only its VALUE. Where processes share what belongs to a layer, two
+// A parameter has several tensors; an activation its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
-// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3). PLAIN is an activation's VALUE in
-// the first blocks where their products are in BF16 (--bf16-blocks) and it differs there.
+// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3). PLAIN is what an activation's VALUE
+// is in the first blocks, where products in BF16 (--bf16-blocks) make it another.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 
@@ -83,7 +83,7 @@ const char *role_suffix(Role r);       // "", ".codes", ".codes_t", ".grad", ".m
 // One tensor under one configuration: its format, its shape, where in the arena it lies.
 typedef struct {
     bool exists;
-    int alias; // TensorId whose memory this is, or -1; of PLAIN its own: that of VALUE, without scales and maxima
+    int alias;        // TensorId whose memory this is, or -1. Of PLAIN its own id: VALUE's, without scales and maxima
     int scale_source; // TensorId whose scale this shares (a transposed copy, or a product of such codes), or -1
     Category category;
     Format format;

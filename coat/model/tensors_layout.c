@@ -257,8 +257,8 @@ static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUN
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
-// What an activation is in the first `blocks` blocks, where their products are in BF16: PLAIN, already resolved for such
-// products, is left where it differs from VALUE, in memory of its own where that is not the same either.
+// What an activation is in the first `blocks` blocks, whose products are in BF16. PLAIN is resolved for such products
+// already. Where it is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory.
 static void settle_plain(TensorId id, int blocks, TensorLayout layout[ROLE_COUNT]) {
     TensorLayout *value = &layout[VALUE], *plain = &layout[PLAIN];
     const bool in_place = plain->alias == value->alias && plain->format == value->format &&

@@ -129,8 +129,11 @@ static void print_shares(FILE *out, const Collection *c, QuantizedGradient what,
     static const char *const names[SHARES] = {"saturated", "zero", "subnormal"};
     for (int s = 0; s < SHARES; s++) {
         fprintf(out, "%s\"%s\":[", s ? "," : "", names[s]);
-        for (int layer = 0; layer < layers_counted(c, what, transposed); layer++)
-            fprintf(out, layer ? ",%.4g" : "%.4g", counted_share(c, what, transposed, layer, (Share)s));
+        for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
+            const bool counted = c->counts[code_counts_at(what, layer) + transposed].codes > 0;
+            if (layer) fputc(',', out);
+            fprintf(out, counted ? "%.4g" : "null", counted_share(c, what, transposed, layer, (Share)s));
+        }
         fputc(']', out);
     }
 }

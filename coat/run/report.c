@@ -45,13 +45,15 @@ static void report_recipe(const Config *c, FILE *out) {
         return;
     }
     const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
-    char products[96] = ""; // how those in FP8 are quantised
+    char products[96] = "", first[48] = ""; // how those in FP8 are quantised, and which blocks have none
+    const int blocks = config_bf16_blocks(c);
+    if (blocks > 0) snprintf(first, sizeof first, " (first %d block%s bf16)", blocks, plural(blocks));
     if (r->linear == LINEAR_FP8)
         snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
                  data == weights ? "" : format_name(weights));
-    item(out, "recipe", "%s: linear %s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
-         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", r->head == LINEAR_FP8 ? "fp8" : "bf16",
+    item(out, "recipe", "%s: linear %s%s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
+         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, r->head == LINEAR_FP8 ? "fp8" : "bf16",
          r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads), moments[r->moments],
          r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
          master[r->master]);

@@ -60,7 +60,6 @@ static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     architecture_shape(architecture, &c.shape);
     recipe_apply(&c.recipe, r->recipe);
     c.recipe.recompute = r->recompute;
-    c.recipe.bf16_blocks = 0;
     c.shape.layers = 1;
     c.shape.channels = s->channels;
     c.shape.heads = c.shape.kv_heads = s->channels / HEAD_DIM;

@@ -63,7 +63,6 @@ static Config fp8_config(Small s, Fp8Recipe r) {
     c.recipe.activation_input = r.activation_input;
     c.recipe.gradient_codes_data = r.activation_input == ACTIVATION_INPUT_PRODUCT ? FMT_E4M3 : FMT_E5M2;
     c.recipe.recompute = r.recompute;
-    c.recipe.bf16_blocks = 0;
     c.recipe.group_size = r.group;
     c.recipe.moments = MOMENTS_FP32;
     return c;

@@ -12,9 +12,9 @@ train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
 coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
-# Rank 0 alone looks at the codes and products of its micro-batches, whoever has the sums.
 train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 blocks3 "${coat[@]}" --bf16-blocks 1 --zero 3 --steps 3 &&
     same "ZeRO 3 gathers values for the first block, codes for the others" 00000003 blocks0 blocks3
+# Rank 0 alone looks at the codes and products of its micro-batches, whoever has the sums.
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
         same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&

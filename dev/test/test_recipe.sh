@@ -115,7 +115,7 @@ plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes 
 train all-blocks 3 --recipe coat --bf16-blocks 3 && train no-blocks 3 --recipe coat --linear bf16 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
 cmp -s "$folder"/{all,no}-blocks/step-00000003/model.safetensors && ok "--bf16-blocks of all blocks is --linear bf16" || bad "--bf16-blocks of all blocks is --linear bf16"
 cmp -s "$folder"/{one-block,per-token}/step-00000003/model.safetensors && bad "of one block it changes the training" || ok "of one block it changes the training"
-grep -qE '"dqkv_q":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has nothing of that block" || bad "health has nothing of that block" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
+grep -qE '"dqkv_q":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\],"saturated":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has nothing of that block" || bad "health has nothing of that block" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
 
 cp -r "$folder/per-token" "$folder/recoded"
 train recoded 6 --resume --gradient-codes-data e5m2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the rounding of FP8 products costs a trained model's loss, and where: a checkpoint's weights are evaluated in
 PyTorch in BF16, then with the inputs of some of the blocks' products rounded as COAT's forward pass rounds them: E4M3,
-weights and the attention's input with one scale per tensor, other activations with a power of two per token.
+weights and qkv's input with one scale per tensor, other activations with a power of two per token.
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
@@ -29,7 +29,10 @@ LARGEST = 448.0  # of E4M3
 
 def tokens_of(path, count):
     header = numpy.fromfile(path, dtype=numpy.int32, count=256)
-    width = {20240520: numpy.uint16, 20240801: numpy.uint32}[int(header[0])]
+    widths = {20240520: numpy.uint16, 20240801: numpy.uint32}
+    if len(header) < 256 or int(header[0]) not in widths or int(header[2]) < count:
+        raise SystemExit("error: %s: not a token file of llm.c's with %d tokens; see --sequences" % (path, count))
+    width = widths[int(header[0])]
     return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
 
 
@@ -91,7 +94,7 @@ class Product:
 
 class Study:
     def __init__(self, options):
-        torch.backends.cuda.matmul.allow_tf32 = True  # codes and sums of two are exact in it
+        torch.backends.cuda.matmul.allow_tf32 = True  # rounds weights and scaled codes to 11 bits
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = AutoModelForCausalLM.from_pretrained(options.checkpoint, dtype=torch.bfloat16).to(device).eval()
         self.products = []
