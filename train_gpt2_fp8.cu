@@ -29,6 +29,8 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     n.bias = param(m, b, layer);
     n.eps = m->config.shape.norm_eps;
     n.from_saved = m->config.recipe.norm_input == NORM_INPUT_SAVED;
+    n.bounded = m->config.recipe.scaling == SCALING_TOKEN;
+    n.centre = no_tensor();
     return n;
 }
 
@@ -92,6 +94,16 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
 }
 
+// Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes, what
+// all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back.
+static Tensor centre_norm(Model *m, int l, Norm *n, TensorId shifted, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
+                          Tensor bias) {
+    if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
+    n->centre = param(m, CENTRE, 0);
+    m->ops->norm_centre(&m->exec, n->centre, param(m, shifted, 0), *n, r_in, y, y_bias, w, bias);
+    return param(m, shifted, 0);
+}
+
 // Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
 // its own. Nothing in passes that FP8 health does not look at.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
@@ -114,9 +126,10 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     Exec *ex = &m->exec;
 
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
-    half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
-               y_bias);
-    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
+    Norm first = first_norm(m, l), second = second_norm(m, l);
+    Tensor bias = centre_norm(m, l, &first, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l));
+    half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
+    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), bias);
     ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
     Attention a = attention(m, act(m, HEADS, l), l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
@@ -125,9 +138,9 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
 
     // feed-forward half; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
-    Tensor bias = param(m, FCB, l);
-    half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
-               act(m, Y_PROJ, l), param(m, PROJB, l));
+    Tensor r_mid = act(m, RESID_IN, l), y_proj = act(m, Y_PROJ, l), proj_bias = param(m, PROJB, l);
+    bias = centre_norm(m, l, &second, FCB_SHIFTED, r_mid, y_proj, proj_bias, weight(m, FCW, l), param(m, FCB, l));
+    half_input(m, act(m, N2, l), second, first_norm(m, l), act(m, RESID_MID, l), r_mid, y_proj, proj_bias);
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
                             m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
@@ -144,7 +157,7 @@ void model_forward(Model *m) {
     ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
-        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1);
+        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
         block_forward(m, l, r, y, y_bias);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -298,7 +311,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
-        shards_weights_needed(&m->shards, l, l - 1);
+        shards_weights_needed(&m->shards, l, l - 1, true);
         shards_gradients_begin(&m->shards, l, accumulate);
         block_backward(m, l, accumulate);
         shards_gradients_ready(&m->shards, l, last);

@@ -13,11 +13,18 @@
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T))
 
 // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
-// norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
-// reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
-// BF16 SCALE_ROW: its value is stored * scale.
+// norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by
+// Group Scaling (maxima, reduction, cast), its scale being written here; or in the same pass where norm.bounded, or E4M3
+// SCALE_ROW. Codes of one pass are of n - norm.centre where that is, with a scale that n itself has room in, too: made
+// again for backward they are of n. y may be BF16 SCALE_ROW: its value is stored * scale.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
+
+// What residual_norm_forward's product may take out of its operand: centre (1, C) FP32 = the mean of norm(r_in + y +
+// y_bias) over centre_rows() rows, shifted (1, out) = bias + w * centre, of w's codes. The sum of both is exact whatever
+// centre is: w * n + bias = w * (n - centre) + shifted.
+OPERATION(norm_centre, (Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
+                        Tensor bias))
 
 // The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in the
 // same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.

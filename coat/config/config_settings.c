@@ -69,7 +69,7 @@ static bool take_recipe(Config *config, const json_t *settings) {
     if (fp8) {
         r->scaling = SCALING_TENSOR;
         r->gradient_codes_data = r->gradient_codes_weights = FMT_E5M2;
-        r->bf16_blocks = 0;
+        r->bf16_blocks = r->centred_blocks = 0;
     }
     if (coat) {
         r->norm_input = NORM_INPUT_SAVED;

@@ -111,6 +111,7 @@ void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbia
 
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     (is_fp8(q) ? fp8_quantize_forward : plain_quantize_forward)(exec, q, x);
+    if (q.amax && !is_fp8(q)) bf16_row_maxima(exec, x, q.amax);
 }
 
 void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {

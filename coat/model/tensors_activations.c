@@ -48,9 +48,10 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
     bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool by_row = fp8 && r->scaling == SCALING_TOKEN;
+    bool bounded = r->scaling == SCALING_TOKEN; // the scale of a norm's codes
     bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
     const bool after = c->shape.norm_place == NORM_AFTER;
-    bool rebuild_act = r->recompute >= 1, rebuild_norm = !after && r->recompute >= (coat ? 1 : 2);
+    bool rebuild_act = r->recompute >= 1, rebuild_norm = config_rebuilds_norms(c);
     t->saved = true;
     switch (row->rule) {
     case RULE_PARAMETER: break;
@@ -101,7 +102,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_HEAD_IN:
         make_operand(t, fp8_head, false, FMT_E4M3);
-        t->has_amax = fp8_head && row->maxima;
+        t->has_amax = fp8_head && row->maxima && !bounded;
         t->saved = false;
         make_scratch(t);
         break;
@@ -126,6 +127,12 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         t->saved = false;
         t->has_amax = fp8;
         break;
+    case RULE_CENTRE:
+    case RULE_CENTRED_BIAS:
+        t->exists = config_centred_blocks(c) > 0;
+        t->category = CATEGORY_SCRATCH;
+        if (row->rule == RULE_CENTRE) t->format = FMT_FP32;
+        break;
     case RULE_NORM_INPUT:
     case RULE_HIDDEN:
         if (coat) {
@@ -144,6 +151,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ACT_OUT:
         make_operand(t, fp8, false, FMT_E4M3);
         scale_operand(t, row, by_row, coat);
+        if (row->rule == RULE_NORM_OUT && bounded && !after) t->has_amax = false;
         t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
         if (!t->saved) make_scratch(t);
         break;

@@ -54,6 +54,8 @@ typedef enum {
     RULE_LAST_INPUT, // the final norm's input: plain in every recipe
     RULE_HIDDEN,     // h: saved, plain or E4M3 per group
     RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
+    RULE_CENTRE, // resident, where products read norms less their channels' means: that of one norm
+    RULE_CENTRED_BIAS, // likewise, and plain: the product's bias, with what was taken out
     RULE_NORM_OUT,   // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt, which the residual
                      // stream itself cannot be (norms after)
     RULE_ACT_OUT,

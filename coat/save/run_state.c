@@ -17,7 +17,8 @@ static const char *const rounding_names[] = {"nearest", "stochastic"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
 // effect changes no byte.
-static void recipe_fields(JsonText *t, const Recipe *r) {
+static void recipe_fields(JsonText *t, const Config *c) {
+    const Recipe *r = &c->recipe;
     json_text_string(t, "precision", precision_names[r->precision]);
     if (r->precision == PRECISION_FP32) {
         json_text_string(t, "moments", moments_names[r->moments]);
@@ -37,7 +38,8 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
             json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
-    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
+    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", config_bf16_blocks(c));
+    if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", config_centred_blocks(c));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
@@ -56,7 +58,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
 
 static void settings_fields(JsonText *t, const Config *c, int ranks) {
     char seed[32];
-    recipe_fields(t, &c->recipe);
+    recipe_fields(t, c);
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
@@ -224,7 +226,9 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "activation-input", json_string("saved"));
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
-    if (!json_object_get(settings, "bf16-blocks")) json_object_set_new(settings, "bf16-blocks", json_integer(0));
+    static const char *const blocks[] = {"bf16-blocks", "centred-blocks"};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (!json_object_get(settings, blocks[i])) json_object_set_new(settings, blocks[i], json_integer(0));
     for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
         if (!json_object_get(settings, unsaid[i][0]))
             json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));

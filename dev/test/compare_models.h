@@ -72,11 +72,13 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     }
 }
 
-// The same with the first block's products in BF16.
+// The same with forward products of the first block in BF16, and the norms of all less their means.
 static void compare_bf16_block(Small s, int updates) {
     Config c = fp8_config(s, by_token_exact(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
+    c.recipe.centred_blocks = c.shape.layers;
+    compare_models("coat --bf16-blocks 1, all centred", c, 0.0, updates);
 }
 
 // A block of another architecture than GPT-2, all recipes.

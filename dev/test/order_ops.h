@@ -91,12 +91,30 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
     writes_data(norm.rstd);
     reads_data(norm.weight);
     reads_data(norm.bias);
+    reads_data(norm.centre);
     reads(r_out.data ? r_out : r_in);
     if (saves) reads(norm.x);
-    if (codes(n))
+    if (codes(n)) {
         quantizes(exec, n);
-    else
+    } else {
         writes(n);
+        writes_maxima(n);
+    }
+}
+
+static void order_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias,
+                              Weight w, Tensor bias) {
+    (void)exec;
+    begin("norm_centre");
+    reads(r_in);
+    reads(y);
+    if (y.data) reads_data(y_bias);
+    reads_data(norm.weight);
+    reads_data(norm.bias);
+    reads(w.codes);
+    reads_data(bias);
+    writes_data(centre);
+    writes_data(shifted);
 }
 
 static void order_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
@@ -156,10 +174,13 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
 }
 
 static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
-    if (!q.data || same_memory(q.data, x.data)) return;
+    if (!q.data || (same_memory(q.data, x.data) && !q.amax)) return;
     begin("quantize_forward");
     reads(x);
-    quantizes(exec, q);
+    if (same_memory(q.data, x.data))
+        writes_maxima(q);
+    else
+        quantizes(exec, q);
 }
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
