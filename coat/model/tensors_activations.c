@@ -3,9 +3,11 @@
 #include "shapes.h"
 #include "tensors_table.h"
 
+// Its memory is shared with what is alive in other stages.
 static void make_scratch(TensorLayout *t) {
     t->category = CATEGORY_SCRATCH;
     t->per_layer = false;
+    t->saved = false;
 }
 
 static void make_alias(TensorLayout *t, TensorId source) {
@@ -30,7 +32,6 @@ static void make_copy(TensorLayout *t, bool made, TensorId source, bool fp8, boo
     }
     make_operand(t, fp8, transposed, code);
     make_scratch(t);
-    t->saved = false;
 }
 
 // The scales of a product's operand: one per row, or one, which follows from maxima of the rows.
@@ -80,11 +81,9 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_SCRATCH:
         make_scratch(t);
-        t->saved = false;
         t->has_amax = fp8 && row->maxima;
         break;
     case RULE_ALIAS:
@@ -92,7 +91,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_LOGITS:
         make_scratch(t);
         t->category = CATEGORY_LOGITS;
-        t->saved = false;
         if (fp8_head) t->last = STAGE_HEAD; // the gradient does not take their place
         break;
     case RULE_LOGITS_GRAD:
@@ -103,14 +101,12 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_HEAD_IN:
         make_operand(t, fp8_head, false, FMT_E4M3);
         t->has_amax = fp8_head && row->maxima && !bounded;
-        t->saved = false;
         make_scratch(t);
         break;
     case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
     case RULE_CARRIED:
         t->exists = after ? fp8 : coat;
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_RESIDUAL:
         if (after)
@@ -124,7 +120,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_scratch(t);
-        t->saved = false;
         t->has_amax = fp8;
         break;
     case RULE_CENTRE:
@@ -171,7 +166,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         if (!fp8 && c->shape.activation == ACT_SWIGLU) {
             if (row->rule == RULE_HIDDEN_GRAD_QT) make_alias(t, row->transpose_of);
             make_scratch(t);
-            t->saved = false;
             break;
         }
         make_copy(t, fp8, row->source, true, row->rule == RULE_HIDDEN_GRAD_QT,
@@ -193,7 +187,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         t->exists = compares;
         t->format = r->grads;
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_INNER_PRODUCTS:
         t->exists = compares;

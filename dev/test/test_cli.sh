@@ -473,7 +473,7 @@ refuses "and what helps there" 1 "the limit is 20\.00 GB; --moments coat saves 9
 fits=$("$program" --plan --model gpt2-xl --recipe bf16 --moments coat --master split16 --recompute 2 --saved coat --memory-limit 20GB | tail -n 1)
 [ "$fits" = "largest micro-batch under 20.00 GB: 5" ] && ok "which does" || bad "which does" "$fits"
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
-# what memory alone would allow, 113 and 6, a run would refuse
+# what memory alone would allow, 118 and 7, a run would refuse
 [ "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" = 112 ] && ok "the largest micro-batch suits FP8's products" ||
     bad "the largest micro-batch suits FP8's products" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)"
 [ "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" = 4 ] && ok "and divides the batch" ||
@@ -481,7 +481,7 @@ limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'
 refuses "a memory limit under which no run is right" 1 "6 sequences of 1001 tokens fit.*that --recipe coat takes.*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
 [ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
-    grep -qE '^  saved +22\.21 GB +56\.2 %$' <<<"$found" && grep -qE '^  scratch +389\.09 MB +1\.0 %$' <<<"$found" &&
+    grep -qE '^  saved +22\.21 GB +56\.6 %$' <<<"$found" && grep -qE '^  scratch +140\.05 MB +0\.4 %$' <<<"$found" &&
     ok "the table is that of the micro-batch that was found" || bad "the table is that of the micro-batch that was found" "$found"
 found=$("$program" --plan=json --model gpt2-xl --recipe coat --memory-limit 40GB)
 [ "${found%, \"largest*}}" = "$("$program" --plan=json --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
