@@ -33,9 +33,11 @@ template <typename Shape, bool SPARE = false> struct RowShare {
     __device__ static int64_t index() { return (int64_t)blockIdx.x * Shape::ROWS + threadIdx.x / Shape::LANES; }
 };
 
-// The bits of the largest that the threads of a row have, in each of them.
+// The bits of the largest that the threads of a row have, in each of them. All threads of the row call it, and a kernel
+// once: there is one barrier, and one place for maxima.
 template <typename Shape, bool SPARE>
 __device__ static inline uint32_t row_maximum(const RowShare<Shape, SPARE> &at, float largest) {
+    static_assert(Shape::WARPS == 1 || Shape::WARPS == ROW_WARPS, "a warp or the block has a row");
     __shared__ uint32_t shared[ROW_WARPS];
     uint32_t bits = warp_maximum_bits(largest);
     if constexpr (Shape::WARPS > 1) {
