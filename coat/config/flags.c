@@ -78,7 +78,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), "bf16|fp8", 0, 0, "%s, by --recipe",
      "the blocks' matrix products"},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), "N", -1, MOST_LAYERS, "%s, by --recipe",
-     "with --linear fp8: in the first N blocks forward's products of norms and attention stay in BF16; -1: 2 with learned "
+     "with --linear fp8: in the first N blocks forward's products of norms and attention stay in BF16; -1: 1 with learned "
      "positions, else none"},
     {GROUP_RECIPE, "centred-blocks", FLAG_INT, AT(recipe.centred_blocks), "N", 0, MOST_LAYERS, "%s, by --recipe",
      "with --linear fp8: norms of the first N blocks are quantised less their channels' means; LayerNorm with biases"},

@@ -47,7 +47,8 @@ static void report_recipe(const Config *c, FILE *out) {
     const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
     char products[96] = "", first[48] = ""; // how those in FP8 are quantised, and which blocks have none
     const int blocks = config_bf16_blocks(c);
-    if (blocks > 0) snprintf(first, sizeof first, " (first %d block%s bf16)", blocks, plural(blocks));
+    if (blocks == 1) snprintf(first, sizeof first, " (first block's forward bf16)");
+    if (blocks > 1) snprintf(first, sizeof first, " (first %d blocks' forward bf16)", blocks);
     if (r->linear == LINEAR_FP8)
         snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",

@@ -17,8 +17,7 @@ static const char *const rounding_names[] = {"nearest", "stochastic"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
 // effect changes no byte.
-static void recipe_fields(JsonText *t, const Config *c) {
-    const Recipe *r = &c->recipe;
+static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "precision", precision_names[r->precision]);
     if (r->precision == PRECISION_FP32) {
         json_text_string(t, "moments", moments_names[r->moments]);
@@ -38,8 +37,8 @@ static void recipe_fields(JsonText *t, const Config *c) {
             json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
-    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", config_bf16_blocks(c));
-    if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", config_centred_blocks(c));
+    if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
+    if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", r->centred_blocks);
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
@@ -58,7 +57,7 @@ static void recipe_fields(JsonText *t, const Config *c) {
 
 static void settings_fields(JsonText *t, const Config *c, int ranks) {
     char seed[32];
-    recipe_fields(t, c);
+    recipe_fields(t, &c->recipe);
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
