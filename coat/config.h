@@ -105,7 +105,7 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
-    int bf16_blocks;     // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: by model
+    int bf16_blocks; // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: by model
     int centred_blocks;  // the norms of so many are quantised less the mean of each channel
     ScalingKind scaling; // of what FP8 products read, where both are possible
     // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3

@@ -64,7 +64,8 @@ static void write_bound(Tensor n, const real *weight, const real *bias, int64_t 
     const float root = sqrtf((float)C);
     uint32_t largest = 0;
     for (int64_t i = 0; i < C; i++)
-        largest = larger_bits(largest, magnitude_bits(norm_bound(root, (float)weight[i], bias ? (float)bias[i] : 0.0f)));
+        largest =
+            larger_bits(largest, magnitude_bits(norm_bound(root, (float)weight[i], bias ? (float)bias[i] : 0.0f)));
     *(float *)n.scale = row_scale_from_maximum(largest, n.format);
 }
 
@@ -156,7 +157,8 @@ void cpu_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tenso
     Scratch scratch = scratch_begin(exec);
     const real *weight = norm_weight(&scratch, cpu, norm, C), *norm_bias = scratch_vector(&scratch, cpu, norm.bias);
     const real *added = scratch_vector(&scratch, cpu, y_bias), *before = scratch_vector(&scratch, cpu, bias);
-    real *r_buffer = scratch_take(&scratch, C), *y_buffer = scratch_take(&scratch, C), *mean = scratch_take(&scratch, C);
+    real *r_buffer = scratch_take(&scratch, C), *y_buffer = scratch_take(&scratch, C),
+         *mean = scratch_take(&scratch, C);
     memset(mean, 0, (size_t)C * sizeof(real));
     for (int64_t i = 0; i < rows; i++) {
         const real *r = residual_row(cpu, (Tensor){0}, r_in, y, added, centre_row(i, r_in.rows), r_buffer, y_buffer);

@@ -190,8 +190,10 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
         return shared;
     }
     Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
-    if (t->amax_bytes && arena->base) shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
-    if (t->granularity == SCALE_NONE && shared.granularity == SCALE_ROW) { // a product's, without its other user's scales
+    if (t->amax_bytes && arena->base)
+        shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
+    if (t->granularity == SCALE_NONE &&
+        shared.granularity == SCALE_ROW) { // a product's, without its other user's scales
         shared.granularity = SCALE_NONE;
         shared.scale = NULL;
     }
@@ -235,8 +237,7 @@ Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
 }
 
 bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward) {
-    const TensorId x = id == QKVW ? N1 : id == PROJW ? OQ : id == FCW ? N2 : G;
-    const bool plain = !backward && layer < arena->bf16_blocks && arena->layout[x][PLAIN].exists;
+    const bool plain = !backward && role_there(arena, tensor_input(id), VALUE, layer) == PLAIN;
     return arena->layout[id][CODES].exists && !plain;
 }
 

@@ -74,7 +74,8 @@ typedef struct {
 } TensorRow;
 
 const TensorRow *tensor_row(TensorId id);
-int tensor_rank(TensorId id); // of a parameter in files: 2, or 1 where it has one row
+int tensor_rank(TensorId id);       // of a parameter in files: 2, or 1 where it has one row
+TensorId tensor_input(TensorId id); // of a block's matrix: the activation that its product reads in forward passes
 // Rows of a parameter that has `rows`, without the vocabulary's padding.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...

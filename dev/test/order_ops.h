@@ -102,8 +102,8 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
     }
 }
 
-static void order_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias,
-                              Weight w, Tensor bias) {
+static void order_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y,
+                              Tensor y_bias, Weight w, Tensor bias) {
     (void)exec;
     begin("norm_centre");
     reads(r_in);

@@ -109,7 +109,14 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool from_sa
     // from what was saved, and from the codes
     ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
     assert_scale_over_rows(n_t, n,
-                           normalised(f, (Norm){.x = x, .mean = norm.mean, .rstd = norm.rstd, .weight = norm.weight, .bias = norm.bias, .eps = norm.eps}, x));
+                           normalised(f,
+                                      (Norm){.x = x,
+                                             .mean = norm.mean,
+                                             .rstd = norm.rstd,
+                                             .weight = norm.weight,
+                                             .bias = norm.bias,
+                                             .eps = norm.eps},
+                                      x));
     memset(n_t.data, 0xff, (size_t)(C * n_t.stride));
     *(float *)n_t.scale = NAN;
     ops->norm_rebuild(&f->exec, n_t, n, norm);

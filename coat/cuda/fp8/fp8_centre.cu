@@ -110,7 +110,8 @@ __global__ __launch_bounds__(THREADS) void centre_product_kernel(const __grid_co
             for (int i = 0; i < SPAN; i++) sum = fmaf(value[i], centre[column + i], sum);
         }
         sum = lanes_sum<WARP>(sum) * *a.scale;
-        if (lane == 0) a.shifted[output] = __float2bfloat16_rn(sum + (a.bias ? __bfloat162float(a.bias[output]) : 0.0f));
+        if (lane == 0)
+            a.shifted[output] = __float2bfloat16_rn(sum + (a.bias ? __bfloat162float(a.bias[output]) : 0.0f));
     }
 }
 
