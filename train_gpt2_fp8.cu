@@ -160,10 +160,10 @@ void model_forward(Model *m) {
     ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
 }
 
-// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
-// the sum of the losses to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
+// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds their sum,
+// times the step's scale, to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
 // tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head fp8).
-void model_loss(Model *m, float scale, bool backward, bool accumulate) {
+void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
@@ -180,14 +180,14 @@ void model_loss(Model *m, float scale, bool backward, bool accumulate) {
         ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
         ops->loss_forward_backward(
             ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
-            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
+            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, m->state);
         if (!backward) continue;
         count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
         ops->linear_backward_weight(ex, grad(m, head_id, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
     }
-    ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
+    ops->loss_sum(ex, act(m, LOSSES, 0), m->state);
     ops->range_pop(ex);
 }
 
@@ -331,18 +331,17 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
 // them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
-// that communicate are not recorded, nor is what FP8 health looks at, nor passes whose losses count differently from
-// step to step.
-void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
+// that communicate are not recorded, nor is what FP8 health looks at.
+void micro_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_products;
-    bool record = !watched && !m->scale_varies && shards_recordable(&m->shards, !accumulate, last);
+    bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
     m->exec.trains = true;
     model_forward(m);
-    model_loss(m, loss_scale, true, accumulate);
+    model_loss(m, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
     m->counts_codes = m->compares_products = false;
@@ -350,7 +349,7 @@ void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
 }
 
 // What the host tells the device before a step.
-void step_begin(Model *m, float lr) {
+void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = &m->config;
     m->host.lr = lr;
     m->host.beta1 = c->beta1;
@@ -358,6 +357,7 @@ void step_begin(Model *m, float lr) {
     m->host.eps = c->eps;
     m->host.weight_decay = c->weight_decay;
     m->host.grad_clip = c->grad_clip;
+    m->host.loss_scale = (float)(1.0 / (double)targets);
     m->host.seed = c->seed;
     m->host.loss_sum = 0.0;
     m->host.nonfinite = 0;

@@ -47,15 +47,15 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 
 // The loss of a chunk of tokens and its gradient (R, Vp).
 // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
-// dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
+// dlogits = (softmax - onehot) * state->loss_scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
 // dlogits_t are the memory of the logits, which it takes the place of. FP8: codes in E5M2 and their transpose, for
 // which the memory of the logits may serve. dlogits.data NULL: the loss alone.
-// Its codes need no maximum: |dlogits| <= scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
+// Its codes need no maximum: |dlogits| <= loss_scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
 // A non-finite loss raises state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                  Tensor targets, int vocab, float scale, StepState *state))
-// state->loss_sum += scale * sum of losses, in a fixed order.
-OPERATION(loss_sum, (Exec *exec, Tensor losses, float scale, StepState *state))
+                                  Tensor targets, int vocab, StepState *state))
+// state->loss_sum += state->loss_scale * sum of losses, in a fixed order.
+OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
 // --- backward ------------------------------------------------------------------------------------------------
 // Adds to dwte (Vp, C) FP32 (the head's gradient is already in it) the rows of g by token; writes or adds

@@ -36,6 +36,7 @@ extern "C" {
 typedef struct {
     // written by the host
     float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: no clipping
+    float loss_scale;                                     // 1 / the targets of the step that count
     uint64_t seed;
     // kept by the device
     int64_t t;           // updates made so far; a skipped step does not advance it

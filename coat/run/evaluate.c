@@ -20,15 +20,17 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     const double all = (double)batches * (double)tokens;
     StepState before = m->host;
     m->host.loss_sum = 0.0;
+    m->host.loss_scale = (float)(1.0 / all);
     state_upload(m);
     for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
         ok = ok && data_batch(loader, mine, inputs, targets, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
+        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
-        if (i < batches) counted += data_count(targets, (int64_t)tokens);
+        counted += data_count(targets, (int64_t)tokens);
         model_forward(m);
-        model_loss(m, i < batches ? (float)(1.0 / all) : 0.0f, false, false);
+        model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -52,11 +54,11 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         hellaswag_batch(set, row, B, T, inputs, targets);
         batch_upload(m, B, T, inputs, targets);
         model_forward(m);
-        model_loss(m, 0.0f, false, false);
+        model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_take(set, row, B, T, losses);
     }
-    state_upload(m); // a loss that is not finite has been noted there, but is none of training's
+    state_upload(m); // losses have been noted there, but are none of training's
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));

@@ -43,9 +43,8 @@ static void train_step(Run *run) {
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
     const int64_t counted = count_targets(run);
-    const float loss_scale = (float)(1.0 / (double)counted);
     if (run->masked) log_counted(run->log, (double)counted / (double)(accumulation * tokens * m->exec.ranks));
-    step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    step_begin(m, schedule_lr(c, run->done.step, run->steps), counted);
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;
     m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
@@ -54,7 +53,7 @@ static void train_step(Run *run) {
         if (stop_at_once(m)) return;
         const int32_t *inputs = run->next + 2 * i * tokens;
         batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-        micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
+        micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
     }
     step_end(m);

@@ -199,7 +199,7 @@ static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
 }
 static void run_loss(Exec *e, Block *k) {
-    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, 1e-3f, &k->state);
+    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, &k->state);
 }
 static void run_embed(Exec *e, Block *k) {
     e->ops->embed_forward(e, k->r, k->tokens, k->wte, k->wpe, SEQUENCE);
@@ -250,7 +250,7 @@ static Block make_block(int64_t M) {
     k.parameter.grad = make(FMT_BF16, F, C);
     k.parameter.m = make(FMT_FP32, F, C), k.parameter.v = make(FMT_FP32, F, C);
     k.parameter.master = make(FMT_FP32, F, C);
-    k.state.lr = 1e-3f, k.state.beta1 = 0.9f, k.state.beta2 = 0.95f, k.state.eps = 1e-8f;
+    k.state.lr = 1e-3f, k.state.beta1 = 0.9f, k.state.beta2 = 0.95f, k.state.eps = 1e-8f, k.state.loss_scale = 1e-3f;
     return k;
 }
 

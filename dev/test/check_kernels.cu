@@ -167,6 +167,7 @@ static void check_reset(Check *c, float clip) {
     StepState state = {};
     state.lr = 1e-3f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
     state.grad_clip = clip;
+    state.loss_scale = 0.37f;
     state.t = 6;
     *c->cpu.state = state;
     check_gpu(c)->ops->upload(check_gpu(c), check_gpu(c)->state, &state, sizeof state);
@@ -187,11 +188,11 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
         const Twin dlogits = backward ? logits : Twin{};
         CHECK_BOTH(
             c, loss_forward_backward,
-            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, 0.37f, e->state));
+            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
     }
     check_values(c, losses, 1e-5, "loss_forward_backward: losses");
     check_values(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");
-    CHECK_BOTH(c, loss_sum, (e, SIDE(losses), 0.5f, e->state));
+    CHECK_BOTH(c, loss_sum, (e, SIDE(losses), e->state));
     StepState state = check_state(c);
     char text[64];
     snprintf(text, sizeof text, "%.8g for %.8g", state.loss_sum, c->cpu.state->loss_sum);
@@ -206,7 +207,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
         check_upload(c, logits);
         check_reset(c, 0);
         check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, logits.gpu,
-                                                 targets.gpu, vocab, 1, check_gpu(c)->state);
+                                                 targets.gpu, vocab, check_gpu(c)->state);
         check_flag(c, 1, "loss_forward_backward");
     }
     check_free(c);

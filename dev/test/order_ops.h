@@ -180,9 +180,10 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
 
 // The transposed codes may take the place of the logits, and are made of the codes behind them.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                        Tensor targets, int vocab, float scale, StepState *state) {
-    (void)exec, (void)vocab, (void)scale;
+                                        Tensor targets, int vocab, StepState *state) {
+    (void)exec, (void)vocab;
     begin("loss_forward_backward");
+    read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(logits);
     reads(targets);
     writes(losses);
@@ -195,9 +196,10 @@ static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogi
     may_raise(state);
 }
 
-static void order_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
-    (void)exec, (void)scale;
+static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
+    (void)exec;
     begin("loss_sum");
+    read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(losses);
     read_memory(&state->loss_sum, sizeof state->loss_sum);
     write_memory(&state->loss_sum, sizeof state->loss_sum);

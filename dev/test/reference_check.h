@@ -138,10 +138,10 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
 // The mean loss of the batch, and its gradients where they are wanted. `update` is the number of the update that
 // follows, whose rate is its share of the largest.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
-    float scale = 1.0f / (float)(r->B * r->T);
-    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr);
+    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr,
+               (int64_t)r->B * r->T);
     batch_upload(m, r->B, r->T, r->tokens, r->targets);
-    pass_over_batch(m, scale, false, backward);
+    pass_over_batch(m, false, backward);
     return m->host.loss_sum;
 }
 

@@ -63,11 +63,12 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor targets = random_tokens(f, R, vocab), logits = random_tensor(f, f->format, R, Vp, size);
     Tensor before = copy_of(f, logits), losses = poisoned(f, FMT_FP32, R, 1), again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
+    state.loss_scale = scale;
     set_value(targets, R / 2, 0, -1); // a token without a target
     for (int64_t i = 0; i < R; i++)   // the padding's logits must not count
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
-    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, scale, &state);
-    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, scale, &state);
+    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, &state);
     assert_true(same_bits(losses, again));
     assert_int_equal(state.nonfinite, 0);
     double total = 0;
@@ -86,7 +87,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
         }
     }
     state.loss_sum = 1;
-    ops->loss_sum(&f->exec, losses, scale, &state);
+    ops->loss_sum(&f->exec, losses, &state);
     assert_true(fabs(state.loss_sum - (1 + total * (double)scale)) < 1e-9 * R);
 }
 
@@ -107,14 +108,15 @@ static void loss_reports_nonfinite(void **unused) {
     for (int i = 0; i < 3; i++) {
         Fixture f;
         StepState state = {0};
+        state.loss_scale = 1;
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
         set_value(logits, 3, 30, bad[i]); // padding
-        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, 1, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
-        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, 1, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 1);
         fixture_end(&f);
     }

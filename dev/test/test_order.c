@@ -153,7 +153,7 @@ static void evaluate(Model *m, int passes) {
     for (int i = 0; i < passes; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none);
         model_forward(m);
-        model_loss(m, 1.0f, false, false);
+        model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -165,7 +165,7 @@ static void evaluate_short(Model *m) {
     const int B = m->config.micro_batch, T = m->config.seq_len / 2;
     batch_upload(m, B, T, none, none);
     model_forward(m);
-    model_loss(m, 0.0f, false, false);
+    model_loss(m, false, false);
     m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
     state_upload(m);
 }
@@ -186,13 +186,13 @@ static void train_step(Model *m, bool watched) {
     const Config *c = &m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
-    step_begin(m, 1e-3f);
+    step_begin(m, 1e-3f, 1);
     m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
     m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
         batch_upload(m, c->micro_batch, c->seq_len, none, none);
-        micro_step(m, 1.0f, i > 0, i + 1 == accumulation);
+        micro_step(m, i > 0, i + 1 == accumulation);
     }
     memcpy(slots, m->shards.slot_layer, sizeof slots);
     step_end(m);
