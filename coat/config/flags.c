@@ -124,7 +124,9 @@ static const Flag table[] = {
      "tokens whose logits exist at a time"},
 
     {GROUP_OPTIMIZER, "steps", FLAG_INT64, AT(steps), "STEPS", -1, BIG, NULL,
-     "optimizer steps, 20k is 20000; -1: one pass over the data"},
+     "optimizer steps, 20k is 20000; -1: as --epochs says"},
+    {GROUP_OPTIMIZER, "epochs", FLAG_INT, AT(epochs), "N", 1, 1 << 20, NULL,
+     "in place of --steps: passes over the training data, each in an order of its own"},
     {GROUP_OPTIMIZER, "lr", FLAG_FLOAT, AT(lr), "RATE", 0, 1e3, NULL, "the largest learning rate"},
     {GROUP_OPTIMIZER, "warmup", FLAG_INT64, AT(warmup), "STEPS", 0, BIG, NULL,
      "steps of linear warm-up; may exceed --steps"},

@@ -65,7 +65,9 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_name(c->schedule));
     const bool falls = c->schedule != SCHEDULE_CONSTANT;
-    if (falls && c->lr_final != 1.0f) json_text_int(t, "steps", c->steps); // else they change no rate
+    const bool by_length = falls && c->lr_final != 1.0f; // else it changes no rate
+    if (by_length) json_text_int(t, "steps", c->steps);
+    if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);
     if (falls) json_text_float(t, "lr-final", c->lr_final);
     if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
     json_text_float(t, "weight-decay", c->weight_decay);
@@ -256,7 +258,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
                              "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
                              "weights with --model",
                              path, key, before, after);
-        else if (trains && strcmp(key, "steps") != 0 && exec->rank == 0)
+        else if (trains && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
             fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
     }
     json_decref(now);

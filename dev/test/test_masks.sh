@@ -71,6 +71,29 @@ else
         bad "other masks are other data" "$(cat "$folder/said")"
 fi
 
+# --epochs: as many steps as the sequences of so many passes fill, also where another number of processes goes on.
+sequences=$(python3 - "$folder/some_train.bin" <<'PYTHON'
+import struct
+import sys
+
+with open(sys.argv[1], "rb") as file:
+    tokens, width, examples = struct.unpack("<8x3i", file.read(20))
+    file.seek(1024 + tokens * width + 4 * examples)
+    mask = int.from_bytes(file.read(), "little") >> 1
+print(sum((mask >> 32 * i & 0xFFFFFFFF) != 0 for i in range((tokens - 1) // 32)))
+PYTHON
+)
+steps=$((3 * sequences / 2048)) epochs=(--precision fp32 --layers 1 --heads 1 --channels 32 --batch-tokens 65536 --schedule cosine --lr-final 0.1 --val-every 0 --val-batches 1)
+train 1 epochs "${epochs[@]}" --micro-batch 64 --epochs 3 --save-every 7 && train 1 counted "${epochs[@]}" --micro-batch 64 --steps $steps
+[ "$(values loss epochs | wc -l)" -eq $steps ] && [ -e "$folder/epochs/step-00000007" ] && ok "--epochs 3 is $steps steps over 3 times $sequences sequences" ||
+    bad "--epochs 3" "$(values loss epochs | wc -l) steps, not $steps of $sequences sequences"
+diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/counted/step-$(printf %08d $steps)/model.safetensors" &&
+    ok "and has the bits of so many steps" || bad "and has the bits of so many steps"
+mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
+near "another number of processes ends with the same step" loss 1e-6 epochs other
+if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs beside --steps" "$(cat "$folder/said")"; else
+    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs beside --steps is refused" || bad "--epochs beside --steps" "$(cat "$folder/said")"; fi
+
 # What the page at the start says, and a damaged file.
 loud=("${base[@]}")
 for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
