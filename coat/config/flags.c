@@ -118,6 +118,9 @@ static const Flag table[] = {
     {GROUP_BATCH, "micro-batch", FLAG_INT, AT(micro_batch), "B", 1, MOST_MICRO_BATCH, NULL,
      "sequences per GPU in one forward and backward pass"},
     {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "TOKENS", 1, MOST_POSITIONS, NULL, "tokens per sequence"},
+    {GROUP_BATCH, "examples", FLAG_CHOICE, AT(examples), "cut|whole|split", 0, 0, NULL,
+     "of files with a mask. Sequences are made of whole ones, and longer ones lose their end (cut) or are refused (whole); "
+     "or all follow each other and are split wherever a sequence ends (split)"},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), "TOKENS", 0, BIG, "one micro-batch per GPU",
      "tokens per optimizer step over all GPUs; 512k is 524288; 0: one micro-batch per GPU"},
     {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), "TOKENS", 0, 1 << 30, "chosen",

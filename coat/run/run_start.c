@@ -66,12 +66,12 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
     if (config_trains(c)) {
-        run->train =
-            data_open_sets(c->train, config_weights(c), B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
+        run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
+                                    c->shuffle, vocab, err);
         if (!run->train) return false;
     }
     if (c->val[0]) {
-        run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
+        run->val = data_open_sets(c->val, NULL, c->examples, B, T, 0, 1, c->seed, false, vocab, err);
         if (!run->val) return false;
         // now, rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;

@@ -13,6 +13,7 @@ static const char *const norm_input_names[] = {"saved", "residual"};
 static const char *const activation_input_names[] = {"saved", "product"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
 static const char *const master_names[] = {"fp32", "split16", "none"};
+static const char *const examples_names[] = {"cut", "whole", "split"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
@@ -60,6 +61,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
+    if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
@@ -219,6 +221,7 @@ static void fill_settings(json_t *settings) {
     const char *schedule = json_string_value(json_object_get(settings, "schedule"));
     if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
         json_object_set_new(settings, "lr-final", json_integer(1));
+    if (!json_object_get(settings, "examples")) json_object_set_new(settings, "examples", json_string("cut"));
     static const char *const unsaid[][2] = {
         {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
     const char *saved = json_string_value(json_object_get(settings, "saved"));

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
+#include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +16,8 @@ typedef struct DataLoader DataLoader;
 
 // Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
 // each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
-// from one file; what is left over at a file's end is not used, nor is a sequence none of whose targets counts. With
+// from one file, cut from the stream of its tokens; what is left over at a file's end is not used, nor is a sequence none
+// of whose targets counts. With
 // `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`; without, file order. NULL
 // with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token in its first sequence
 // that is not in the vocabulary, or all files together hold fewer sequences than B * ranks.
@@ -25,10 +26,11 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
 
 // The same of several sets, which are the paragraphs of `patterns` (an empty line ends one): the sequences of a run are
 // drawn from them in the ratio of their weights (mixture.h), each set in its own order and with its own epochs. A set
-// without a sequence is an error. weights NULL: none, all files are one set. One set is read as data_open() reads it,
-// whatever its weight.
-DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
-                           uint64_t seed, bool shuffle, int vocab, Error *err);
+// without a sequence is an error. weights NULL: none, all files are one set, whatever its weight. Where a file says
+// where its examples begin, `examples` says what becomes of them: EXAMPLES_SPLIT reads all as data_open() does, else a
+// sequence is as many whole examples of a file as fit (packing.h), and tokens 0 without a target behind them.
+DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
+                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
@@ -88,6 +90,13 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 // "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it and, of files with masks, the share of
 // tokens that count behind it, ", 37.5 % in the loss", into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
+
+// Of files that say where their examples begin, where these are not split; 0 examples: there are none.
+typedef struct {
+    int64_t examples, sequences, cut, left_out; // longer than a sequence, so that they lose their end; without a target
+    double filled;                              // the share of the sequences' tokens that are not empty
+} DataExamples;
+DataExamples data_examples(const DataLoader *loader);
 
 // A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'
 // weights; not of their names. Recorded in checkpoints, so that resuming on other data is noticed.

@@ -1,6 +1,6 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
+// where bit 1 of shuffle is set. Bits 4 and 5 say what becomes of examples. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
 // first gets the checksum that a file with a mask has.
 #include "dev/fuzz/fuzz.h"
 
@@ -44,6 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int B = 1 + data[0] % 8, T = 1 + data[1], ranks = 1 + data[2] % 4, vocab = 1 + (data[4] | data[5] << 8);
     bool shuffle = data[3] & 1, sets = data[3] & 2, npy = data[3] & 4;
     const double weights[] = {0.7, 0.3};
+    const ExamplesKind examples = (ExamplesKind)((data[3] >> 4 & 3) % 3);
     size_t cut = (size_t)data[6] | (size_t)data[7] << 8;
     data += 8;
     size -= 8;
@@ -61,13 +62,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sets = sets && !npy;
     Error err;
     DataLoader *loader =
-        data_open_sets(pattern, sets ? weights : NULL, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
+        data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
     if (!loader) {
         fuzz_refused(&err, named);
         return 0;
     }
     char text[128];
     data_describe(loader, text, sizeof text);
+    const DataExamples e = data_examples(loader);
+    fuzz_check(e.left_out >= 0 && e.sequences <= data_sequences(loader) && e.filled <= 1);
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
     read_batches(loader, B, T, vocab, named, &err);

@@ -28,7 +28,7 @@ for split in ("train", "val"):
             file.write(masked_file(2, tokens, range(0, count, 50), mask))
 PYTHON
 
-base=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5)
+base=(--examples split --tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5)
 files() { flags=("${base[@]}" --train "$folder/$1_train.bin" --val "$folder/$1_val.bin"); }
 
 fp32=(--precision fp32 --steps 6 --batch-tokens 512 --val-every 3)
@@ -111,6 +111,9 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     flags=("${base[@]}" --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin") && train 1 chat --micro-batch 4 --steps 30; then
     awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }' &&
         ok "answers of data/prepare.py --chat are learnt" || bad "answers of data/prepare.py --chat are learnt" "$(cat "$folder/chat/log.jsonl")"
+    "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
+    grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
+        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
     share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
