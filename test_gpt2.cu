@@ -136,7 +136,7 @@ static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate,
     m->host.loss_scale = (float)(weight_of_batch / (double)tokens);
     m->host.loss_sum = 0.0;
     state_upload(m);
-    batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
+    batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, NULL);
     pass_over_batch(m, accumulate, backward);
     free(inputs);
     return m->host.loss_sum;
@@ -454,6 +454,7 @@ static void test_smaller_pass(void) {
 #endif
 
 #ifndef COAT_DOUBLE
+#include "dev/test/model_documents.h"
 #include "dev/test/model_fp8.h"
 #endif
 
@@ -527,6 +528,7 @@ int main(int argc, char **argv) {
         test_bf16_against_fp32();
         test_training();
         test_smaller_pass();
+        test_documents();
         test_fp8();
     }
     block = blocks;

@@ -40,6 +40,11 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
+// Where the documents of this pass begin, and how far into one each token is; data NULL: each sequence is one.
+static Tensor positions(const Model *m) {
+    return m->apart ? act(m, POSITIONS, 0) : no_tensor();
+}
+
 // The attention of one layer: q, k and v are column ranges of the packed projection, for values and gradients.
 typedef struct {
     AttentionShape shape;
@@ -57,6 +62,7 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
 static Heads heads(const Model *m, int layer) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
+    h.positions = positions(m);
     h.rotations = arena_tensor(&m->arena, ROTATIONS, VALUE, 0);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
@@ -119,7 +125,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
     ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
     Attention a = attention(m, act(m, HEADS, l), l);
-    ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
@@ -141,7 +147,7 @@ void model_forward(Model *m) {
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
     shards_pass_begin(&m->shards);
-    ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
+    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), param(m, WPE, 0), m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
         shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1);
@@ -280,7 +286,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     if (heads(m, l).rotations.data) dq.amax = NULL; // the rotation changes them
-    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), heads(m, l), accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
@@ -307,7 +313,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
     Tensor dwte = grad(m, WTE, 0);
     if (!m->config.shape.tied_head && !accumulate) // a tied head has left its own there
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
-    ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+    ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
 }
 
@@ -321,12 +327,15 @@ void state_download(Model *m) {
     m->ops->download(&m->exec, &m->host, m->state, sizeof m->host);
 }
 
-void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets) {
+void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets,
+                  const int32_t *positions) {
     m->B = B;
     m->T = T;
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
     m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
     if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);
+    m->apart = positions != NULL;
+    if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay

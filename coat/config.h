@@ -83,6 +83,7 @@ enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 
 // Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused; or
 // following each other, and split wherever a sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
+typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
@@ -157,6 +158,7 @@ typedef struct {
     // batch
     int micro_batch, seq_len;
     ExamplesKind examples;
+    DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
     int logits_chunk;     // tokens whose logits exist at a time; 0 = chosen
     // optimizer

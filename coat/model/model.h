@@ -22,6 +22,7 @@ typedef struct {
     Parameter *parameters; // all of them
     int parameter_count;
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
+    bool apart;       // its documents are: POSITIONS says where each begins
     StepState *state; // in the device's memory
     StepState host;   // its last known contents
     Guard *guard;     // against outliers; NULL: off
@@ -69,8 +70,9 @@ void model_destroy(Model *m);
 void state_upload(Model *m);
 void state_download(Model *m);
 
-// The tokens of the next pass, inputs and targets (B, T); targets NULL where none are wanted. Sets m->B and m->T.
-void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets);
+// The tokens of the next pass, inputs and targets (B, T), and their positions within documents, which --documents apart
+// has room for; targets NULL where none are wanted, positions NULL where a row is one document. Sets m->B and m->T.
+void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
 // Tokens in, normalised final residual NF (M, C) out.
 void model_forward(Model *m);

@@ -76,6 +76,10 @@ static bool open_data(Run *run, const Config *c, Error *err) {
         // now, rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
+    const TextIds *ids = &run->model.config.shape.ids; // of the vocabulary, too
+    if (c->documents == DOCUMENTS_APART &&
+        ((run->train && !data_keep_apart(run->train, ids, err)) || (run->val && !data_keep_apart(run->val, ids, err))))
+        return false;
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;

@@ -62,6 +62,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
     if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
+    if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
@@ -222,6 +223,7 @@ static void fill_settings(json_t *settings) {
     if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
         json_object_set_new(settings, "lr-final", json_integer(1));
     if (!json_object_get(settings, "examples")) json_object_set_new(settings, "examples", json_string("cut"));
+    if (!json_object_get(settings, "documents")) json_object_set_new(settings, "documents", json_string("joined"));
     static const char *const unsaid[][2] = {
         {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
     const char *saved = json_string_value(json_object_get(settings, "saved"));

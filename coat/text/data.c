@@ -129,12 +129,42 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Reads one sequence into inputs (T), targets (T).
-static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, Error *err) {
+static bool ends_text(const TextIds *ids, int32_t token) {
+    for (int i = 0; i < ids->end_count; i++)
+        if (ids->ends[i] == token) return true;
+    return false;
+}
+
+// Positions begin anew with each document.
+static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_t *positions) {
+    for (int t = 1; t < T; t++)
+        if (ids->begin >= 0 ? inputs[t] == ids->begin : ends_text(ids, inputs[t - 1]))
+            positions[t] = 0;
+        else
+            positions[t] = positions[t - 1] + 1;
+}
+
+bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err) {
+    loader->ids = *ids;
+    for (int i = 0; i < loader->count && ids->begin < 0 && ids->end_count == 0; i++)
+        if (!loader->shards[i].starts)
+            return error_set(err, EXIT_USER,
+                             "--documents apart: %s does not say where documents begin, and no token that begins or "
+                             "ends one is known; name the vocabulary by --tokenizer",
+                             loader->shards[i].path);
+    return true;
+}
+
+// Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).
+static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
+                          Error *err) {
     const int index = shard_of_sequence(loader, sequence), fd = shard_descriptor(loader, index, err);
     const Shard *shard = &loader->shards[index];
-    return fd >= 0 && shard_read(shard, fd, sequence - shard->first_sequence, loader->T, loader->vocab, loader->buffer,
-                                 inputs, targets, err);
+    if (fd < 0 || !shard_read(shard, fd, sequence - shard->first_sequence, loader->T, loader->vocab, loader->buffer,
+                              inputs, targets, positions, err))
+        return false;
+    if (positions && !shard->starts) divide_text(&loader->ids, inputs, loader->T, positions);
+    return true;
 }
 
 // Whether `count` sequences from `first` on are of the vocabulary.
@@ -142,7 +172,8 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
     bool good = true;
-    for (int64_t s = first; good && s < first + count; s++) good = read_sequence(loader, s, tokens, tokens + T, err);
+    for (int64_t s = first; good && s < first + count; s++)
+        good = read_sequence(loader, s, tokens, tokens + T, NULL, err);
     free(tokens);
     return good;
 }
@@ -228,7 +259,7 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
     if (n < 0 || n >= INT64_MAX / rows)
         return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
-    return data_batch_at(loader, n * rows, inputs, targets, err);
+    return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 
 // The number, among those of all files, of the sequence at a position of the run.
@@ -242,14 +273,16 @@ static int64_t sequence_at(DataLoader *loader, int64_t position) {
     return set->first_sequence + sequence;
 }
 
-bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err) {
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
+                   Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
         int64_t sequence = sequence_at(loader, row);
         int64_t at = (int64_t)b * loader->T;
-        if (!read_sequence(loader, sequence, inputs + at, targets + at, err)) return false;
+        if (!read_sequence(loader, sequence, inputs + at, targets + at, positions ? positions + at : NULL, err))
+            return false;
     }
     return true;
 }

@@ -33,6 +33,10 @@ DataLoader *data_open_sets(const char *patterns, const double *weights, Examples
                            int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
+// Where documents begin in files without examples: at each of the token that begins texts, or where there is none, behind
+// one that ends them. False with err (EXIT_USER) where there are such files, and neither is known.
+bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err);
+
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
 bool data_masked(const DataLoader *loader);       // whether a file says which of its tokens count as targets
@@ -48,11 +52,13 @@ int data_batches(const DataLoader *loader, int most);
 // first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may reach into the next
 // epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
 // ranks, and the tokens of an optimizer step do not depend on either.
-// inputs, targets (B, T); a target that does not count is -1. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
+// inputs, targets, positions (B, T); a target that does not count is -1. positions: within documents, once
+// data_keep_apart() was asked for them; NULL: not wanted. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
 // token that is not in the vocabulary.
-bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err);
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
+                   Error *err);
 
-// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B).
+// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B), without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
 // Whether the first `batches` micro-batches of data that is not shuffled can be read and are of the vocabulary; false with

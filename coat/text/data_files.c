@@ -223,11 +223,29 @@ static bool read_tokens(const Shard *shard, int fd, int64_t first, int64_t count
     return true;
 }
 
+// The positions of the stream's tokens from `first` on: those of the first example count from the sequence's beginning.
+static void count_positions(const Shard *shard, int64_t first, int T, int32_t *positions) {
+    int64_t low = 0, high = shard->starts ? shard->examples : 0; // the next example, among low ... high
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (shard->starts[middle] > first)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    for (int t = 0; t < T; t++) {
+        const bool begins = shard->starts && low < shard->examples && shard->starts[low] == first + t;
+        positions[t] = t == 0 || begins ? 0 : positions[t - 1] + 1;
+        low += begins;
+    }
+}
+
 bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
-                int32_t *targets, Error *err) {
+                int32_t *targets, int32_t *positions, Error *err) {
     const Packing *packing = &shard->packing;
     if (!packing->members) {
         const int64_t first = (shard->chosen ? shard->chosen[sequence] : sequence) * T;
+        if (positions) count_positions(shard, first, T, positions);
         return read_tokens(shard, fd, first, T + 1, T, vocab, buffer, inputs, targets, err);
     }
     int64_t place = 0;
@@ -236,11 +254,13 @@ bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, 
         const int64_t count = end - begin < T + 1 ? end - begin : T + 1, length = count < T ? count : T;
         if (!read_tokens(shard, fd, begin, count, length, vocab, buffer, inputs + place, targets + place, err))
             return false;
+        for (int64_t t = 0; positions && t < length; t++) positions[place + t] = (int32_t)t;
         place += length;
     }
     for (; place < T; place++) {
         inputs[place] = 0;
         targets[place] = -1;
+        if (positions) positions[place] = 0; // each alone: nothing for attention to do
     }
     return true;
 }

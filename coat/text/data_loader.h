@@ -32,6 +32,7 @@ struct DataLoader {
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
+    TextIds ids;                        // that begin and end the documents of files that do not say where these are
     int64_t tokens, sequences, counted; // tokens that count as targets
     bool masked;                        // not all do, or a file says so of each
     void *buffer;                       // (T + 1) tokens as stored

@@ -33,7 +33,7 @@ static Norm norm_of(const Operands *o, Tensor x) {
     ;                                                                                                                  \
     }
 // clang-format off
-OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
+OPERATION(embed_forward)(e, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
 OPERATION(branch_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
 OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
@@ -47,7 +47,7 @@ OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_ou
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
 OPERATION(loss_sum)(e, o->losses, o->state) END
-OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, o->model.T, true) END
+OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true) END
 OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
 OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 // clang-format on

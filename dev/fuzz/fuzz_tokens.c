@@ -1,8 +1,10 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
-// where bit 1 of shuffle is set. Bits 4 and 5 say what becomes of examples. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
-// first gets the checksum that a file with a mask has.
+// where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
+// first gets the checksum that a file with a mask has. Bits 4 and 5 say what becomes of examples.
 #include "dev/fuzz/fuzz.h"
+
+#include <xxhash.h>
 
 #include "coat/text/data.h"
 #include "coat/text/data_masks.h"
@@ -35,6 +37,15 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
         }
         for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
     }
+    int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
+    const TextIds ids = {vocab / 2, 0, {0}};
+    fuzz_check(data_keep_apart(loader, &ids, err));
+    for (int64_t first = 0; first < 3; first++) {
+        if (!data_batch_at(loader, first, inputs, targets, positions, err)) continue;
+        for (size_t k = 0; k < count; k++)
+            fuzz_check(positions[k] == 0 || (k % (size_t)T && positions[k] == positions[k - 1] + 1));
+    }
+    free(positions);
     free(inputs);
     free(targets);
 }

@@ -147,17 +147,17 @@ static void check_embedding(Check *c, CheckShape s) {
     Twin wpe = check_random(c, s.T + 3, C, s.format, 0, 1), r = check_plain(c, M, C, s.format);
     Twin g = check_random(c, M, C, s.format, 0, 1), dwte = check_random(c, Vp, C, FMT_FP32, 0, 1);
     Twin dwpe = check_plain(c, s.T + 3, C, FMT_FP32);
-    CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), SIDE(wte), SIDE(wpe), s.T));
+    CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), Tensor{}, SIDE(wte), SIDE(wpe), s.T));
     check_values(c, r, s.format == FMT_BF16 ? 2e-3 : 1e-6, "embed_forward");
     for (int pass = 0; pass < 2; pass++)
-        CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), s.T, pass == 1));
+        CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), Tensor{}, s.T, pass == 1));
     check_values(c, dwte, 1e-5, "embed_backward: dwte");
     check_values(c, dwpe, 1e-5, "embed_backward: dwpe");
     Twin other = check_plain(c, Vp, C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++) {
         Tensor d = pass ? other.gpu : dwte.gpu;
         check_gpu(c)->ops->zero(check_gpu(c), d.data, (size_t)tensor_elements(d) * sizeof(float));
-        check_gpu(c)->ops->embed_backward(check_gpu(c), d, Tensor{}, g.gpu, tokens.gpu, s.T, true);
+        check_gpu(c)->ops->embed_backward(check_gpu(c), d, Tensor{}, g.gpu, tokens.gpu, Tensor{}, s.T, true);
     }
     check_same(c, dwte, other, "embed_backward: dwte of two runs");
     check_free(c);

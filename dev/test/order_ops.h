@@ -66,9 +66,10 @@ static void order_replay_end(Exec *exec, int id) {
 
 // --- forward ------------------------------------------------------------------------------------------------------
 
-static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     (void)exec;
     begin("embed_forward");
+    reads(positions);
     wpe.rows = T;
     reads(tokens);
     reads(wte);
@@ -137,6 +138,7 @@ static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads)
     (void)exec;
     if (same_memory(out.data, qkv.data) && !heads.rotations.data) return;
     begin("heads_forward");
+    reads(heads.positions);
     reads(qkv);
     reads(heads.rotations);
     reads_data(heads.q_weight);
@@ -144,10 +146,11 @@ static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads)
     writes(out);
 }
 
-static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                                     AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_forward");
+    reads(positions);
     reads(q);
     reads(k);
     reads(v);
@@ -207,10 +210,11 @@ static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
 
 // --- backward -----------------------------------------------------------------------------------------------------
 
-static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T,
+static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                                  bool accumulate) {
     (void)exec, (void)T;
     begin("embed_backward");
+    reads(positions);
     reads(g);
     reads(tokens);
     sums(dwte, true); // to the head's
@@ -318,9 +322,10 @@ static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
 }
 
 static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                     Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+                                     Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_backward");
+    reads(positions);
     const Tensor read[] = {d_o, o, lse, q, k, v}, written[] = {dq, dk, dv};
     for (int i = 0; i < 6; i++) reads(read[i]);
     for (int i = 0; i < 3; i++) writes(written[i]);
@@ -332,6 +337,7 @@ static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tens
     (void)exec;
     if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
     begin("heads_backward");
+    reads(heads.positions);
     reads(heads.rotations);
     reads_data(heads.q_weight);
     reads_data(heads.k_weight);

@@ -140,7 +140,7 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
     step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr,
                (int64_t)r->B * r->T);
-    batch_upload(m, r->B, r->T, r->tokens, r->targets);
+    batch_upload(m, r->B, r->T, r->tokens, r->targets, NULL);
     pass_over_batch(m, false, backward);
     return m->host.loss_sum;
 }
@@ -295,7 +295,7 @@ static void write_logits(const char *folder, const char *out) {
     int vocab = m.config.shape.vocab;
     int32_t tokens[T];
     for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
-    batch_upload(&m, 1, T, tokens, tokens);
+    batch_upload(&m, 1, T, tokens, tokens, NULL);
     model_forward(&m);
     Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
     m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config.shape), 0), no_tensor());

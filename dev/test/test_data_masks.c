@@ -236,6 +236,50 @@ static void test_cut(void **state) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
+// Positions begin anew with each example, packed or split, and are 0 behind the last; a sequence of the stream begins at 0.
+static void test_positions(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[16], target[16], position[16];
+    const TextIds nothing = {-1, 0, {0}};
+    const File f = make_file(2, 58, 100, 6, "011111");
+    write_as("p.bin", &f);
+    for (int split = 0; split < 2; split++) {
+        DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
+        assert_non_null(loader);
+        assert_true(data_keep_apart(loader, &nothing, &err));
+        for (int row = 0; row < data_sequences(loader); row++) {
+            assert_true(data_batch_at(loader, row, in, target, position, &err));
+            for (int t = 0, since = 0; t < 16; t++, since++) {
+                if (in[t] == 0 || (in[t] - 100) % 6 == 0) since = 0;
+                assert_int_equal(position[t], since);
+            }
+        }
+        data_close(loader);
+    }
+}
+
+// Of other files a token says it: the one that begins texts, or one that ends them.
+static void test_text_positions(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10], position[10];
+    const TextIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
+    const int32_t after_begin[] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5}, after_end[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
+    const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
+    write_u16("t.bin", 40, 100);
+    DataLoader *loader = open_one("t.bin", 1, 10, false);
+    assert_false(data_keep_apart(loader, &nothing, &err));
+    assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
+    assert_true(data_keep_apart(loader, &begins, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_memory_equal(position, after_begin, sizeof position);
+    assert_true(data_keep_apart(loader, &ends, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_memory_equal(position, after_end, sizeof position);
+    assert_true(data_batch_at(loader, 1, in, target, position, &err));
+    assert_memory_equal(position, second_end, sizeof position);
+    data_close(loader);
+}
+
 static void refused(const File *f, const char *words) {
     write_as("bad.bin", f);
     expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
@@ -314,6 +358,8 @@ int main(void) {
         cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
         cmocka_unit_test_setup(test_packed, test_folder_empty),
         cmocka_unit_test_setup(test_cut, test_folder_empty),
+        cmocka_unit_test_setup(test_positions, test_folder_empty),
+        cmocka_unit_test_setup(test_text_positions, test_folder_empty),
         cmocka_unit_test_setup(test_damaged, test_folder_empty),
         cmocka_unit_test_setup(test_hostile, test_folder_empty),
     };

@@ -170,7 +170,7 @@ static void test_mixture_on_ranks(void **state) {
             DataLoader *loader = open_mixture(2, 1, B, rank, ranks, 9, true);
             for (int i = 0; i + B * ranks <= COUNT; i++) {
                 const int first = i * 211 % (COUNT - B * ranks + 1);
-                assert_true(data_batch_at(loader, first, in, target, &err));
+                assert_true(data_batch_at(loader, first, in, target, NULL, &err));
                 assert_memory_equal(in, row[first + rank * B], sizeof in);
             }
             data_close(loader);

@@ -16,8 +16,8 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     Tensor tokens = random_tokens(f, M, 20);
     Tensor wte = random_tensor(f, f->format, Vp, C, 1), wpe = random_tensor(f, f->format, positions, C, 1);
     Tensor r = poisoned(f, f->format, M, C), bare = poisoned(f, f->format, M, C);
-    ops->embed_forward(&f->exec, r, tokens, wte, wpe, T);
-    ops->embed_forward(&f->exec, bare, tokens, wte, no_tensor(), T);
+    ops->embed_forward(&f->exec, r, tokens, no_tensor(), wte, wpe, T);
+    ops->embed_forward(&f->exec, bare, tokens, no_tensor(), wte, no_tensor(), T);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < C; j++) {
             double token = value(wte, (int64_t)value(tokens, i, 0), j);
@@ -27,9 +27,9 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
 
     Tensor g = random_tensor(f, f->format, M, C, 1), dwte = random_tensor(f, FMT_FP32, Vp, C, 1);
     Tensor dwpe = poisoned(f, FMT_FP32, positions, C), dwte_before = copy_of(f, dwte);
-    ops->embed_backward(&f->exec, dwte, dwpe, g, tokens, T, false);
+    ops->embed_backward(&f->exec, dwte, dwpe, g, tokens, no_tensor(), T, false);
     Tensor dwpe_once = copy_of(f, dwpe);
-    ops->embed_backward(&f->exec, no_tensor(), dwpe, g, tokens, T, true);
+    ops->embed_backward(&f->exec, no_tensor(), dwpe, g, tokens, no_tensor(), T, true);
     for (int64_t j = 0; j < C; j++) {
         for (int64_t t = 0; t < positions; t++) {
             double sum = 0;
