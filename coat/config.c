@@ -59,6 +59,7 @@ void config_defaults(Config *config) {
     config->micro_batch = 4;
     config->seq_len = 1024;
     config->steps = -1;
+    config->epochs = 1;
     config->lr = 3e-4f;
     config->beta1 = 0.9f;
     config->beta2 = 0.95f;

@@ -80,6 +80,10 @@ enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
 // activation function makes (of SwiGLU's h twice as much is read) and attention's output.
 enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 };
 
+// Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused; or
+// following each other, and split wherever a sequence ends.
+typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
+typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
@@ -154,10 +158,13 @@ typedef struct {
     bool no_gpu;               // this machine has none (a plan does not look)
     // batch
     int micro_batch, seq_len;
+    ExamplesKind examples;
+    DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
     int logits_chunk;     // tokens whose logits exist at a time; 0 = chosen
     // optimizer
-    int64_t steps; // -1 = one epoch of the training data
+    int64_t steps; // -1 = as epochs says
+    int epochs;    // passes over the training data
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final rate as a fraction of lr
     int64_t warmup;

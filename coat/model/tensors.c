@@ -26,6 +26,7 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     // activation      name                                  rule                 rows       cols        first used           last used
     [TOKENS] =         {{"tokens"},                          RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [TARGETS] =        {{"targets"},                         RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
+    [POSITIONS] =      {{"positions"},                       RULE_POSITIONS,      DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [STATE] =          {{"state"},                           RULE_STATE,          DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED},
     [ROTATIONS] =      {{"rotations"},                       RULE_ROTATIONS,      DIM_T,     DIM_D,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROTATIONS},
     [RESID] =          {{"resid"},                           RULE_CARRIED,        DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF},

@@ -56,6 +56,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     t->saved = true;
     switch (row->rule) {
     case RULE_PARAMETER: break;
+    case RULE_POSITIONS: t->exists = c->documents == DOCUMENTS_APART; // fall through
     case RULE_INPUT:
         t->category = CATEGORY_SCRATCH;
         t->format = FMT_I32;

@@ -32,6 +32,7 @@ typedef enum {
     RULE_PARAMETER,
     RULE_ALIAS,     // its source
     RULE_INPUT,     // I32, resident
+    RULE_POSITIONS, // the same, where documents are apart
     RULE_ROTATIONS, // FP32, resident
     RULE_STATE,     // bytes, resident
     RULE_SAVED,     // plain, saved from forward to backward in every recipe

@@ -102,6 +102,7 @@ static void compare_all_models(bool small_only) {
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
     compare_bf16_block(s, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
+    test_loss_scale(DEVICE_CUDA);
     if (small_only) {
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k
         compare_models("coat", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0, updates);

@@ -345,7 +345,7 @@ static void test_fp8_training(Fp8Recipe recipe) {
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
     a = (char *)snapshot(&m);
-    step_begin(&m, m.config.lr);
+    step_begin(&m, m.config.lr, config_micro_tokens(&m.config));
     run_batch(&m, 1, false, false, 1.0);
     check_fp8_recipe(m.host.nonfinite == 1, recipe, "what is quantised and not finite raises the step's flag");
     take_step(&m, 1);
@@ -411,7 +411,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
         watched.counts_codes = watched.compares_products = looks[step];
         for (int i = 0; i < 2; i++) {
             Model *m = i ? &watched : &plain;
-            step_begin(m, m->config.lr);
+            step_begin(m, m->config.lr, config_micro_tokens(&m->config));
             for (int micro = 0; micro < 2; micro++)
                 run_batch(m, (uint64_t)(20 + 2 * step + micro), true, micro > 0, 0.5);
             step_end(m);

@@ -159,9 +159,9 @@ static void evaluate(Model *m, int passes) {
     const Config *c = &m->config;
     state_upload(m);
     for (int i = 0; i < passes; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none);
+        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
         model_forward(m);
-        model_loss(m, 1.0f, false, false);
+        model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -171,9 +171,9 @@ static void evaluate(Model *m, int passes) {
 // As for examples of HellaSwag, whose losses are wanted one by one.
 static void evaluate_short(Model *m) {
     const int B = m->config.micro_batch, T = m->config.seq_len / 2;
-    batch_upload(m, B, T, none, none);
+    batch_upload(m, B, T, none, none, NULL);
     model_forward(m);
-    model_loss(m, 0.0f, false, false);
+    model_loss(m, false, false);
     m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
     state_upload(m);
 }
@@ -182,7 +182,7 @@ static void evaluate_short(Model *m) {
 static void sample(Model *m) {
     const int T = m->config.seq_len / 2, rows = m->config.recipe.head == LINEAR_FP8 ? 16 : 1;
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
-    batch_upload(m, 1, T, none, NULL);
+    batch_upload(m, 1, T, none, NULL, NULL);
     model_forward(m);
     m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows),
                            weight(m, head_weight(&m->config.shape), 0), no_tensor());
@@ -194,13 +194,13 @@ static void train_step(Model *m, bool watched) {
     const Config *c = &m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
-    step_begin(m, 1e-3f);
+    step_begin(m, 1e-3f, 1);
     m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
     m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none);
-        micro_step(m, 1.0f, i > 0, i + 1 == accumulation);
+        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
+        micro_step(m, i > 0, i + 1 == accumulation);
     }
     memcpy(slots, m->shards.slot_layer, sizeof slots);
     step_end(m);
