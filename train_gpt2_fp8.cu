@@ -29,7 +29,6 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     n.bias = param(m, b, layer);
     n.eps = m->config.shape.norm_eps;
     n.from_saved = m->config.recipe.norm_input == NORM_INPUT_SAVED;
-    n.bounded = m->config.recipe.scaling == SCALING_TOKEN;
     n.centre = no_tensor();
     return n;
 }
@@ -105,9 +104,10 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
 static Tensor centre_norm(Model *m, int l, Norm *n, TensorId shifted, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
                           Tensor bias) {
     if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
-    n->centre = param(m, CENTRE, 0);
-    m->ops->norm_centre(&m->exec, n->centre, param(m, shifted, 0), *n, r_in, y, y_bias, w, bias);
-    return param(m, shifted, 0);
+    Tensor shifted_bias = arena_tensor(&m->arena, shifted, VALUE, 0);
+    n->centre = arena_tensor(&m->arena, CENTRE, VALUE, 0);
+    m->ops->norm_centre(&m->exec, n->centre, shifted_bias, *n, r_in, y, y_bias, w, bias);
+    return shifted_bias;
 }
 
 // Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
@@ -197,9 +197,9 @@ void model_loss(Model *m, bool backward, bool accumulate) {
         Tensor dlogits = tensor_rows(act(m, DLOGITS_Q, 0), 0, count);
         Tensor dlogits_t = tensor_rows(act(m, DLOGITS_QT, 0), 0, count);
         ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
-        ops->loss_forward_backward(
-            ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
-            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, m->state);
+        ops->loss_forward_backward(ex, backward ? dlogits : no_tensor(), dlogits_t,
+                                   tensor_rows(act(m, LOSSES, 0), begin, count), logits,
+                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, m->state);
         if (!backward) continue;
         count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
@@ -340,8 +340,7 @@ void state_download(Model *m) {
     m->ops->download(&m->exec, &m->host, m->state, sizeof m->host);
 }
 
-void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets,
-                  const int32_t *positions) {
+void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions) {
     m->B = B;
     m->T = T;
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);

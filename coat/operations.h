@@ -14,9 +14,10 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 
 // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
 // norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by
-// Group Scaling (maxima, reduction, cast), its scale being written here; or in the same pass where norm.bounded, or E4M3
-// SCALE_ROW. Codes of one pass are of n - norm.centre where that is, with a scale that n itself has room in, too: made
-// again for backward they are of n. y may be BF16 SCALE_ROW: its value is stored * scale.
+// Group Scaling (maxima, reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. With
+// norm.centre codes are of n less it, in one pass, and the scale has room for both, since those of backward are of n: a
+// row's by their maxima, the tensor's by norm_bound(). y may be BF16 SCALE_ROW: its value is stored * scale. A plain n that
+// has amax leaves the maxima of its rows there.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 

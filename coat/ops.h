@@ -62,7 +62,6 @@ typedef struct {
     Tensor bias;   // (1, C); data NULL without biases
     float eps;
     bool from_saved; // normalise the dequantised x (--norm-input saved) instead of the residual itself
-    bool bounded;    // codes with one scale take that of norm_bound() (--scaling token), not that of their maximum
     Tensor centre;   // (1, C) FP32 that codes are made less, in one pass; data NULL: nothing
 } Norm;
 

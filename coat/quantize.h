@@ -52,10 +52,11 @@ COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
-// No magnitude of a norm's result over `root` squared columns is larger in a column with this weight and bias: a row's
-// largest part is the whole of it. It may be 20 times the largest there is, which costs E4M3 range, not precision.
-COAT_HD static inline float norm_bound(float root, float weight, float bias) {
-    return fmaf(fabsf(weight), root, fabsf(bias));
+// No magnitude of a norm's result over `root` squared columns is larger in a column with this weight and bias, nor is it
+// less this centre: a row's largest part is the whole of it. That may be 20 times the largest there is, which costs E4M3
+// range, not precision.
+COAT_HD static inline float norm_bound(float root, float weight, float bias, float centre) {
+    return fmaf(fabsf(weight), root, fabsf(bias)) + fabsf(centre);
 }
 
 // The rows whose mean is a norm's centre: how many of M, and the number of each; all, or some of every part of the batch

@@ -261,6 +261,8 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (!check_shape(config, err)) return false;
     fit_recorded_batch(config, ranks);
     if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
+    config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records
+    config->recipe.centred_blocks = config_centred_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);

@@ -78,10 +78,11 @@ static const Flag table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), "bf16|fp8", 0, 0, "%s, by --recipe",
      "the blocks' matrix products"},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), "N", -1, MOST_LAYERS, "%s, by --recipe",
-     "with --linear fp8: in the first N blocks forward's products of norms and attention stay in BF16; -1: 1 with learned "
-     "positions, else none"},
+     "with --linear fp8: in the first N blocks forward's products of attention, and of norms that --recompute makes again, "
+     "stay in BF16; -1: 1 with learned positions, else none"},
     {GROUP_RECIPE, "centred-blocks", FLAG_INT, AT(recipe.centred_blocks), "N", 0, MOST_LAYERS, "%s, by --recipe",
-     "with --linear fp8: norms of the first N blocks are quantised less their channels' means; LayerNorm with biases"},
+     "with --scaling token: in the first N blocks norms that --recompute makes again are quantised less their channels' "
+     "means; LayerNorm with biases"},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), "bf16|fp8", 0, 0, "%s, by --recipe", "the output head's products"},
     {GROUP_RECIPE, "scaling", FLAG_CHOICE, AT(recipe.scaling), "token|tensor", 0, 0, "%s, by --recipe",
      "scales of what FP8 products read: per token where one pass can make them, or all per tensor, as published"},

@@ -59,13 +59,14 @@ static const real *norm_row(const Cpu *cpu, const void *from, int64_t row, RowBu
     return buffers.out;
 }
 
-// The scale that has room for every row of a norm's result, in a tensor's one scale.
-static void write_bound(Tensor n, const real *weight, const real *bias, int64_t C) {
+// The scale that has room for every row of a norm's result, and for it less the centre, in a tensor's one scale.
+static void write_bound(Tensor n, const real *weight, const real *bias, const real *centre, int64_t C) {
     const float root = sqrtf((float)C);
     uint32_t largest = 0;
-    for (int64_t i = 0; i < C; i++)
-        largest =
-            larger_bits(largest, magnitude_bits(norm_bound(root, (float)weight[i], bias ? (float)bias[i] : 0.0f)));
+    for (int64_t i = 0; i < C; i++) {
+        const float bound = norm_bound(root, (float)weight[i], bias ? (float)bias[i] : 0.0f, (float)centre[i]);
+        largest = larger_bits(largest, magnitude_bits(bound));
+    }
     *(float *)n.scale = row_scale_from_maximum(largest, n.format);
 }
 
@@ -104,11 +105,11 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
     bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
     bool codes = n.data && format_is_fp8(n.format);
-    bool second_pass = codes && n.granularity == SCALE_TENSOR && !norm.bounded; // when their scale is known
     const real *centre = scratch_vector(&scratch, cpu, norm.centre);
+    const bool one_scale = codes && n.granularity == SCALE_TENSOR, second_pass = one_scale && !centre;
     if (!codes) require_plain(operation, n);
-    if (centre && (!codes || second_pass)) fatal(EXIT_DEVICE, "%s: only codes of one pass are centred", operation);
-    if (codes && n.granularity == SCALE_TENSOR && norm.bounded) write_bound(n, weight, bias, C);
+    if (centre && !codes) fatal(EXIT_DEVICE, "%s: only codes are centred", operation);
+    if (one_scale && centre) write_bound(n, weight, bias, centre, C);
     uint32_t saved_maximum = 0, maximum = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));

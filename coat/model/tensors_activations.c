@@ -49,7 +49,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
     bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool by_row = fp8 && r->scaling == SCALING_TOKEN;
-    bool bounded = r->scaling == SCALING_TOKEN; // the scale of a norm's codes
     bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
     const bool after = c->shape.norm_place == NORM_AFTER;
     bool rebuild_act = r->recompute >= 1, rebuild_norm = config_rebuilds_norms(c);
@@ -101,7 +100,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_HEAD_IN:
         make_operand(t, fp8_head, false, FMT_E4M3);
-        t->has_amax = fp8_head && row->maxima && !bounded;
+        t->has_amax = fp8_head && row->maxima;
         make_scratch(t);
         break;
     case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
@@ -147,7 +146,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ACT_OUT:
         make_operand(t, fp8, false, FMT_E4M3);
         scale_operand(t, row, by_row, coat);
-        if (row->rule == RULE_NORM_OUT && bounded && !after) t->has_amax = false;
         t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
         if (!t->saved) make_scratch(t);
         break;

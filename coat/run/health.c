@@ -110,8 +110,7 @@ static double health_value(const Collection *c, int i, HealthValue value) {
     }
 }
 
-// Layers of a gradient that this step has counted (none of the first blocks where these are in BF16); 0: none, or it is
-// no codes of its own.
+// Layers of a gradient that this step has counted; 0: none, or it is no codes of its own.
 static int layers_counted(const Collection *c, QuantizedGradient what, int transposed) {
     const int layers = c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
     const bool counted = c->counts && c->counts[code_counts_at(what, layers - 1) + transposed].codes > 0;
@@ -130,9 +129,7 @@ static void print_shares(FILE *out, const Collection *c, QuantizedGradient what,
     for (int s = 0; s < SHARES; s++) {
         fprintf(out, "%s\"%s\":[", s ? "," : "", names[s]);
         for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
-            const bool counted = c->counts[code_counts_at(what, layer) + transposed].codes > 0;
-            if (layer) fputc(',', out);
-            fprintf(out, counted ? "%.4g" : "null", counted_share(c, what, transposed, layer, (Share)s));
+            fprintf(out, "%s%.4g", layer ? "," : "", counted_share(c, what, transposed, layer, (Share)s));
         }
         fputc(']', out);
     }

@@ -45,10 +45,13 @@ static void report_recipe(const Config *c, FILE *out) {
         return;
     }
     const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
-    char products[96] = "", first[48] = ""; // how those in FP8 are quantised, and which blocks have none
-    const int blocks = config_bf16_blocks(c);
-    if (blocks == 1) snprintf(first, sizeof first, " (first block's forward bf16)");
-    if (blocks > 1) snprintf(first, sizeof first, " (first %d blocks' forward bf16)", blocks);
+    char products[96] = "", first[64] = ""; // how those in FP8 are quantised, and what the first blocks do instead
+    const int plain = config_bf16_blocks(c), most = config_centred_blocks(c), centred = most > plain ? most - plain : 0;
+    if (plain > 0 && centred > 0)
+        snprintf(first, sizeof first, " (forward: %d block%s bf16, %d centred)", plain, plural(plain), centred);
+    else if (plain > 0 || centred > 0)
+        snprintf(first, sizeof first, " (forward: %d block%s %s)", plain + centred, plural(plain + centred),
+                 plain > 0 ? "bf16" : "centred");
     if (r->linear == LINEAR_FP8)
         snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",

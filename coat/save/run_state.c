@@ -24,7 +24,9 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_string(t, "moments", moments_names[r->moments]);
         return;
     }
-    const int recompute = r->recompute < 1 ? 0 : 1; // 2 has the bits of 1
+    const bool first_blocks = r->linear == LINEAR_FP8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
+    // 2 has the bits of 1, unless what the first blocks round less depends on whether norms are made again
+    const int recompute = first_blocks && r->saved != SAVED_COAT ? r->recompute : r->recompute < 1 ? 0 : 1;
     json_text_string(t, "linear", linear_names[r->linear]);
     json_text_string(t, "head", linear_names[r->head]);
     json_text_string(t, "saved", saved_names[r->saved]);
@@ -43,7 +45,8 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
-    if (r->linear == LINEAR_FP8 && r->scaling == SCALING_TOKEN) json_text_int(t, "recompute", recompute);
+    if (r->linear == LINEAR_FP8 && (r->scaling == SCALING_TOKEN || first_blocks))
+        json_text_int(t, "recompute", recompute);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
     json_text_string(t, "grads", format_name(r->grads));

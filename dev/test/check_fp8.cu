@@ -41,7 +41,7 @@ typedef struct {
 
 typedef struct {
     Twin x, mean, rstd, weight, bias, centre;
-    bool from_saved, bounded;
+    bool from_saved;
 } NormTwin;
 
 static Norm check_norm_of(const NormTwin *t, int gpu) {
@@ -50,7 +50,6 @@ static Norm check_norm_of(const NormTwin *t, int gpu) {
     n.bias = SIDE(t->bias);
     n.eps = 1e-5f;
     n.from_saved = t->from_saved;
-    n.bounded = t->bounded;
     n.centre = SIDE(t->centre);
     return n;
 }

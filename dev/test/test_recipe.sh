@@ -25,7 +25,7 @@ resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "coat is the default" $? 'coat: linear fp8 \(first block.s forward bf16\), head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
+shows "coat is the default" $? 'coat: linear fp8 \(forward: 1 block bf16, 2 centred\), head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
 train named 4 --recipe coat
 same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
 "$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
@@ -72,6 +72,8 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
+    "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "fp8-linear --scaling tensor --recompute 2 --bf16-blocks 2" \
+    "coat --scaling tensor --norm-input saved --activation-input saved --recompute 0 --bf16-blocks 1" \
     "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 2 --centred-blocks 3" "coat --bf16-blocks 0" \
     "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do

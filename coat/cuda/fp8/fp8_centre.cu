@@ -17,7 +17,7 @@ struct CentreRows {
     int64_t rows;
     int cols;
     float eps;
-    bool centred; // LayerNorm
+    bool subtracts_mean; // LayerNorm
 };
 
 // Columns [column, column + WIDTH) of the residual stream's row.
@@ -42,7 +42,7 @@ __global__ __launch_bounds__(THREADS) void centre_rows_kernel(const __grid_const
     for (int i = warp; i < count; i += WARPS) {
         const int64_t row = centre_row(first + i, a.rows);
         float value[WIDTH], sum = 0.0f, squares = 0.0f;
-        for (int column = lane * WIDTH; a.centred && column < a.cols; column += WARP * WIDTH) {
+        for (int column = lane * WIDTH; a.subtracts_mean && column < a.cols; column += WARP * WIDTH) {
             stream_values(a, row, column, value);
 #pragma unroll
             for (int k = 0; k < WIDTH; k++) sum += value[k];
@@ -138,7 +138,7 @@ void cuda_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tens
     rows.rows = r_in.rows;
     rows.cols = cols;
     rows.eps = norm.eps;
-    rows.centred = norm.mean.data != NULL;
+    rows.subtracts_mean = norm.mean.data != NULL;
     centre_rows_kernel<<<(unsigned)blocks, THREADS, 0, cuda_backend(exec)->stream>>>(rows);
     LAUNCH_CHECK("centre_rows_kernel");
     CentreProduct product = {};

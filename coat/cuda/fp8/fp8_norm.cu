@@ -23,7 +23,6 @@ struct Fp8NormForward {
     Matrix<bf16> x, r_out;              // without data: not to be written
     Matrix<bf16> n;                     // without data: no result, or codes; with norms after it is r_out
     RowCodes n_codes;                   // of n, in one pass
-    bool bounded;                       // their scale follows from weight and bias
     const float *centre;                // (cols) that they are less; NULL: nothing
     uint32_t *maxima;                   // of the rows of n, for codes that another pass makes; NULL: not wanted
     Matrix<uint8_t> codes;              // of x in groups
@@ -169,7 +168,6 @@ __launch_bounds__(ROW_THREADS,
     float mean, rstd, largest = 0.0f;
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
-    if (a.bounded && at.lane == 0 && !isfinite(rstd) && a.state) a.state->nonfinite = 1; // no maximum says so
     const HatOf hat = hat_of(mean, rstd);
     const float root = sqrtf((float)a.cols);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
@@ -195,17 +193,16 @@ __launch_bounds__(ROW_THREADS,
             store(n + k * STEP, packed<bf16, V>(value[k]));
             if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
         } else {
-            if (a.bounded) {
-#pragma unroll
-                for (int i = 0; i < V; i++) largest = fmaxf(largest, norm_bound(root, weight[i], bias[i]));
-            } else {
-                largest = largest_magnitude<V>(value[k], largest);
-            }
+            const bool bounded = a.centre && !a.n_codes.by_row;
+            if (!bounded) largest = largest_magnitude<V>(value[k], largest);
             if (a.centre) {
                 const Pack<float, V> centre = load<V, CACHE_PARAMETER>(a.centre + at.column + k * STEP);
 #pragma unroll
-                for (int i = 0; i < V; i++) value[k][i] -= centre.value[i];
-                if (!a.bounded) largest = largest_magnitude<V>(value[k], largest);
+                for (int i = 0; i < V; i++) {
+                    const float bound = norm_bound(root, weight[i], bias[i], centre.value[i]);
+                    value[k][i] -= centre.value[i];
+                    largest = larger_magnitude(largest, bounded ? bound : value[k][i]);
+                }
             }
         }
     }
@@ -245,9 +242,9 @@ template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
     const bool codes = n.data && format_is_fp8(n.format);
-    const bool one_pass = scaled_by_row(n) || (codes && norm.bounded && PLACE == NORM_BEFORE);
-    if (norm.centre.data && !one_pass)
-        fatal(EXIT_DEVICE, "%s on the GPU: only codes of one pass are centred", operation);
+    const bool one_pass = scaled_by_row(n) || (codes && norm.centre.data);
+    if (norm.centre.data && (!codes || PLACE == NORM_AFTER))
+        fatal(EXIT_DEVICE, "%s on the GPU: only codes of norms before are centred", operation);
     Fp8NormForward a = {};
     a.r_in = matrix_of<const bf16>(r_in);
     a.y = matrix_of<const bf16>(y);
@@ -256,7 +253,6 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     if (one_pass) a.n_codes = row_codes(exec, n);
     if (codes && !one_pass) a.maxima = maxima_of(exec, operation, n);
     if (!codes) a.maxima = n.amax; // for backward, which makes codes of what forward leaves plain
-    a.bounded = one_pass && !scaled_by_row(n);
     a.centre = (const float *)norm.centre.data;
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
