@@ -224,29 +224,32 @@ static bool check_folder(const char *folder, bool deep, Error *err) {
     return good;
 }
 
-static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
-    char name[NAME_BUFFER];
-    step_name(name, "", step, "");
-    if (!path_join(folder, size, out, name, err)) return false;
-    if (path_is_folder(folder)) {
-        Error why;
-        return check_folder(folder, true, &why) ||
-               error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
-                         why.text);
-    }
+bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     int64_t *steps;
-    int count = checkpoint_steps(out, &steps, err);
-    if (count > 0)
+    const int count = checkpoint_steps(out, &steps, err);
+    bool found = step < 0 && count > 0;
+    for (int i = 0; i < count && !found; i++) found = steps[i] == step;
+    if (!found && count > 0)
         error_set(err, EXIT_DATA,
                   "%s: there is no checkpoint of step %" PRId64 "; use --resume=%" PRId64
                   " or --resume, for the newest",
                   out, step, steps[0]);
-    else if (count == 0)
+    else if (!found && count == 0 && step >= 0)
         error_set(err, EXIT_DATA,
                   "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,
                   step);
+    else if (!found && count == 0)
+        error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", out);
     free(steps);
-    return false;
+    return found;
+}
+
+static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    Error why;
+    if (!checkpoint_expect(out, step, err) || !checkpoint_folder(out, step, folder, size, err)) return false;
+    return check_folder(folder, true, &why) ||
+           error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
+                     why.text);
 }
 
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {

@@ -182,7 +182,7 @@ bool shard_read(const Shard *shard, int fd, int64_t first, int T, int vocab, voi
         if (token >= (uint32_t)vocab)
             return error_set(err, EXIT_DATA,
                              "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
-                             "for another --tokenizer, or is damaged",
+                             "for another --tokenizer, which is to be named, or is damaged",
                              shard->path, first + t, token, vocab - 1);
         if (t > 0) {
             inputs[t - 1] = (int32_t)before;

@@ -303,7 +303,6 @@ class PrepareTest(unittest.TestCase):
                 sys.modules.pop(module) if value is None else sys.modules.update({module: value})
         return self.tokens(self.path(name), "train")
 
-    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
     def test_missing_package(self):
         text = "the Python package no_such_package is missing: "
         for listed, how in ((), ""), (("no_such_package",), "scripts/setup.sh --python installs it, or "):
@@ -311,6 +310,7 @@ class PrepareTest(unittest.TestCase):
                 with self.assertRaisesRegex(prepare_tokenizers.Failure, "^%s%spip install no_such_package$" % (text, how)):
                     prepare_tokenizers.need("no_such_package")
 
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
     def test_gpt2_by_tiktoken(self):
         tokens = self.gpt2("t", "tokenizers")
         self.check_shakespeare(tokens)
