@@ -117,12 +117,12 @@ static void create(Model *m, Config c) {
 }
 
 // Forward, and backward where it is wanted, of the batch that was uploaded; the state afterwards is in m->host.
-static void pass_over_batch(Model *m, float scale, bool accumulate, bool backward) {
+static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
-        micro_step(m, scale, accumulate, true);
+        micro_step(m, accumulate, true);
     } else {
         model_forward(m);
-        model_loss(m, scale, false, false);
+        model_loss(m, false, false);
     }
     state_download(m);
 }
@@ -133,17 +133,17 @@ static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate,
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     random_batch(c, inputs, inputs + tokens, seed);
-    float scale = (float)(weight_of_batch / (double)tokens);
+    m->host.loss_scale = (float)(weight_of_batch / (double)tokens);
     m->host.loss_sum = 0.0;
     state_upload(m);
-    batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-    pass_over_batch(m, scale, accumulate, backward);
+    batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, NULL);
+    pass_over_batch(m, accumulate, backward);
     free(inputs);
     return m->host.loss_sum;
 }
 
 static void take_step(Model *m, uint64_t seed) {
-    step_begin(m, m->config.lr);
+    step_begin(m, m->config.lr, config_micro_tokens(&m->config));
     run_batch(m, seed, true, false, 1.0);
     step_end(m);
 }
@@ -327,6 +327,30 @@ static void test_accumulation(void) {
     model_destroy(&two);
 }
 
+// The loss's scale is the step's: half of it halves loss and gradients, also where a device replays a recording.
+static void test_loss_scale(DeviceKind device) {
+    Small s = {2, 2, 32, 50, 2, 16, false, 0};
+    Config c = small_config(s);
+    Model m;
+    c.device = device;
+    create(&m, c);
+    double loss = 0.0, *whole[64];
+    for (int i = 0; i < 4; i++) loss = run_batch(&m, 7, true, false, 1.0);
+    for (int i = 0; i < m.parameter_count; i++) whole[i] = values_of(&m, m.parameters[i].grad);
+    bool halves = run_batch(&m, 7, true, false, 0.5) == 0.5 * loss;
+    for (int i = 0; i < m.parameter_count; i++) {
+        const size_t n = (size_t)tensor_elements(m.parameters[i].grad);
+        double *half = values_of(&m, m.parameters[i].grad);
+        for (size_t j = 0; j < n; j++) halves = halves && half[j] == 0.5 * whole[i][j];
+        free(half);
+        free(whole[i]);
+    }
+    char name[128];
+    snprintf(name, sizeof name, "%s: half the loss's scale halves loss and gradients", m.ops->name);
+    check(halves && loss > 0, name);
+    model_destroy(&m);
+}
+
 static void test_bf16_against_fp32(void) {
     Small s = {3, 4, 64, 200, 4, 32, false, 0};
     Model full, half;
@@ -430,6 +454,7 @@ static void test_smaller_pass(void) {
 #endif
 
 #ifndef COAT_DOUBLE
+#include "dev/test/model_documents.h"
 #include "dev/test/model_fp8.h"
 #endif
 
@@ -499,9 +524,11 @@ int main(int argc, char **argv) {
     for (block = blocks; wanted(argc, argv, "twin") && block < blocks + BLOCKS; block++) {
         test_recompute();
         test_accumulation();
+        test_loss_scale(DEVICE_CPU);
         test_bf16_against_fp32();
         test_training();
         test_smaller_pass();
+        test_documents();
         test_fp8();
     }
     block = blocks;

@@ -29,6 +29,8 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     n.bias = param(m, b, layer);
     n.eps = m->config.shape.norm_eps;
     n.from_saved = m->config.recipe.norm_input == NORM_INPUT_SAVED;
+    n.bounded = m->config.recipe.scaling == SCALING_TOKEN;
+    n.centre = no_tensor();
     return n;
 }
 
@@ -38,6 +40,11 @@ static Norm first_norm(const Model *m, int l) {
 }
 static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
+}
+
+// Where the documents of this pass begin, and how far into one each token is; data NULL: each sequence is one.
+static Tensor positions(const Model *m) {
+    return m->apart ? act(m, POSITIONS, 0) : no_tensor();
 }
 
 // The attention of one layer: q, k and v are column ranges of the packed projection, for values and gradients.
@@ -57,6 +64,7 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
 static Heads heads(const Model *m, int layer) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
+    h.positions = positions(m);
     h.rotations = arena_tensor(&m->arena, ROTATIONS, VALUE, 0);
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
@@ -92,6 +100,16 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, before, r_out, r_in, y, y_bias);
 }
 
+// Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes, what
+// all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back.
+static Tensor centre_norm(Model *m, int l, Norm *n, TensorId shifted, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
+                          Tensor bias) {
+    if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
+    n->centre = param(m, CENTRE, 0);
+    m->ops->norm_centre(&m->exec, n->centre, param(m, shifted, 0), *n, r_in, y, y_bias, w, bias);
+    return param(m, shifted, 0);
+}
+
 // Counts the codes of a gradient as products read them, and those of its transpose where that has a format or scale of
 // its own. Nothing in passes that FP8 health does not look at.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
@@ -114,20 +132,21 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     Exec *ex = &m->exec;
 
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
-    half_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
-               y_bias);
-    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
+    Norm first = first_norm(m, l), second = second_norm(m, l);
+    Tensor bias = centre_norm(m, l, &first, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l));
+    half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
+    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), bias);
     ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
     Attention a = attention(m, act(m, HEADS, l), l);
-    ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
     // feed-forward half; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
-    Tensor bias = param(m, FCB, l);
-    half_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
-               act(m, Y_PROJ, l), param(m, PROJB, l));
+    Tensor r_mid = act(m, RESID_IN, l), y_proj = act(m, Y_PROJ, l), proj_bias = param(m, PROJB, l);
+    bias = centre_norm(m, l, &second, FCB_SHIFTED, r_mid, y_proj, proj_bias, weight(m, FCW, l), param(m, FCB, l));
+    half_input(m, act(m, N2, l), second, first_norm(m, l), act(m, RESID_MID, l), r_mid, y_proj, proj_bias);
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
                             m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
@@ -141,10 +160,10 @@ void model_forward(Model *m) {
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
     shards_pass_begin(&m->shards);
-    ops->embed_forward(ex, r, act(m, TOKENS, 0), param(m, WTE, 0), param(m, WPE, 0), m->T);
+    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), param(m, WPE, 0), m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
-        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1);
+        shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
         block_forward(m, l, r, y, y_bias);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
@@ -160,10 +179,10 @@ void model_forward(Model *m) {
     ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, r, y, y_bias);
 }
 
-// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds scale times
-// the sum of the losses to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
+// The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds their sum,
+// times the step's scale, to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
 // tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head fp8).
-void model_loss(Model *m, float scale, bool backward, bool accumulate) {
+void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
     int64_t tokens = (int64_t)m->B * m->T, chunk = m->arena.layout[LOGITS][VALUE].rows;
@@ -180,14 +199,14 @@ void model_loss(Model *m, float scale, bool backward, bool accumulate) {
         ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
         ops->loss_forward_backward(
             ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count), logits,
-            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, scale, m->state);
+            tensor_rows(act(m, TARGETS, 0), begin, count), m->config.shape.vocab, m->state);
         if (!backward) continue;
         count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config.shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);
         ops->linear_backward_weight(ex, grad(m, head_id, 0), dlogits_t, tensor_rows(nf_t, begin, count),
                                     accumulate || begin > 0);
     }
-    ops->loss_sum(ex, act(m, LOSSES, 0), scale, m->state);
+    ops->loss_sum(ex, act(m, LOSSES, 0), m->state);
     ops->range_pop(ex);
 }
 
@@ -280,7 +299,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor dq, dk, dv;
     split_qkv(&m->config.shape, dqkv, &dq, &dk, &dv);
     if (heads(m, l).rotations.data) dq.amax = NULL; // the rotation changes them
-    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, a.shape);
+    ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->heads_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), heads(m, l), accumulate);
     ops->grad_quantize(ex, dqkv_q, dqkv_qt, grad(m, QKVB, l), dqkv, accumulate);
     product_backward(m, l, dn, QKVW, N1_T, dqkv_q, dqkv_qt, GRADIENT_DQKV, accumulate);
@@ -298,7 +317,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
-        shards_weights_needed(&m->shards, l, l - 1);
+        shards_weights_needed(&m->shards, l, l - 1, true);
         shards_gradients_begin(&m->shards, l, accumulate);
         block_backward(m, l, accumulate);
         shards_gradients_ready(&m->shards, l, last);
@@ -307,7 +326,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
     Tensor dwte = grad(m, WTE, 0);
     if (!m->config.shape.tied_head && !accumulate) // a tied head has left its own there
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
-    ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), m->T, accumulate);
+    ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
 }
 
@@ -321,28 +340,30 @@ void state_download(Model *m) {
     m->ops->download(&m->exec, &m->host, m->state, sizeof m->host);
 }
 
-void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets) {
+void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets,
+                  const int32_t *positions) {
     m->B = B;
     m->T = T;
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
     m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
     if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);
+    m->apart = positions != NULL;
+    if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
 // Forward and backward of one micro-batch. Its operations are the same in every step, so a device may replay
 // them from a recording: one for the first micro-batch, which overwrites the gradients, one for the others. Those
-// that communicate are not recorded, nor is what FP8 health looks at, nor passes whose losses count differently from
-// step to step.
-void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
+// that communicate are not recorded, nor is what FP8 health looks at.
+void micro_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_products;
-    bool record = !watched && !m->scale_varies && shards_recordable(&m->shards, !accumulate, last);
+    bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
     m->exec.trains = true;
     model_forward(m);
-    model_loss(m, loss_scale, true, accumulate);
+    model_loss(m, true, accumulate);
     model_backward(m, accumulate, last);
     m->exec.trains = false;
     m->counts_codes = m->compares_products = false;
@@ -350,7 +371,7 @@ void micro_step(Model *m, float loss_scale, bool accumulate, bool last) {
 }
 
 // What the host tells the device before a step.
-void step_begin(Model *m, float lr) {
+void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = &m->config;
     m->host.lr = lr;
     m->host.beta1 = c->beta1;
@@ -358,6 +379,7 @@ void step_begin(Model *m, float lr) {
     m->host.eps = c->eps;
     m->host.weight_decay = c->weight_decay;
     m->host.grad_clip = c->grad_clip;
+    m->host.loss_scale = (float)(1.0 / (double)targets);
     m->host.seed = c->seed;
     m->host.loss_sum = 0.0;
     m->host.nonfinite = 0;

@@ -32,6 +32,8 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
         recipe->norm_input = NORM_INPUT_RESIDUAL;
         recipe->activation_input = ACTIVATION_INPUT_PRODUCT;
         recipe->gradient_codes_data = FMT_E4M3;
+        recipe->bf16_blocks = -1;
+        recipe->centred_blocks = 6;
         recipe->recompute = 1;
         recipe->moments = MOMENTS_COAT;
         recipe->master = MASTER_SPLIT16;
@@ -57,6 +59,7 @@ void config_defaults(Config *config) {
     config->micro_batch = 4;
     config->seq_len = 1024;
     config->steps = -1;
+    config->epochs = 1;
     config->lr = 3e-4f;
     config->beta1 = 0.9f;
     config->beta2 = 0.95f;

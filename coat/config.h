@@ -80,6 +80,10 @@ enum { MOST_VOCAB = 1 << 24, MOST_POSITIONS = 1 << 24 };
 // activation function makes (of SwiGLU's h twice as much is read) and attention's output.
 enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 };
 
+// Of examples in training data: packed whole into sequences, those that are longer losing their end or being refused; or
+// following each other, and split wherever a sequence ends.
+typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
+typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
@@ -105,7 +109,8 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
-    int bf16_blocks;     // with FP8 products, those of so many blocks, from the first on, stay in BF16
+    int bf16_blocks; // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: by model
+    int centred_blocks;  // the norms of so many are quantised less the mean of each channel
     ScalingKind scaling; // of what FP8 products read, where both are possible
     // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3
     Format gradient_codes_data, gradient_codes_weights;
@@ -153,10 +158,13 @@ typedef struct {
     bool no_gpu;               // this machine has none (a plan does not look)
     // batch
     int micro_batch, seq_len;
+    ExamplesKind examples;
+    DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
     int logits_chunk;     // tokens whose logits exist at a time; 0 = chosen
     // optimizer
-    int64_t steps; // -1 = one epoch of the training data
+    int64_t steps; // -1 = as epochs says
+    int epochs;    // passes over the training data
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final rate as a fraction of lr
     int64_t warmup;
@@ -244,11 +252,29 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
-// Blocks, from the first on, whose products are in BF16 where those of the others are in FP8.
+// Whether backward makes the norms' results again instead of reading what forward left.
+static inline bool config_rebuilds_norms(const Config *c) {
+    return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
+}
+
+// Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others' are
+// in FP8, as are all in backward. Of norms only where backward makes them again.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
-    return r->bf16_blocks < c->shape.layers ? r->bf16_blocks : c->shape.layers;
+    const int by_model = c->shape.position_kind == POSITIONS_LEARNED ? 1 : 0; // small differences that rounding spoils
+    const int blocks = r->bf16_blocks < 0 ? by_model : r->bf16_blocks;
+    return blocks < c->shape.layers ? blocks : c->shape.layers;
+}
+
+// Blocks, from the first on, whose products read their norms' results less the mean of each channel: layer norms with a
+// bias, which are made again for backward, where codes are made in one pass.
+static inline int config_centred_blocks(const Config *c) {
+    const Recipe *r = &c->recipe;
+    const bool fp8 = r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN;
+    const bool biased = c->shape.norm == NORM_LAYER && c->shape.biases;
+    if (!fp8 || !biased || !config_rebuilds_norms(c)) return 0;
+    return r->centred_blocks < c->shape.layers ? r->centred_blocks : c->shape.layers;
 }
 
 // Micro-batches per rank and optimizer step.

@@ -9,15 +9,22 @@
 #endif
 
 // --- forward ------------------------------------------------------------------------------------------------
-// r (M, C) = wte[token] + wpe[row % T]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
-OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T))
+// r (M, C) = wte[token] + wpe[row_position()]. tokens (M, 1) I32. wpe.data NULL: no learned positions.
+OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
 // r_out = r_in + y + y_bias; norm.x = stored r_out; n = norm(r_out or stored). y.data NULL: r_out = r_in. r_out and
-// norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by Group Scaling (maxima,
-// reduction, cast), its scale being written here; or E4M3 SCALE_ROW, in the same pass. y may be
-// BF16 SCALE_ROW: its value is stored * scale.
+// norm.x may be the same memory, r_out and r_in too. Without norm.weight it is 1. n is plain, or E4M3 SCALE_TENSOR by
+// Group Scaling (maxima, reduction, cast), its scale being written here; or in the same pass where norm.bounded, or E4M3
+// SCALE_ROW. Codes of one pass are of n - norm.centre where that is, with a scale that n itself has room in, too: made
+// again for backward they are of n. y may be BF16 SCALE_ROW: its value is stored * scale.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
+
+// What residual_norm_forward's product may take out of its operand: centre (1, C) FP32 = the mean of norm(r_in + y +
+// y_bias) over centre_rows() rows, shifted (1, out) = bias + w * centre, of w's codes. The sum of both is exact whatever
+// centre is: w * n + bias = w * (n - centre) + shifted.
+OPERATION(norm_centre, (Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
+                        Tensor bias))
 
 // The same where norms come after (OLMo 2): norm.x = stored y; r_out = r_in + norm(y or stored); n = r_out, plain in the
 // same memory, or codes as above. y.data NULL: r_out = r_in. n.data NULL: no product reads it.
@@ -31,8 +38,10 @@ OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias
 // rotated together. out and qkv may be the same memory where there is neither a norm nor a clip.
 OPERATION(heads_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
 
-// o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
-OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape))
+// o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores. A token sees those before it
+// of its document, which begins where row_position() is 0.
+OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+                              AttentionShape shape))
 
 // q = x in the format of the product that reads it, codes and their scale. Same memory: nothing to do.
 // q SCALE_ROW: the scales of the rows, and their codes, in one pass.
@@ -47,20 +56,21 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 
 // The loss of a chunk of tokens and its gradient (R, Vp).
 // losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns, 0 where target < 0.
-// dlogits = (softmax - onehot) * scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
+// dlogits = (softmax - onehot) * state->loss_scale; columns >= vocab and rows with target < 0 get 0. Plain: dlogits and
 // dlogits_t are the memory of the logits, which it takes the place of. FP8: codes in E5M2 and their transpose, for
 // which the memory of the logits may serve. dlogits.data NULL: the loss alone.
-// Its codes need no maximum: |dlogits| <= scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
+// Its codes need no maximum: |dlogits| <= loss_scale, so the tensor's scale is loss_gradient_scale() of quantize.h.
 // A non-finite loss raises state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                  Tensor targets, int vocab, float scale, StepState *state))
-// state->loss_sum += scale * sum of losses, in a fixed order.
-OPERATION(loss_sum, (Exec *exec, Tensor losses, float scale, StepState *state))
+                                  Tensor targets, int vocab, StepState *state))
+// state->loss_sum += state->loss_scale * sum of losses, in a fixed order.
+OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
 // --- backward ------------------------------------------------------------------------------------------------
 // Adds to dwte (Vp, C) FP32 (the head's gradient is already in it) the rows of g by token; writes or adds
 // dwpe (positions, C) FP32, rows >= T being zeroed when not accumulating. A fixed order of addition.
-OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate))
+OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
+                           bool accumulate))
 
 // n again from what was saved, in the layout that the weight gradient reads (n_t). n_t and n the same
 // memory: n was saved. Otherwise from n's codes where n.data is given, else from norm.x with n's scale.
@@ -102,7 +112,7 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
 // three are neighbouring columns of one tensor, whose maxima it holds then.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                               Tensor q, Tensor k, Tensor v, AttentionShape shape))
+                               Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape))
 
 // heads_forward in reverse: dqkv becomes the gradient of qkv, which is what forward read; its maxima are left in
 // dqkv.amax where present. dq_weight, dk_weight FP32, shaped as the weights.

@@ -36,6 +36,7 @@ extern "C" {
 typedef struct {
     // written by the host
     float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: no clipping
+    float loss_scale;                                     // 1 / the targets of the step that count
     uint64_t seed;
     // kept by the device
     int64_t t;           // updates made so far; a skipped step does not advance it
@@ -61,6 +62,8 @@ typedef struct {
     Tensor bias;   // (1, C); data NULL without biases
     float eps;
     bool from_saved; // normalise the dequantised x (--norm-input saved) instead of the residual itself
+    bool bounded;    // codes with one scale take that of norm_bound() (--scaling token), not that of their maximum
+    Tensor centre;   // (1, C) FP32 that codes are made less, in one pass; data NULL: nothing
 } Norm;
 
 // Causal self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads).
@@ -74,10 +77,18 @@ static inline AttentionShape attention_shape(const ModelShape *model, int B, int
     return shape;
 }
 
+// Where documents that share a sequence are apart, positions (M, 1) I32 has of each token that within its document, from 0
+// on. Where it is not given (data NULL), a sequence of T tokens is one document. The position of a row:
+static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
+    return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
+}
+
 // What happens to q, k and v between their product and attention, in this order: all are cut off at plus and minus
-// `clip`; q and k pass an RMS norm, over all their heads or over each; q and k are rotated by their position.
+// `clip`; q and k pass an RMS norm, over all their heads or over each; q and k are rotated by their position, as in
+// row_position().
 typedef struct {
     AttentionShape shape;
+    Tensor positions; // of documents within sequences; data NULL: none
     Tensor rotations; // (T, head_dim) FP32: of each position the cosines of head_dim / 2 angles, then the sines;
                       // data NULL: none
     Tensor q_weight, k_weight; // (1, head_dim), or as wide as q and k; data NULL: no norm

@@ -52,6 +52,23 @@ COAT_HD static inline float row_scale_from_maximum(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
+// No magnitude of a norm's result over `root` squared columns is larger in a column with this weight and bias: a row's
+// largest part is the whole of it. It may be 20 times the largest there is, which costs E4M3 range, not precision.
+COAT_HD static inline float norm_bound(float root, float weight, float bias) {
+    return fmaf(fabsf(weight), root, fabsf(bias));
+}
+
+// The rows whose mean is a norm's centre: how many of M, and the number of each; all, or some of every part of the batch
+// and of its sequences.
+#define CENTRE_ROWS 256
+COAT_HD static inline int64_t centre_rows(int64_t rows) {
+    return rows < CENTRE_ROWS ? rows : CENTRE_ROWS;
+}
+COAT_HD static inline int64_t centre_row(int64_t i, int64_t rows) {
+    const int64_t apart = rows / CENTRE_ROWS;
+    return apart > 1 ? i * apart + i * 97 % apart : i;
+}
+
 // The scale with which codes in `to` reach as far as those in `from` with theirs: 2^-7 of it from E4M3 to E5M2, whose
 // largest codes are 1.75 times a power of two both.
 COAT_HD static inline float scale_in_format(float scale, Format from, Format to) {

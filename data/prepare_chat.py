@@ -1,6 +1,6 @@
 """prepare.py --chat: records of questions and answers, in JSONL or Parquet, to token files with a mask.
 
-A record has `messages` (a list of role and content), `instruction`, `input` and `output` (Alpaca's; the input may be
+A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`, `input` and `output` (Alpaca's; the input may be
 missing), `prompt` and `response`, `query` and `response`, or `input_ids` and `labels` of the same length, -100 where
 the loss does not count a token.
 """
@@ -13,6 +13,8 @@ from prepare_tokenizers import Failure, first_line, pack
 
 IGNORED = -100  # a label
 READ = 1 << 20  # bytes at a time
+SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
+            "assistant": "assistant"}
 PAIRS = (("prompt", "response"), ("query", "response"))
 
 
@@ -21,6 +23,22 @@ def text_of(record, key):
     if not isinstance(value, str):
         raise Malformed('"%s" is no text' % key)
     return value
+
+
+def turns_of(record):
+    """The messages of ShareGPT's conversations, and of the system prompt that some files have beside them."""
+    turns = record["conversations"]
+    if not isinstance(turns, list) or not turns:
+        raise Malformed('"conversations" is no list of turns')
+    messages = [{"role": "system", "content": text_of(record, "system")}] if record.get("system") else []
+    for turn in turns:
+        if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
+            raise Malformed("a turn has no value that is text")
+        speaker = turn.get("from")
+        if not isinstance(speaker, str) or speaker not in SPEAKERS:
+            raise Malformed("a turn is from %s, none of %s" % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
+        messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
+    return messages
 
 
 def messages_of(record, name):
@@ -35,6 +53,8 @@ def messages_of(record, name):
             if not isinstance(message.get("content"), str) and (name != "template" or "content" not in message):
                 raise Malformed("a message has no content that is text")
         return messages, False
+    if record.get("conversations") is not None:
+        return turns_of(record), False
     if record.get("instruction") is not None and record.get("output") is not None:
         user, given, answer = text_of(record, "instruction"), record.get("input") or "", text_of(record, "output")
         if not isinstance(given, str):
@@ -46,8 +66,8 @@ def messages_of(record, name):
         if record.get(question) is not None and record.get(answer) is not None:
             return [{"role": "user", "content": text_of(record, question)},
                     {"role": "assistant", "content": text_of(record, answer)}], False
-    raise Malformed("it has none of messages, instruction and output, prompt and response, query and response, "
-                    "input_ids")
+    raise Malformed("it has none of messages, conversations, instruction and output, prompt and response, query and "
+                    "response, input_ids")
 
 
 def labelled(record, vocab, trained):

@@ -23,6 +23,8 @@
 #   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and all recipes go on from
 #                           this checkpoint: the chaos of the first steps is no part of a difference then. With 262k and 150
 #                           runs of BF16 end within 0.02 % of each other, so that one pair tells 0.05 %
+#   TO=STEP                 runs end at that step of their schedule: a drift shows within a hundred steps behind FROM, in a
+#                           quarter of the time, so that many recipes can be told apart
 #   KEEP_BRANCH_POINTS=1    keeps these checkpoints for recipes and seeds to come (124M: 1.7 GB each)
 #   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is evaluated in these recipes too: what of a
 #                           difference is in the weights, and what is rounding of the forward pass while evaluating
@@ -90,8 +92,11 @@ value_of() { # FLAG WORDS...: the last value of a flag
 }
 
 # A setting's flags as words, and what is computed with.
-load_setting() { # SETTING, or SETTING-from-STEP: `from` is that step, else 0
-    local setting=${1%-from-*} row name rate warmup final
+load_setting() { # SETTING[-from-STEP][-to-STEP]: `from` is the first, else 0; `schedule` steps, of which `steps` are made
+    local setting=${1%-to-*} row name rate warmup final
+    from=0
+    [[ $setting != *-from-* ]] || from=${setting##*-from-}
+    setting=${setting%-from-*}
     row=$(settings_table | awk -v name="$setting" '$1 == name')
     [ -n "$row" ] || stop "$1: not one of the settings $(setting_names)"
     read -r _ name batch_tokens steps micro_batch rate warmup final about <<<"$row"
@@ -100,13 +105,14 @@ load_setting() { # SETTING, or SETTING-from-STEP: `from` is that step, else 0
     read -r -a model <<<"${MODEL:-$model_flags}$tokenizer"
     read -r -a batch <<<"${BATCH:---seq-len $length --micro-batch $micro_batch --batch-tokens $batch_tokens}"
     read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1}"
-    train_files=${words[0]:-} val_files=${words[1]:-} steps=${STEPS:-$steps}
+    train_files=${words[0]:-} val_files=${words[1]:-} schedule=${STEPS:-$steps}
     [ "$setting" != bytes ] || { train_files=$out/text_train.bin val_files=$out/text_val.bin; }
     length=$(value_of --seq-len "${batch[@]}") micro_batch=$(value_of --micro-batch "${batch[@]}")
-    check_numbers "STEPS $steps" "--seq-len ${length:-missing}" "--micro-batch ${micro_batch:-missing}"
-    from=0
-    [[ $1 != *-from-* ]] || from=${1##*-from-}
-    [ $((steps - from)) -ge 8 ] || stop "STEPS: at least 8$([ "$from" -eq 0 ] || echo " more than FROM"), one for each eighth of the run"
+    check_numbers "STEPS $schedule" "--seq-len ${length:-missing}" "--micro-batch ${micro_batch:-missing}"
+    steps=$schedule
+    [[ $1 != *-to-* ]] || steps=${1##*-to-}
+    [ "$steps" -le "$schedule" ] || stop "TO: $1 has $schedule steps"
+    [ $((steps - from)) -ge 8 ] || stop "$([[ $1 == *-to-* ]] && echo TO || echo STEPS): at least 8$([ "$from" -eq 0 ] || echo " more than FROM"), one for each eighth of the run"
 }
 
 check_seeds() { # SETTING
@@ -137,7 +143,7 @@ read -r -a evaluation_words <<<"${EVALUATE:-}"
 recipes=() evaluations=()
 for word in "${recipe_words[@]}"; do known_as "$word" && recipes+=("$name"); done
 for word in "${evaluation_words[@]}"; do known_as "$word" && evaluations+=("$name"); done
-baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-} limit=${LIMIT:-0.2} eighth_limit=${EIGHTH_LIMIT:-0.4}
+baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-} TO=${TO:-} limit=${LIMIT:-0.2} eighth_limit=${EIGHTH_LIMIT:-0.4}
 for number in "LIMIT $limit" "EIGHTH_LIMIT $eighth_limit"; do
     [[ ${number#* } =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "${number% *}: a number of percent, not ${number#* }"
 done
@@ -153,13 +159,15 @@ check_arguments() {
     [ ${#settings[@]} -ne 0 ] || settings=(262k)
     check_numbers "SAVES $saves" "JOBS $jobs"
     [[ $FROM =~ ^([1-9][0-9]*)?$ ]] || stop "FROM: a step from 1 on, not $FROM"
+    [[ $TO =~ ^([1-9][0-9]*)?$ ]] || stop "TO: a step from 1 on, not $TO"
     [ -z "$FROM" ] || settings=("${settings[@]/%/-from-$FROM}")
+    [ -z "$TO" ] || settings=("${settings[@]/%/-to-$TO}")
     for recipe in "${recipe_words[@]/#/RECIPES: }" "${evaluation_words[@]/#/EVALUATE: }"; do
         [[ ${recipe#*: } =~ ^([A-Za-z0-9_.+-]+:)?[A-Za-z0-9,=_.+-]+$ ]] || stop "$recipe: not RECIPE or RECIPE,FLAG=VALUE,... or NAME:RECIPE,..."
     done
     for setting in "${settings[@]}"; do
         check_seeds "$setting"
-        if [ "${setting%-from-*}" = bytes ]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
+        if [[ $setting =~ ^bytes(-|$) ]]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
     done
     check_built "$trainer"
 }
@@ -198,8 +206,8 @@ set_command() { # RECIPE SEED[@MICRO_BATCH] FOLDER SAVE_EVERY [FLAGS...]
     read -r -a flags <<<"$(recipe_flags "$1")"
     flags+=("${batch[@]}")
     [[ $2 != *@* ]] || { cut=${2#*@} && flags+=(--micro-batch "$cut"); }
-    command=("$trainer" "${model[@]}" "${flags[@]}" "${training[@]}" --train "$train_files" --val "$val_files" --steps "$steps" --seed "${2%@*}"
-        --val-every 0 --val-batches "$(val_batches "$cut")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
+    command=("$trainer" "${model[@]}" "${flags[@]}" "${training[@]}" --train "$train_files" --val "$val_files" --steps "$schedule" --seed "${2%@*}"
+        --val-every $((steps < schedule ? steps : 0)) --val-batches "$(val_batches "$cut")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
 }
 
 # To the end; where EVALUATE asks for its last checkpoint, with that.
@@ -234,8 +242,13 @@ train() { # SETTING RECIPE SEED[@MICRO_BATCH]
         [ "$from" -eq 0 ] || [ -n "$dry_run" ] || go_on_from_branch_point "$@" || return
         [ -z "$stopped" ] || return 1
         [ -n "$dry_run" ] || echo "training $1: $2, seed $3" >&2
-        set_command "$2" "$3" "$folder" $((steps / (saves + 1) + 1)) --keep 1
-        run "$folder/output.txt" "${command[@]}" || status=$?
+        if [ "$steps" -lt "$schedule" ]; then
+            set_command "$2" "$3" "$folder" "$steps"
+            run_until is_validated "$folder/log.jsonl" "$folder/output.txt" "${command[@]}" || status=$?
+        else
+            set_command "$2" "$3" "$folder" $((steps / (saves + 1) + 1)) --keep 1
+            run "$folder/output.txt" "${command[@]}" || status=$?
+        fi
     fi
     if [ $status -ne 4 ] && [ -z "$dry_run" ] && ! is_trained "$folder"; then
         failure "$1, $2, seed $3" $status "$folder/output.txt" || return
@@ -277,7 +290,7 @@ check_setting() { # SETTING: that what OUT holds of it was trained in the same w
     check_settings "$out/$1" "MODEL=${model[*]}
 BATCH=${batch[*]}
 TRAINING=${training[*]}
-STEPS=$steps
+STEPS=$schedule
 TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
 VAL=${val_files##*/}, $(bytes_of "$val_files") bytes$([ "$from" -eq 0 ] || printf '\nFROM=%s, %s' "$from" "$baseline")"
 }

@@ -25,27 +25,30 @@ with_branch_points() {
         }'
 }
 
-# As run, but the command is told to end as soon as the file is there.
-run_until() { # FILE LOG COMMAND...
-    local file=$1 log=$2 status=0
-    shift 2
+# As run, but the command is told to end as soon as the function is true of the file.
+run_until() { # FUNCTION FILE LOG COMMAND...
+    local reached=$1 file=$2 log=$3 status=0
+    shift 3
     [ -z "$stopped" ] || return 1
     "$@" >"$log" 2>&1 </dev/null &
     child=$!
     tell_late
-    while [ ! -e "$file" ] && kill -0 "$child" 2>/dev/null; do sleep 0.1; done
+    while ! "$reached" "$file" && kill -0 "$child" 2>/dev/null; do sleep 0.1; done
     kill -TERM "$child" 2>/dev/null || true
     await "$child" || status=$?
     child=''
     return $status
 }
 
+is_saved() { [ -e "$1" ]; }                   # CHECKPOINT
+is_validated() { [ -n "$(val_loss "$1")" ]; } # LOG: at its last step, which is saved before
+
 # The checkpoint of exactly this step is what counts; the run may have gone on from there before it ended.
 train_to_branch_point() { # SETTING SEED FOLDER CHECKPOINT
     local status=0 checkpoint
     echo "training $1: $baseline, seed $2, to step $from" >&2
     mkdir -p "$3"
-    run_until "$4" "$3/output.txt" "${command[@]}" || status=$?
+    run_until is_saved "$4" "$3/output.txt" "${command[@]}" || status=$?
     if [ ! -e "$4" ]; then failure "$1, $baseline, seed $2, to step $from" $status "$3/output.txt" || return; fi
     for checkpoint in "$3"/step-*; do [ "$checkpoint" = "$4" ] || rm -rf "$checkpoint"; done
     is_the_same "$@" && return

@@ -9,7 +9,7 @@ shown() { # WORD
 }
 command_line() {
     local name word
-    for name in RECIPES SEEDS FROM EVALUATE STEPS MODEL BATCH TRAINING TEXT LIMIT EIGHTH_LIMIT; do
+    for name in RECIPES SEEDS FROM TO EVALUATE STEPS MODEL BATCH TRAINING TEXT LIMIT EIGHTH_LIMIT; do
         [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
     done
     printf 'scripts/fidelity.sh'
@@ -21,7 +21,7 @@ command_line() {
 settings_there() {
     local setting folder
     settings_table | while read -r setting _; do
-        printf '%s\n' "$out/$setting" "$out/$setting"-from-* | sort -V | while read -r folder; do [ ! -e "$folder/settings" ] || echo "${folder##*/}"; done
+        printf '%s\n' "$out/$setting" "$out/$setting"-{from,to}-* | sort -V | while read -r folder; do [ ! -e "$folder/settings" ] || echo "${folder##*/}"; done
     done
 }
 recipes_there() { # SETTING
@@ -68,11 +68,16 @@ list_of() { # FIELD RESULTS...: what there is in it
 }
 
 setting_section() { # SETTING RESULTS
-    local about from='' steps tables=(-v baseline="$baseline" -f scripts/fidelity_pairs.awk)
-    about=$(settings_table | awk -v name="${1%-from-*}" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
+    local setting=${1%-to-*} about from='' steps tables=(-v baseline="$baseline" -f scripts/fidelity_pairs.awk)
+    about=$(settings_table | awk -v name="${setting%-from-*}" '$1 == name { for (i = 9; i <= NF; i++) printf "%s%s", (i > 9 ? " " : ""), $i }')
     printf '\n## %s\n%s.' "$1" "${about^}"
-    if [[ $1 == *-from-* ]]; then
-        from=${1##*-from-} steps=$(sed -n 's/^STEPS=//p' "$out/$1/settings")
+    steps=$(sed -n 's/^STEPS=//p' "$out/$1/settings")
+    if [ "$1" != "$setting" ]; then
+        steps=${1##*-to-}
+        printf ' Runs end at step %s of their schedule.' "$steps"
+    fi
+    if [[ $setting == *-from-* ]]; then
+        from=${setting##*-from-}
         printf ' Every run goes on from one checkpoint of its seed, that of step %s of %s; eighths and gradient norms are of the steps %s to %s.' \
             "$from" "$(sed -n 's/^FROM=[0-9]*, //p' "$out/$1/settings")" $((from + 1)) "$steps"
     fi

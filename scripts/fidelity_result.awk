@@ -16,6 +16,7 @@ function field(name) {
 function finite(text) { return text ~ /^-?[0-9]/ }
 
 { step = field("step") + 0 }
+step > steps { next } # a run that was told to end there may have gone on a little
 step == steps && field("val_loss") != "" { val = field("val_loss") }
 field("loss") != "" {
     if (step == 1) first = field("loss")

@@ -232,6 +232,9 @@ static bool check_given(const Parse *p, Error *err) {
     if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
         return error_set(err, EXIT_USER, "--%s: only says what to plan for; add --plan",
                          given(p, "memory-limit") ? "memory-limit" : "gpus");
+    if (c->steps >= 0 && given(p, "epochs"))
+        return error_set(err, EXIT_USER, "--epochs %d contradicts --steps %lld: both say how long the run is",
+                         c->epochs, (long long)c->steps);
     if (c->world_size && c->rank >= c->world_size)
         return error_set(err, EXIT_USER, "--rank %d: ranks count from 0 to %d with --world-size %d", c->rank,
                          c->world_size - 1, c->world_size);
@@ -319,6 +322,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     config_defaults(chosen);
     if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
     if (!set_all(&p->args, config, err)) return false;
+    if (given(p, "epochs") && !given(p, "steps")) config->steps = -1; // whatever a checkpoint says
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
     // who asks for a text gets the text, alone

@@ -30,7 +30,10 @@ static bool is_of_sample(const Flag *flag) {
 
 // What an evaluation has in common with those of the training, so that it finds the same loss.
 static bool is_of_evaluation(const Flag *flag) {
-    return is_of_sample(flag) || strcmp(flag->name, "micro-batch") == 0;
+    static const char *const names[] = {"micro-batch", "examples", "documents"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(flag->name, names[i]) == 0) return true;
+    return is_of_sample(flag);
 }
 
 static bool take_setting(Config *config, const char *key, const json_t *value, Wanted wanted) {
@@ -69,7 +72,7 @@ static bool take_recipe(Config *config, const json_t *settings) {
     if (fp8) {
         r->scaling = SCALING_TENSOR;
         r->gradient_codes_data = r->gradient_codes_weights = FMT_E5M2;
-        r->bf16_blocks = 0;
+        r->bf16_blocks = r->centred_blocks = 0;
     }
     if (coat) {
         r->norm_input = NORM_INPUT_SAVED;

@@ -51,8 +51,7 @@ static const Foreign table[] = {
 
     {"max-steps max-iters max-train-steps train-iters train-steps training-steps total-steps num-steps num-iterations "
      "iters iterations", "steps", NULL},
-    {"epochs num-epochs n-epochs max-epochs num-train-epochs", NULL,
-     "--steps counts steps: -1 is one epoch, N epochs are N x the tokens of the data / --batch-tokens"},
+    {"num-epochs n-epochs max-epochs num-train-epochs", "epochs", NULL},
     {"train-samples", "steps", "the samples x --seq-len / --batch-tokens"},
     {"learning-rate lr-rate max-lr peak-lr", "lr", NULL},
     {"min-lr lr-min end-lr", "lr-final", "a share of --lr: 6e-5 under --lr 6e-4 is --lr-final 0.1"},

@@ -104,10 +104,10 @@ void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     if (!format_is_fp8(g_t.format)) {
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true); // h is complete: only g is made
     } else if (g.data) {
-        scale_over_rows(g_t, g);
+        scale_over_rows(exec, g_t, g);
         transpose_codes(exec, g_t, g);
     } else {
-        scale_over_rows(g_t, g);
+        scale_over_rows(exec, g_t, g);
         require_readable("activation_rebuild", h);
         ActivationRows from = {.h = h, .width = g_t.cols};
         RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
@@ -160,7 +160,7 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
     if (by_row) {
         note_maximum(exec, maximum);
-        scale_over_rows(dh_qt, dh_q);
+        scale_over_rows(exec, dh_qt, dh_q);
         transpose_codes(exec, dh_qt, dh_q);
     } else if (codes) {
         RowSource source = {gradient_row, &from, M, F, F};

@@ -5,6 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+// The end of the document that begins with token `begin` of sequence b, within the sequence.
+static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, int64_t begin) {
+    int64_t end = positions.data ? begin + 1 : shape.T;
+    while (end < shape.T && row_position(positions, b * shape.T + end, shape.T) != 0) end++;
+    return end;
+}
+
 // The tokens of sequence b and the columns of one head, as a (T, head_dim) matrix.
 static Tensor head_view(Tensor t, AttentionShape shape, int64_t b, int64_t head) {
     return tensor_cols(tensor_rows(t, b * shape.T, shape.T), head * shape.head_dim, shape.head_dim);
@@ -57,7 +64,8 @@ static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tens
     }
 }
 
-void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+                           AttentionShape shape) {
     require_plain("attention_forward", o);
     require_plain("attention_forward", q);
     const Cpu *cpu = cpu_of(exec);
@@ -67,13 +75,18 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t b = task / heads, head = task % heads;
-        forward_head(cpu, scratch_slot(&scratch), head_view(o, shape, b, head), (real *)row_address(lse, task),
-                     head_view(q, shape, b, head), head_view(k, shape, b, head / group),
-                     head_view(v, shape, b, head / group), score_scale(shape));
+        const Tensor os = head_view(o, shape, b, head), qs = head_view(q, shape, b, head);
+        const Tensor ks = head_view(k, shape, b, head / group), vs = head_view(v, shape, b, head / group);
+        for (int64_t at = 0, end; at < shape.T; at = end) {
+            end = document_end(positions, shape, b, at);
+            forward_head(cpu, scratch_slot(&scratch), tensor_rows(os, at, end - at),
+                         (real *)row_address(lse, task) + at, tensor_rows(qs, at, end - at),
+                         tensor_rows(ks, at, end - at), tensor_rows(vs, at, end - at), score_scale(shape));
+        }
     }
 }
 
-// Keys and values of one head and the sums of their gradients, (T, D).
+// Keys and values of one head in a document and the sums of their gradients, (T, D).
 typedef struct {
     Tensor k, v;   // as stored
     Tensor dk, dv; // real, in the thread's slot
@@ -163,30 +176,45 @@ static void store_maxima(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
     }
 }
 
+// A document, `count` tokens from row `first` on, with all query heads that share a key and value head.
+static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradients[3], Tensor d_o, Tensor o, Tensor lse,
+                              const Tensor values[3], AttentionShape shape, int64_t b, int64_t kv_head, int64_t at,
+                              int64_t count) {
+    const int64_t group = shape.heads / shape.kv_heads;
+    KeyValueHead kv;
+    kv.k = tensor_rows(head_view(values[1], shape, b, kv_head), at, count);
+    kv.v = tensor_rows(head_view(values[2], shape, b, kv_head), at, count);
+    kv.dk = zeroed_matrix(&slot, count, shape.head_dim);
+    kv.dv = zeroed_matrix(&slot, count, shape.head_dim);
+    kv.scale = score_scale(shape);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+        backward_head(cpu, slot, &kv, tensor_rows(head_view(gradients[0], shape, b, head), at, count),
+                      tensor_rows(head_view(d_o, shape, b, head), at, count),
+                      tensor_rows(head_view(o, shape, b, head), at, count),
+                      (const real *)row_address(lse, b * shape.heads + head) + at,
+                      tensor_rows(head_view(values[0], shape, b, head), at, count));
+    store_matrix(cpu, tensor_rows(head_view(gradients[1], shape, b, kv_head), at, count), kv.dk);
+    store_matrix(cpu, tensor_rows(head_view(gradients[2], shape, b, kv_head), at, count), kv.dv);
+}
+
 void cpu_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                            Tensor k, Tensor v, AttentionShape shape) {
+                            Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     require_plain("attention_backward", dq);
     require_plain("attention_backward", d_o);
     require_plain("attention_backward", q);
     const Cpu *cpu = cpu_of(exec);
-    int64_t T = shape.T, D = shape.head_dim, group = shape.heads / shape.kv_heads, tasks = shape.B * shape.kv_heads;
+    const int64_t T = shape.T, D = shape.head_dim, tasks = (int64_t)shape.B * shape.kv_heads;
+    const Tensor gradients[3] = {dq, dk, dv}, values[3] = {q, k, v};
     Scratch scratch = scratch_begin(exec);
     int threads = scratch_slots(&scratch, cpu, cpu_attention_slot(T, D));
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t b = task / shape.kv_heads, kv_head = task % shape.kv_heads;
-        Scratch slot = scratch_slot(&scratch);
-        KeyValueHead kv = {.k = head_view(k, shape, b, kv_head), .v = head_view(v, shape, b, kv_head)};
-        kv.dk = zeroed_matrix(&slot, T, D);
-        kv.dv = zeroed_matrix(&slot, T, D);
-        kv.scale = score_scale(shape);
-        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-            backward_head(cpu, slot, &kv, head_view(dq, shape, b, head), head_view(d_o, shape, b, head),
-                          head_view(o, shape, b, head), (const real *)row_address(lse, b * shape.heads + head),
-                          head_view(q, shape, b, head));
-        store_matrix(cpu, head_view(dk, shape, b, kv_head), kv.dk);
-        store_matrix(cpu, head_view(dv, shape, b, kv_head), kv.dv);
+        for (int64_t at = 0, end; at < T; at = end) {
+            end = document_end(positions, shape, b, at);
+            backward_document(cpu, scratch_slot(&scratch), gradients, d_o, o, lse, values, shape, b, kv_head, at,
+                              end - at);
+        }
     }
-    const Tensor parts[3] = {dq, dk, dv};
-    if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, parts, D);
+    if (dq.amax) store_maxima(cpu, &scratch, threads, dq.amax, gradients, D);
 }

@@ -5,7 +5,7 @@
 
 #define STRIP 32 // columns of the token embedding's gradient that one task adds
 
-void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     require_plain("embed_forward", r);
     const Cpu *cpu = cpu_of(exec);
     const int32_t *token = (const int32_t *)tokens.data;
@@ -21,7 +21,7 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor w
             const real *value = row_load(cpu, wte, token[row], 0, C, sum);
             if (wpe.data) {
                 if (value != sum) memcpy(sum, value, (size_t)C * sizeof(real));
-                cpu->kernels->add(sum, row_load(cpu, wpe, row % T, 0, C, buffer), C);
+                cpu->kernels->add(sum, row_load(cpu, wpe, row_position(positions, row, T), 0, C, buffer), C);
                 value = sum;
             }
             row_store(cpu, r, row, 0, C, value);
@@ -29,16 +29,17 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor w
     }
 }
 
-// Every task owns a strip of columns and adds all tokens to it in their order.
-static void add_token_rows(const Cpu *cpu, Tensor dwte, Tensor g, const int32_t *token) {
+// Adds each row of g to that row of the embedding's gradient which `of` says. Every task owns a strip of columns and adds
+// all tokens to it in their order.
+static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     int64_t strips = (g.cols + STRIP - 1) / STRIP;
 #pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)
     for (int64_t s = 0; s < strips; s++) {
         real buffer[STRIP];
         int64_t begin = s * STRIP, count = smaller(STRIP, g.cols - begin);
         for (int64_t row = 0; row < g.rows; row++)
-            cpu->kernels->add((real *)row_address(dwte, token[row]) + begin,
-                              row_load(cpu, g, row, begin, count, buffer), count);
+            cpu->kernels->add((real *)row_address(dw, of[row]) + begin, row_load(cpu, g, row, begin, count, buffer),
+                              count);
     }
 }
 
@@ -62,8 +63,12 @@ static void add_position_rows(Exec *exec, Tensor dwpe, Tensor g, int T, bool acc
     }
 }
 
-void cpu_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate) {
+void cpu_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
+                        bool accumulate) {
     require_plain("embed_backward", g);
-    if (dwte.data) add_token_rows(cpu_of(exec), dwte, g, (const int32_t *)tokens.data);
-    if (dwpe.data) add_position_rows(exec, dwpe, g, T, accumulate);
+    if (dwte.data) add_rows(cpu_of(exec), dwte, g, (const int32_t *)tokens.data);
+    if (dwpe.data && !positions.data) add_position_rows(exec, dwpe, g, T, accumulate);
+    if (!dwpe.data || !positions.data) return;
+    if (!accumulate) memset(dwpe.data, 0, (size_t)tensor_elements(dwpe) * sizeof(real));
+    add_rows(cpu_of(exec), dwpe, g, (const int32_t *)positions.data);
 }

@@ -27,7 +27,8 @@ static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
 static void rotate_row(real *row, const HeadColumns *c, const Heads *heads, int64_t token, real sign) {
     const int64_t D = heads->shape.head_dim;
     if (!heads->rotations.data) return;
-    const real *rotation = (const real *)row_address(heads->rotations, token % heads->shape.T);
+    const real *rotation =
+        (const real *)row_address(heads->rotations, row_position(heads->positions, token, heads->shape.T));
     for (int64_t head = 0; head < c->heads; head++) rotate(row + c->begin + head * D, rotation, D, sign);
 }
 

@@ -68,10 +68,11 @@ static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
 }
 
 void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                               Tensor targets, int vocab, float scale, StepState *state) {
+                               Tensor targets, int vocab, StepState *state) {
     require_plain("loss_forward_backward", logits);
     require_gradient(dlogits, dlogits_t, logits);
     const Cpu *cpu = cpu_of(exec);
+    const float scale = state->loss_scale;
     const bool backward = dlogits.data != NULL, fp8 = backward && format_is_fp8(dlogits.format);
     if (fp8) *(float *)dlogits.scale = loss_gradient_scale(scale);
     int bad = 0;
@@ -92,9 +93,9 @@ void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Ten
     if (fp8) transpose_codes(exec, dlogits_t, dlogits);
 }
 
-void cpu_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
+void cpu_loss_sum(Exec *exec, Tensor losses, StepState *state) {
     (void)exec;
     double sum = 0;
     for (int64_t row = 0; row < losses.rows; row++) sum += (double)*(const real *)row_address(losses, row);
-    state->loss_sum += (double)scale * sum;
+    state->loss_sum += (double)state->loss_scale * sum;
 }

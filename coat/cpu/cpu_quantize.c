@@ -74,7 +74,14 @@ uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *val
     return bits;
 }
 
-void scale_over_rows(Tensor q_t, Tensor q) {
+static uint32_t largest_of_rows(Tensor t) {
+    uint32_t largest = 0;
+    for (int64_t row = 0; row < t.rows; row++) largest = larger_bits(largest, t.amax[row]);
+    return largest;
+}
+
+void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
+    if (q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format)) write_scale(exec, q_t, largest_of_rows(q));
     if (q.granularity != SCALE_ROW) return;
     float largest = SCALE_SMALLEST;
     for (int64_t row = 0; row < q.rows; row++) largest = fmaxf(largest, ((const float *)q.scale)[row]);
@@ -154,6 +161,7 @@ static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
         copy_plain(exec, "quantize_forward", q, x);
+        if (q.amax) stored_maximum(exec, x, q.amax, (Tensor){0});
     } else if (q.data && q.granularity == SCALE_ROW) {
         require_plain("quantize_forward", x);
         note_maximum(exec, stored_maximum(exec, x, NULL, q));
@@ -165,7 +173,7 @@ void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 }
 
 void cpu_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    scale_over_rows(q_t, q);
+    scale_over_rows(exec, q_t, q);
     if (format_is_fp8(q_t.format))
         quantize_stored(exec, (Tensor){0}, q_t, x);
     else if (q_t.data != q.data)
@@ -197,10 +205,7 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
 
 // The maximum of a gradient: from those of its rows where its producer left them.
 static uint32_t gradient_maximum(Exec *exec, Tensor dy, uint32_t *amax) {
-    if (!dy.amax) return stored_maximum(exec, dy, amax, (Tensor){0});
-    uint32_t largest = 0;
-    for (int64_t row = 0; row < dy.rows; row++) largest = larger_bits(largest, dy.amax[row]);
-    return largest;
+    return dy.amax ? largest_of_rows(dy) : stored_maximum(exec, dy, amax, (Tensor){0});
 }
 
 void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {

@@ -33,8 +33,9 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
 // The same row by row, to a tensor with a scale per row: that of this row, and its codes. Returns its maximum.
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; else they share one.
-void scale_over_rows(Tensor q_t, Tensor q);
+// The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain, that
+// of the maxima that lie with it; else they share one.
+void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
 // q_t = the transpose of q's codes, in q_t's scale, which scale_over_rows() has made.
 void transpose_codes(Exec *exec, Tensor q_t, Tensor q);

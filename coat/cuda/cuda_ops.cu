@@ -8,8 +8,10 @@
 
 // Attention in BF16 is cuDNN's, but for the backward with heads of 64 or 128 on Hopper, where a kernel of our own takes
 // half the time; in FP32, for exact comparisons, there are slow kernels of our own.
-void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+                            AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
+    require_joined("attention_forward", positions);
     if (q.format == FMT_FP32)
         attention_fp32_forward(exec, o, lse, q, k, v, shape);
     else
@@ -17,8 +19,9 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                             Tensor k, Tensor v, AttentionShape shape) {
+                             Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
+    require_joined("attention_backward", positions);
     if (q.format == FMT_FP32)
         attention_fp32_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape);
     else if (!attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape)) {
@@ -111,6 +114,7 @@ void cuda_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbia
 
 void cuda_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     (is_fp8(q) ? fp8_quantize_forward : plain_quantize_forward)(exec, q, x);
+    if (q.amax && !is_fp8(q)) bf16_row_maxima(exec, x, q.amax);
 }
 
 void cuda_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {

@@ -32,7 +32,6 @@ static void place_resident(Arena *a, Category category, bool per_layer, size_t *
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
             if (!owns_memory(t) || is_pooled(t) || t->category != category || t->per_layer != per_layer) continue;
-            if (role == PLAIN) continue;
             t->data_offset = take(cursor, t->data_bytes);
             if (t->scale_bytes) t->scale_offset = take(cursor, t->scale_bytes);
             if (t->exponent_bytes) t->exponent_offset = take(cursor, t->exponent_bytes);
@@ -52,7 +51,7 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         for (int role = 0; role < ROLE_COUNT; role++) {
             TensorLayout *t = &a->layout[id][role];
-            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer && role != PLAIN) {
+            if (owns_memory(t) && !is_pooled(t) && t->category == category && t->per_layer) {
                 t->data_stride = t->scale_stride = t->exponent_stride = stride;
                 layers = t->layers;
             }
@@ -62,14 +61,14 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// What the first blocks keep in formats of their own.
+// The maxima that the first blocks keep of what they do not quantise.
 static void place_plain(Arena *a, size_t *cursor) {
     size_t begin = *cursor;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         TensorLayout *t = &a->layout[id][PLAIN];
-        if (!owns_memory(t) || is_pooled(t)) continue;
-        t->data_stride = t->per_layer ? align_up(t->data_bytes) : 0;
-        t->data_offset = take(cursor, align_up(t->data_bytes) * (size_t)t->layers);
+        if (!t->exists || !t->amax_bytes) continue;
+        t->amax_stride = align_up(t->amax_bytes);
+        t->amax_offset = take(cursor, t->amax_stride * (size_t)t->layers);
     }
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
@@ -191,6 +190,13 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
         return shared;
     }
     Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
+    if (t->amax_bytes && arena->base)
+        shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
+    if (t->granularity == SCALE_NONE &&
+        shared.granularity == SCALE_ROW) { // a product's, without its other user's scales
+        shared.granularity = SCALE_NONE;
+        shared.scale = NULL;
+    }
     if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
     shared.granularity = SCALE_ROW;
     shared.scale = arena_tensor(arena, (TensorId)t->scale_source, role, layer).scale;
@@ -214,11 +220,11 @@ static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int l
     if (!arena->base) return out;
     out.data = arena->base + t->data_offset + l * t->data_stride;
     if (t->scale_source >= 0)
-        out.scale = arena_tensor(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
+        out.scale = tensor_of_layout(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
     else if (t->scale_bytes)
         out.scale = arena->base + t->scale_offset + l * t->scale_stride;
     if (t->exponent_bytes) out.exponent = (uint8_t *)arena->base + t->exponent_offset + l * t->exponent_stride;
-    if (t->amax_bytes) out.amax = (uint32_t *)(arena->base + t->amax_offset);
+    if (t->amax_bytes) out.amax = (uint32_t *)(arena->base + t->amax_offset + l * t->amax_stride);
     return out;
 }
 
@@ -230,8 +236,9 @@ Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
     return out;
 }
 
-bool arena_reads_codes(const Arena *arena, TensorId id, int layer) {
-    return arena->layout[id][CODES].exists && layer >= arena->bf16_blocks;
+bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward) {
+    const bool plain = !backward && role_there(arena, tensor_input(id), VALUE, layer) == PLAIN;
+    return arena->layout[id][CODES].exists && !plain;
 }
 
 Weight arena_weight(const Arena *arena, TensorId id, int layer) {
@@ -240,9 +247,10 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
     w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL; // a scale has 16 bytes to itself
-    if (arena->layout[id][GATHERED].exists)
-        (arena_reads_codes(arena, id, layer) ? &w.codes : &w.value)->data =
-            arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
+    if (!arena->layout[id][GATHERED].exists) return w;
+    void *const gathered = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
+    if (!arena_reads_codes(arena, id, layer, false)) w.value.data = gathered;
+    if (arena_reads_codes(arena, id, layer, true)) w.codes.data = gathered;
     return w;
 }
 

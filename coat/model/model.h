@@ -21,11 +21,11 @@ typedef struct {
     Shards shards;         // what they share, and when it is communicated
     Parameter *parameters; // all of them
     int parameter_count;
-    int B, T;          // shape of the pass under way; at most micro_batch x seq_len
-    StepState *state;  // in the device's memory
-    StepState host;    // its last known contents
-    Guard *guard;      // against outliers; NULL: off
-    bool scale_varies; // the loss's, from step to step: a recording would keep the first one
+    int B, T;         // shape of the pass under way; at most micro_batch x seq_len
+    bool apart;       // its documents are: POSITIONS says where each begins
+    StepState *state; // in the device's memory
+    StepState host;   // its last known contents
+    Guard *guard;     // against outliers; NULL: off
     // of the next micro-batch or the one under way, for FP8 health
     bool counts_codes, compares_products;
     double deadline_ms; // from then on passes are given up for --time-limit; 0: none
@@ -70,20 +70,21 @@ void model_destroy(Model *m);
 void state_upload(Model *m);
 void state_download(Model *m);
 
-// The tokens of the next pass, inputs and targets (B, T); targets NULL where none are wanted. Sets m->B and m->T.
-void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets);
+// The tokens of the next pass, inputs and targets (B, T), and their positions within documents, which --documents apart
+// has room for; targets NULL where none are wanted, positions NULL where a row is one document. Sets m->B and m->T.
+void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
 // Tokens in, normalised final residual NF (M, C) out.
 void model_forward(Model *m);
 
-// The losses of all tokens into LOSSES, scale times their sum added to the state; with `backward` the gradients of the
-// head, overwritten or added to.
-void model_loss(Model *m, float scale, bool backward, bool accumulate);
+// The losses of all tokens into LOSSES, their sum times the state's scale added to it; with `backward` the gradients of
+// the head, overwritten or added to.
+void model_loss(Model *m, bool backward, bool accumulate);
 
-// One optimizer step: begin, micro-batches (`accumulate` but for the first, `last` in the last), end. The results are in
+// One optimizer step: begin, with the number of its targets that count, over all processes; micro-batches (`accumulate` but for the first, `last` in the last), end. The results are in
 // m->host then.
-void step_begin(Model *m, float lr);
-void micro_step(Model *m, float loss_scale, bool accumulate, bool last);
+void step_begin(Model *m, float lr, int64_t targets);
+void micro_step(Model *m, bool accumulate, bool last);
 void step_end(Model *m);
 
 #ifdef __cplusplus

@@ -140,40 +140,42 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Sends for layer l's matrices, unless they are there. What the slot held has been computed with: that is waited for.
-static void fetch_layer(Shards *s, int l) {
+// Sends for layer l's matrices as this pass reads them, unless they are there. What the slot held has been computed with:
+// that is waited for.
+static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;
-    if (s->slot_layer[slot] == l) return;
+    if (s->slot_layer[slot] == l && (s->slot_backward[slot] == backward || l >= a->bf16_blocks)) return;
     comm_after_compute(s->comm);
     comm_group_begin(s->comm);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         const TensorLayout *t = &a->layout[id][GATHERED];
         if (!t->exists) continue;
-        Role role = arena_reads_codes(a, (TensorId)id, l) ? CODES : VALUE;
+        Role role = arena_reads_codes(a, (TensorId)id, l, backward) ? CODES : VALUE;
         comm_all_gather(s->comm, arena_tensor(a, (TensorId)id, GATHERED, slot).data,
                         arena_tensor(a, (TensorId)id, role, l).data, t->shard_elements,
                         comm_type(a->layout[id][role].format));
     }
     comm_group_end(s->comm);
     s->slot_layer[slot] = l;
+    s->slot_backward[slot] = backward;
     s->slot_ticket[slot] = comm_mark(s->comm);
     s->slot_pending[slot] = true;
 }
 
 void shards_pass_begin(Shards *s) {
     values_needed(s, s->layers);
-    if (s->zero >= 3) fetch_layer(s, 0);
+    if (s->zero >= 3) fetch_layer(s, 0, false);
 }
 
-void shards_weights_needed(Shards *s, int l, int next) {
+void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     values_needed(s, l);
     if (s->zero < 3) return;
     int slot = l % LAYER_SLOTS;
-    fetch_layer(s, l);
+    fetch_layer(s, l, backward);
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
-    if (next >= 0) fetch_layer(s, next);
+    if (next >= 0) fetch_layer(s, next, backward);
 }
 
 // FP8 codes of shares: the processes find the maxima of the whole weights, then each makes its codes.

@@ -31,9 +31,9 @@ typedef struct {
     // values on their way after an update, per layer; behind the last layer's, those of no layer
     int *value_ticket;
     bool *value_pending;
-    // ZeRO 3: the layer that each slot holds or is getting, -1: none
+    // ZeRO 3: the layer that each slot holds or is getting, -1: none; and for which pass
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
-    bool slot_pending[LAYER_SLOTS];
+    bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
     // ZeRO 2 and 3: the sums of each slot's gradients
     int grad_ticket[LAYER_SLOTS];
     bool grad_pending[LAYER_SLOTS];
@@ -52,7 +52,7 @@ bool shards_recordable(const Shards *s, bool first, bool last);
 // Before the embeddings, and before layer l: their weights are there. `next` is the layer after it in this pass, -1 for
 // none, which is sent for.
 void shards_pass_begin(Shards *s);
-void shards_weights_needed(Shards *s, int l, int next);
+void shards_weights_needed(Shards *s, int l, int next, bool backward);
 
 // Before and after layer l's backward. `last`: of the step's micro-batches.
 void shards_gradients_begin(Shards *s, int l, bool accumulate);

@@ -7,15 +7,15 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     [WPE] =     {{"wpe", .init = INIT_NORMAL, .decay = true},                                  RULE_PARAMETER, DIM_POS, DIM_C,   .small = true, .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LN1B] =    {{"ln1b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .in_block = true},
+    [QKVW] =    {{"qkvw", .per_layer = true, .init = INIT_NORMAL, .decay = true},              RULE_PARAMETER, DIM_QKV, DIM_C,   .in_block = true, .source = N1},
     [QKVB] =    {{"qkvb", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_QKV, .when = WITH_QKV_BIASES},
-    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .in_block = true},
+    [PROJW] =   {{"projw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},    RULE_PARAMETER, DIM_C,   DIM_ATT, .in_block = true, .source = OQ},
     [PROJB] =   {{"projb", .per_layer = true},                                                 RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
     [LN2W] =    {{"ln2w", .per_layer = true, .init = INIT_ONE},                                RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LN2B] =    {{"ln2b", .per_layer = true},                                                  RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
-    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .in_block = true},
+    [FCW] =     {{"fcw", .per_layer = true, .init = INIT_NORMAL, .decay = true},               RULE_PARAMETER, DIM_H,   DIM_C,   .in_block = true, .source = N2},
     [FCB] =     {{"fcb", .per_layer = true},                                                   RULE_PARAMETER, DIM_1,   DIM_H,   .when = WITH_BIASES},
-    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .in_block = true},
+    [FCPROJW] = {{"fcprojw", .per_layer = true, .init = INIT_NORMAL_RESIDUAL, .decay = true},  RULE_PARAMETER, DIM_C,   DIM_F,   .in_block = true, .source = G},
     [FCPROJB] = {{"fcprojb", .per_layer = true},                                               RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_BIASES},
     [LNFW] =    {{"lnfw", .init = INIT_ONE},                                                   RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_WEIGHTS},
     [LNFB] =    {{"lnfb"},                                                                     RULE_PARAMETER, DIM_1,   DIM_C,   .when = WITH_NORM_BIASES},
@@ -26,6 +26,7 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     // activation      name                                  rule                 rows       cols        first used           last used
     [TOKENS] =         {{"tokens"},                          RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [TARGETS] =        {{"targets"},                         RULE_INPUT,          DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
+    [POSITIONS] =      {{"positions"},                       RULE_POSITIONS,      DIM_M,     DIM_1,      STAGE_EMBED,         STAGE_BWD_EMBED},
     [STATE] =          {{"state"},                           RULE_STATE,          DIM_1,     DIM_STATE,  STAGE_EMBED,         STAGE_BWD_EMBED},
     [ROTATIONS] =      {{"rotations"},                       RULE_ROTATIONS,      DIM_T,     DIM_D,      STAGE_EMBED,         STAGE_BWD_EMBED,     .when = WITH_ROTATIONS},
     [RESID] =          {{"resid"},                           RULE_CARRIED,        DIM_M,     DIM_C,      STAGE_EMBED,         STAGE_NORMF},
@@ -50,6 +51,9 @@ const TableRow tensor_table[TENSOR_COUNT] = {
     [H] =              {{"h", .per_layer = true},            RULE_HIDDEN,         DIM_M,     DIM_H,      STAGE_FC,            STAGE_BWD_ACT},
     [Y_FC] =           {{"y_fc", .per_layer = true},         RULE_HIDDEN_OUT,     DIM_M,     DIM_H,      STAGE_FC,            STAGE_ACT,           .source = H, .product_of = N2},
     [G] =              {{"g", .per_layer = true},            RULE_ACT_OUT,        DIM_M,     DIM_F,      STAGE_ACT,           STAGE_FCPROJ,        .maxima = true, .scales = ROWS_BY_TOKEN},
+    [CENTRE] =         {{"centre"},                          RULE_CENTRE,         DIM_1,     DIM_C,      STAGE_NORM1,         STAGE_NORM2},
+    [QKVB_SHIFTED] =   {{"qkvb_shifted"},                    RULE_CENTRED_BIAS,   DIM_1,     DIM_QKV,    STAGE_NORM1,         STAGE_QKV},
+    [FCB_SHIFTED] =    {{"fcb_shifted"},                     RULE_CENTRED_BIAS,   DIM_1,     DIM_H,      STAGE_NORM2,         STAGE_ACT},
     [X_FINAL] =        {{"x_final"},                         RULE_LAST_INPUT,     DIM_M,     DIM_C,      STAGE_NORMF,         STAGE_BWD_NORMF},
     [MEANF] =          {{"meanf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF,     .when = WITH_MEANS},
     [RSTDF] =          {{"rstdf"},                           RULE_STATISTIC,      DIM_M,     DIM_1,      STAGE_NORMF,         STAGE_BWD_NORMF},
@@ -89,6 +93,10 @@ const TensorRow *tensor_row(TensorId id) {
 
 int tensor_rank(TensorId id) {
     return tensor_table[id].rows == DIM_1 ? 1 : 2;
+}
+
+TensorId tensor_input(TensorId id) {
+    return tensor_table[id].source;
 }
 
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {

@@ -18,11 +18,11 @@ typedef enum {
     HEADW, QNORMW, KNORMW,
     PARAMETER_COUNT,
     // input
-    TOKENS = PARAMETER_COUNT, TARGETS, STATE, ROTATIONS,
+    TOKENS = PARAMETER_COUNT, TARGETS, POSITIONS, STATE, ROTATIONS,
     // forward
     RESID, RESID_IN, RESID_MID, RESID_FINAL,
     X_IN, MEAN1, RSTD1, N1, QKV, HEADS, O, LSE, OQ, Y_PROJ, Y,
-    X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
+    X_MID, MEAN2, RSTD2, N2, H, Y_FC, G, CENTRE, QKVB_SHIFTED, FCB_SHIFTED,
     X_FINAL, MEANF, RSTDF, NF,
     LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
     // backward
@@ -39,7 +39,7 @@ typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIE
 // A parameter has several tensors; an activation its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
 // (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3). PLAIN is what an activation's VALUE
-// is in the first blocks, where products in BF16 (--bf16-blocks) make it another.
+// is in the forward pass of the first blocks, where products in BF16 (--bf16-blocks) make it another.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 
@@ -74,7 +74,8 @@ typedef struct {
 } TensorRow;
 
 const TensorRow *tensor_row(TensorId id);
-int tensor_rank(TensorId id); // of a parameter in files: 2, or 1 where it has one row
+int tensor_rank(TensorId id);       // of a parameter in files: 2, or 1 where it has one row
+TensorId tensor_input(TensorId id); // of a block's matrix: the activation that its product reads in forward passes
 // Rows of a parameter that has `rows`, without the vocabulary's padding.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 const char *category_name(Category c); // as in --plan=json: "weights", "fp8_weights", ...
@@ -101,7 +102,7 @@ typedef struct {
     bool sharded;           // it is one share
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes;     // of one layer
     size_t data_offset, scale_offset, exponent_offset, amax_offset; // of layer 0, in the arena
-    size_t data_stride, scale_stride, exponent_stride;              // from layer to layer
+    size_t data_stride, scale_stride, exponent_stride, amax_stride; // from layer to layer
 } TensorLayout;
 
 // Fills formats, shapes and byte counts of all tensors; offsets are the arena's work. `ranks` processes share

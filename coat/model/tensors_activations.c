@@ -3,9 +3,11 @@
 #include "shapes.h"
 #include "tensors_table.h"
 
+// Its memory is shared with what is alive in other stages.
 static void make_scratch(TensorLayout *t) {
     t->category = CATEGORY_SCRATCH;
     t->per_layer = false;
+    t->saved = false;
 }
 
 static void make_alias(TensorLayout *t, TensorId source) {
@@ -30,7 +32,6 @@ static void make_copy(TensorLayout *t, bool made, TensorId source, bool fp8, boo
     }
     make_operand(t, fp8, transposed, code);
     make_scratch(t);
-    t->saved = false;
 }
 
 // The scales of a product's operand: one per row, or one, which follows from maxima of the rows.
@@ -48,12 +49,14 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
     bool fp8_head = r->head == LINEAR_FP8 && !full;
     bool by_row = fp8 && r->scaling == SCALING_TOKEN;
+    bool bounded = r->scaling == SCALING_TOKEN; // the scale of a norm's codes
     bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
     const bool after = c->shape.norm_place == NORM_AFTER;
-    bool rebuild_act = r->recompute >= 1, rebuild_norm = !after && r->recompute >= (coat ? 1 : 2);
+    bool rebuild_act = r->recompute >= 1, rebuild_norm = config_rebuilds_norms(c);
     t->saved = true;
     switch (row->rule) {
     case RULE_PARAMETER: break;
+    case RULE_POSITIONS: t->exists = c->documents == DOCUMENTS_APART; // fall through
     case RULE_INPUT:
         t->category = CATEGORY_SCRATCH;
         t->format = FMT_I32;
@@ -79,11 +82,9 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_SCRATCH:
         make_scratch(t);
-        t->saved = false;
         t->has_amax = fp8 && row->maxima;
         break;
     case RULE_ALIAS:
@@ -91,7 +92,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_LOGITS:
         make_scratch(t);
         t->category = CATEGORY_LOGITS;
-        t->saved = false;
         if (fp8_head) t->last = STAGE_HEAD; // the gradient does not take their place
         break;
     case RULE_LOGITS_GRAD:
@@ -101,15 +101,13 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         break;
     case RULE_HEAD_IN:
         make_operand(t, fp8_head, false, FMT_E4M3);
-        t->has_amax = fp8_head && row->maxima;
-        t->saved = false;
+        t->has_amax = fp8_head && row->maxima && !bounded;
         make_scratch(t);
         break;
     case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
     case RULE_CARRIED:
         t->exists = after ? fp8 : coat;
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_RESIDUAL:
         if (after)
@@ -123,8 +121,13 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
             break;
         }
         make_scratch(t);
-        t->saved = false;
         t->has_amax = fp8;
+        break;
+    case RULE_CENTRE:
+    case RULE_CENTRED_BIAS:
+        t->exists = config_centred_blocks(c) > 0;
+        t->category = CATEGORY_SCRATCH;
+        if (row->rule == RULE_CENTRE) t->format = FMT_FP32;
         break;
     case RULE_NORM_INPUT:
     case RULE_HIDDEN:
@@ -144,6 +147,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ACT_OUT:
         make_operand(t, fp8, false, FMT_E4M3);
         scale_operand(t, row, by_row, coat);
+        if (row->rule == RULE_NORM_OUT && bounded && !after) t->has_amax = false;
         t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
         if (!t->saved) make_scratch(t);
         break;
@@ -163,7 +167,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         if (!fp8 && c->shape.activation == ACT_SWIGLU) {
             if (row->rule == RULE_HIDDEN_GRAD_QT) make_alias(t, row->transpose_of);
             make_scratch(t);
-            t->saved = false;
             break;
         }
         make_copy(t, fp8, row->source, true, row->rule == RULE_HIDDEN_GRAD_QT,
@@ -185,7 +188,6 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         t->exists = compares;
         t->format = r->grads;
         make_scratch(t);
-        t->saved = false;
         break;
     case RULE_INNER_PRODUCTS:
         t->exists = compares;

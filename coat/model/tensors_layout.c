@@ -257,8 +257,22 @@ static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUN
     layout[id][CODES_T].scale_source = layout[id][CODES_T].exists ? (int)id : -1;
 }
 
-// What an activation is in the first `blocks` blocks, whose products are in BF16. PLAIN is resolved for such products
-// already. Where it is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory.
+// Whether a tensor of the forward pass is another one in blocks whose products stay in BF16: what a norm or attention
+// leaves, where backward makes its codes from what was kept, and the product of it.
+static bool plain_in_first_blocks(TensorId id, const Config *c) {
+    const TableRow *row = &tensor_table[id];
+    switch (row->rule) {
+    case RULE_ATT_OUT_Q: return true;
+    case RULE_NORM_OUT: return config_rebuilds_norms(c);
+    case RULE_PRODUCT_OUT:
+    case RULE_HIDDEN_OUT: return row->product_of && plain_in_first_blocks(row->product_of, c);
+    default: return false;
+    }
+}
+
+// What an activation is in the first `blocks` blocks, where it is resolved as PLAIN for products in BF16 already. Where it
+// is the same as VALUE it goes; where only scales and maxima differ it has VALUE's memory. The maxima of the rows of an
+// operand are kept for the scale of the codes that backward makes of it.
 static void settle_plain(TensorId id, int blocks, TensorLayout layout[ROLE_COUNT]) {
     TensorLayout *value = &layout[VALUE], *plain = &layout[PLAIN];
     const bool in_place = plain->alias == value->alias && plain->format == value->format &&
@@ -275,7 +289,9 @@ static void settle_plain(TensorId id, int blocks, TensorLayout layout[ROLE_COUNT
     }
     value->blocks = BLOCKS_FP8;
     plain->blocks = BLOCKS_PLAIN;
-    if (plain->per_layer) plain->layers = blocks;
+    plain->layers = blocks;
+    plain->has_amax = true;
+    plain->amax_bytes = (size_t)plain->rows * sizeof(uint32_t);
 }
 
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
@@ -290,7 +306,8 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
             resolve_parameter((TensorId)id, config, ranks, layout[id]);
         else
             resolve_activation((TensorId)id, config, &layout[id][VALUE]);
-        if (id >= PARAMETER_COUNT && blocks > 0) resolve_activation((TensorId)id, plain, &layout[id][PLAIN]);
+        if (blocks > 0 && plain_in_first_blocks((TensorId)id, config))
+            resolve_activation((TensorId)id, plain, &layout[id][PLAIN]);
     }
     free(plain);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)

@@ -32,6 +32,7 @@ typedef enum {
     RULE_PARAMETER,
     RULE_ALIAS,     // its source
     RULE_INPUT,     // I32, resident
+    RULE_POSITIONS, // the same, where documents are apart
     RULE_ROTATIONS, // FP32, resident
     RULE_STATE,     // bytes, resident
     RULE_SAVED,     // plain, saved from forward to backward in every recipe
@@ -50,12 +51,14 @@ typedef enum {
                         // come after, the product's saved input instead
     RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of its
                       // own scratch (norms after)
-    RULE_NORM_INPUT, // saved: plain, or E4M3 per group (--saved coat)
-    RULE_LAST_INPUT, // the final norm's input: plain in every recipe
-    RULE_HIDDEN,     // h: saved, plain or E4M3 per group
-    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
-    RULE_NORM_OUT,   // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt, which the residual
-                     // stream itself cannot be (norms after)
+    RULE_NORM_INPUT,   // saved: plain, or E4M3 per group (--saved coat)
+    RULE_LAST_INPUT,   // the final norm's input: plain in every recipe
+    RULE_HIDDEN,       // h: saved, plain or E4M3 per group
+    RULE_HIDDEN_OUT,   // the product that becomes h: h itself where that is plain, else scratch
+    RULE_CENTRE,       // resident, where products read norms less their channels' means: that of one norm
+    RULE_CENTRED_BIAS, // likewise, and plain: the product's bias, with what was taken out
+    RULE_NORM_OUT,     // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt, which the residual
+                       // stream itself cannot be (norms after)
     RULE_ACT_OUT,
     RULE_ATT_OUT_Q,  // the attention's output as the product reads it: itself, or E4M3 per tensor
     RULE_NORM_OUT_T, // the same three as the weight gradient reads them
@@ -102,7 +105,7 @@ typedef struct {
     When when;
     // parameters
     bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
-    bool small;    // keeps FP32 moments, as all that have one dimension
+    bool small;    // keeps FP32 moments, as all that have one dimension; `source` of one in_block: the product's input
     // activations
     TensorId input;        // of a residual: the product's input that it is, where norms come after
     TensorId source;       // what an alias rule falls back to

@@ -14,21 +14,24 @@ bool stop_at_once(const Model *m) {
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = &m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
-    int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof(int32_t)), *targets = inputs + tokens;
+    int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
+    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
     bool ok = true;
     int64_t counted = 0; // targets of this process
     const double all = (double)batches * (double)tokens;
     StepState before = m->host;
     m->host.loss_sum = 0.0;
+    m->host.loss_scale = (float)(1.0 / all);
     state_upload(m);
     for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
-        ok = ok && data_batch(loader, mine, inputs, targets, err);
+        ok = ok && data_batch_at(loader, (int64_t)mine * c->micro_batch, inputs, targets, positions, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
-        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets);
-        if (i < batches) counted += data_count(targets, (int64_t)tokens);
+        if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // none counts
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
+        counted += data_count(targets, (int64_t)tokens);
         model_forward(m);
-        model_loss(m, i < batches ? (float)(1.0 / all) : 0.0f, false, false);
+        model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -50,13 +53,13 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
     int row;
     for (int n = 0; (row = hellaswag_pass(set, n, B, m->exec.rank, m->exec.ranks)) >= 0 && !stop_at_once(m); n++) {
         hellaswag_batch(set, row, B, T, inputs, targets);
-        batch_upload(m, B, T, inputs, targets);
+        batch_upload(m, B, T, inputs, targets, NULL);
         model_forward(m);
-        model_loss(m, 0.0f, false, false);
+        model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_take(set, row, B, T, losses);
     }
-    state_upload(m); // a loss that is not finite has been noted there, but is none of training's
+    state_upload(m); // losses have been noted there, but are none of training's
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
@@ -91,7 +94,7 @@ void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {
         int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
         memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
         memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
-        batch_upload(m, B, padded, window, NULL);
+        batch_upload(m, B, padded, window, NULL, NULL);
         model_forward(m);
         m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows),
                                weight(m, head_weight(&m->config.shape), 0), no_tensor());

@@ -47,7 +47,8 @@ static void report_recipe(const Config *c, FILE *out) {
     const Format data = r->gradient_codes_data, weights = r->gradient_codes_weights;
     char products[96] = "", first[48] = ""; // how those in FP8 are quantised, and which blocks have none
     const int blocks = config_bf16_blocks(c);
-    if (blocks > 0) snprintf(first, sizeof first, " (first %d block%s bf16)", blocks, plural(blocks));
+    if (blocks == 1) snprintf(first, sizeof first, " (first block's forward bf16)");
+    if (blocks > 1) snprintf(first, sizeof first, " (first %d blocks' forward bf16)", blocks);
     if (r->linear == LINEAR_FP8)
         snprintf(products, sizeof products, ", scaling %s, gradient codes %s%s%s",
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
@@ -64,10 +65,25 @@ static int64_t tokens_of_step(const Report *report) {
     return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
 }
 
+// How whole examples are laid out, and what is lost of them.
+static void report_examples(const DataLoader *loader, int seq_len, FILE *out) {
+    const DataExamples e = data_examples(loader);
+    char cut[96] = "", left_out[64] = "";
+    if (e.examples == 0) return;
+    if (e.cut > 0)
+        snprintf(cut, sizeof cut, ", %s longer than %d + 1 tokens lose%s the rest", count((double)e.cut), seq_len,
+                 singular(e.cut));
+    if (e.left_out > 0)
+        snprintf(left_out, sizeof left_out, ", %s without a target left out", count((double)e.left_out));
+    item(out, "examples", "%s in %s sequence%s, %.3g %% full%s%s", count((double)e.examples),
+         count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);
+}
+
 // The training data; of several sets each, with how often the whole run reads it.
 static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
+    report_examples(report->train, report->config->seq_len, out);
     const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
         const DataSet set = data_set(report->train, k, sequences);

@@ -20,9 +20,11 @@ static bool due(int64_t step, int64_t every) {
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = &run->model.config;
     int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
-    int32_t *inputs = run->next + 2 * i * config_micro_tokens(c);
+    const int64_t tokens = config_micro_tokens(c);
+    int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
+    int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
     if (run->obstacle.code == EXIT_DONE)
-        data_batch_at(run->train, first, inputs, inputs + config_micro_tokens(c), &run->obstacle);
+        data_batch_at(run->train, first, inputs, inputs + tokens, positions, &run->obstacle);
 }
 
 // How many targets of the step that has been read count, over all processes: never none, as every sequence has one.
@@ -31,7 +33,8 @@ static int64_t count_targets(Run *run) {
     const int64_t accumulation = config_accumulation(&run->model.config, run->place.ranks);
     if (!run->masked) return accumulation * tokens * run->place.ranks;
     int64_t counted = 0;
-    for (int64_t i = 0; i < accumulation; i++) counted += data_count(run->next + (2 * i + 1) * tokens, tokens);
+    for (int64_t i = 0; i < accumulation; i++)
+        counted += data_count(run->next + (BATCH_PLANES * i + 1) * tokens, tokens);
     return comm_sum_i64(run->model.comm, counted);
 }
 
@@ -43,18 +46,18 @@ static void train_step(Run *run) {
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
     const int64_t counted = count_targets(run);
-    const float loss_scale = (float)(1.0 / (double)counted);
     if (run->masked) log_counted(run->log, (double)counted / (double)(accumulation * tokens * m->exec.ranks));
-    step_begin(m, schedule_lr(c, run->done.step, run->steps));
+    step_begin(m, schedule_lr(c, run->done.step, run->steps), counted);
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;
     m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
     m->compares_products = logs && due(step, c->health_products) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
-        const int32_t *inputs = run->next + 2 * i * tokens;
-        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-        micro_step(m, loss_scale, i > 0, i + 1 == accumulation);
+        const int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
+        const int32_t *positions = c->documents == DOCUMENTS_APART ? inputs + 2 * tokens : NULL;
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, positions);
+        micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // while the device computes
     }
     step_end(m);
@@ -334,7 +337,7 @@ bool run_train(Run *run, Error *err) {
     comm_patience(m->comm, 0);
     if (ok && begun > 0) ok = run_make_up(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
-    run->next = (int32_t *)xmalloc((size_t)(2 * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
+    run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 #define MOST_PROMPT_TOKENS 4096
+#define BATCH_PLANES 3 // of a micro-batch: inputs, targets, positions where documents are apart
 
 typedef struct {
     Model model;
@@ -33,7 +34,7 @@ typedef struct {
     CommPlace place;             // among the processes
     Agreement all;               // of them, on how the run ends
     bool save_asked;             // by a signal to any of them
-    int32_t *next;               // inputs and targets of a step's micro-batches, (accumulation, 2, B * T)
+    int32_t *next;               // a step's micro-batches, (accumulation, BATCH_PLANES, B * T)
     Error obstacle;              // to the next step: its data cannot be read, another run has --out; EXIT_DONE: none
     bool obstructed;             // on one of the processes at least
 } Run;

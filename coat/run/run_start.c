@@ -66,16 +66,20 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
     if (config_trains(c)) {
-        run->train =
-            data_open_sets(c->train, config_weights(c), B, T, ex->rank, ex->ranks, c->seed, c->shuffle, vocab, err);
+        run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
+                                    c->shuffle, vocab, err);
         if (!run->train) return false;
     }
     if (c->val[0]) {
-        run->val = data_open(c->val, B, T, 0, 1, c->seed, false, vocab, err);
+        run->val = data_open_sets(c->val, NULL, c->examples, B, T, 0, 1, c->seed, false, vocab, err);
         if (!run->val) return false;
         // now, rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
+    const TextIds *ids = &run->model.config.shape.ids; // of the vocabulary, too
+    if (c->documents == DOCUMENTS_APART &&
+        ((run->train && !data_keep_apart(run->train, ids, err)) || (run->val && !data_keep_apart(run->val, ids, err))))
+        return false;
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;
@@ -265,6 +269,23 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
+// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; sequences that were
+// read by steps of another size count as they are.
+static bool set_steps(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const int64_t sequences = config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // of a step
+    run->steps = c->steps;
+    if (!run->train || c->steps >= 0) return true;
+    const int64_t all = c->epochs * data_sequences(run->train), left = all - run->done.sequences;
+    run->steps = run->done.step + (left > 0 ? left / sequences : 0);
+    if (run->steps > 0) return true;
+    return error_set(err, EXIT_DATA,
+                     "--train: %lld sequence%s of %d tokens in %d epoch%s %s fewer than the %lld of one step; lower "
+                     "--batch-tokens",
+                     (long long)all, plural(all), c->seq_len, c->epochs, plural(c->epochs), all == 1 ? "is" : "are",
+                     (long long)sequences);
+}
+
 bool run_all(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
@@ -276,19 +297,10 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
-    m->scale_varies = run->masked;
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);
     const Config *c = &m->config;
-    int64_t step_tokens = config_accumulation(c, m->exec.ranks) * config_micro_tokens(c) * m->exec.ranks;
-    run->steps = c->steps;
-    if (run->train && c->steps < 0) run->steps = data_sequences(run->train) * c->seq_len / step_tokens;
-    if (run->train && c->steps < 0 && run->steps == 0) {
-        error_set(err, EXIT_DATA, "--train: %lld token%s fewer than the %lld of one step; lower --batch-tokens",
-                  (long long)data_tokens(run->train), data_tokens(run->train) == 1 ? " is" : "s are",
-                  (long long)step_tokens);
-        return all_failed(&run->all);
-    }
+    if (!set_steps(run, err)) return all_failed(&run->all);
     int32_t ids[MOST_PROMPT_TOKENS]; // a prompt that cannot be used is found now, not at the end
     bool usable = !c->prompt[0] || c->sample_tokens == 0 || run_prompt(run, ids, err) > 0;
     if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
@@ -299,8 +311,8 @@ bool run_all(Run *run, const Config *config, Error *err) {
                            (long long)c->profile, (long long)run->steps);
     if (!all_well(&run->all, usable, err)) return false;
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: --steps: without it the run goes on to step %lld, one pass over the data\n",
-                (long long)run->steps);
+        fprintf(stderr, "note: --steps: without it the run goes on to step %lld, %d pass%s over the data\n",
+                (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
         fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && c->lr_final == 1.0f && !c->quiet && m->exec.rank == 0)

@@ -13,6 +13,7 @@ static const char *const norm_input_names[] = {"saved", "residual"};
 static const char *const activation_input_names[] = {"saved", "product"};
 static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
 static const char *const master_names[] = {"fp32", "split16", "none"};
+static const char *const examples_names[] = {"cut", "whole", "split"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
 
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
@@ -38,6 +39,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
     if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
+    if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", r->centred_blocks);
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
     // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
@@ -60,12 +62,16 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
+    if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
+    if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_name(c->schedule));
     const bool falls = c->schedule != SCHEDULE_CONSTANT;
-    if (falls && c->lr_final != 1.0f) json_text_int(t, "steps", c->steps); // else they change no rate
+    const bool by_length = falls && c->lr_final != 1.0f; // else it changes no rate
+    if (by_length) json_text_int(t, "steps", c->steps);
+    if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);
     if (falls) json_text_float(t, "lr-final", c->lr_final);
     if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
     json_text_float(t, "weight-decay", c->weight_decay);
@@ -217,6 +223,8 @@ static void fill_settings(json_t *settings) {
     const char *schedule = json_string_value(json_object_get(settings, "schedule"));
     if (schedule && strcmp(schedule, "constant") != 0 && !json_object_get(settings, "lr-final"))
         json_object_set_new(settings, "lr-final", json_integer(1));
+    if (!json_object_get(settings, "examples")) json_object_set_new(settings, "examples", json_string("cut"));
+    if (!json_object_get(settings, "documents")) json_object_set_new(settings, "documents", json_string("joined"));
     static const char *const unsaid[][2] = {
         {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
     const char *saved = json_string_value(json_object_get(settings, "saved"));
@@ -224,7 +232,9 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "activation-input", json_string("saved"));
     const char *linear = json_string_value(json_object_get(settings, "linear"));
     if (!linear || strcmp(linear, "fp8") != 0) return;
-    if (!json_object_get(settings, "bf16-blocks")) json_object_set_new(settings, "bf16-blocks", json_integer(0));
+    static const char *const blocks[] = {"bf16-blocks", "centred-blocks"};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (!json_object_get(settings, blocks[i])) json_object_set_new(settings, blocks[i], json_integer(0));
     for (size_t i = 0; i < sizeof unsaid / sizeof *unsaid; i++)
         if (!json_object_get(settings, unsaid[i][0]))
             json_object_set_new(settings, unsaid[i][0], json_string(unsaid[i][1]));
@@ -256,7 +266,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
                              "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
                              "weights with --model",
                              path, key, before, after);
-        else if (trains && strcmp(key, "steps") != 0 && exec->rank == 0)
+        else if (trains && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
             fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
     }
     json_decref(now);

@@ -6,41 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data_files.h"
-#include "io/files.h"
-#include "mixture.h"
+#include "data_loader.h"
 #include "permute.h"
 
-// Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
-// may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
-#define OPEN_FILES 256
-
-// The files whose sequences are shuffled together.
-typedef struct {
-    char *name;    // its patterns, for people
-    double weight; // as given
-    int first_shard;
-    int64_t first_sequence, sequences, tokens;
-} Set;
-
-struct DataLoader {
-    Shard *shards;
-    int count;
-    Set sets[MOST_SETS];
-    int set_count;
-    Mixture mixture;             // of several sets
-    int descriptors[OPEN_FILES]; // -1 = closed
-    int open_shard[OPEN_FILES];  // whose descriptor it is
-    int B, T, rank, ranks, vocab;
-    uint64_t seed, fingerprint;
-    bool shuffle;
-    int64_t tokens, sequences, counted; // tokens that count as targets
-    bool masked;                        // not all do, or a file says so of each
-    void *buffer;                       // (T + 1) tokens as stored
-};
-
-// The descriptor of a shard, opened when it is not. -1 with err.
-static int shard_descriptor(DataLoader *loader, int index, Error *err) {
+int shard_descriptor(DataLoader *loader, int index, Error *err) {
     int slot = index % OPEN_FILES;
     if (loader->descriptors[slot] >= 0 && loader->open_shard[slot] == index) return loader->descriptors[slot];
     if (loader->descriptors[slot] >= 0) close(loader->descriptors[slot]);
@@ -96,7 +65,7 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
         int fd = shard_descriptor(loader, i, err);
         if (fd < 0 || !shard_check(shard, fd, loader->vocab, hash, err)) return false;
         shard->first_sequence = loader->sequences;
-        shard_divide(shard, loader->T);
+        if (!shard_divide(shard, loader->T, loader->examples, err)) return false;
         loader->sequences += shard->sequences;
         loader->counted += shard->counted;
         loader->masked |= shard->mask != NULL;
@@ -160,14 +129,42 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Reads one sequence into inputs (T), targets (T).
-static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, Error *err) {
+static bool ends_text(const TextIds *ids, int32_t token) {
+    for (int i = 0; i < ids->end_count; i++)
+        if (ids->ends[i] == token) return true;
+    return false;
+}
+
+// Positions begin anew with each document.
+static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_t *positions) {
+    for (int t = 1; t < T; t++)
+        if (ids->begin >= 0 ? inputs[t] == ids->begin : ends_text(ids, inputs[t - 1]))
+            positions[t] = 0;
+        else
+            positions[t] = positions[t - 1] + 1;
+}
+
+bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err) {
+    loader->ids = *ids;
+    for (int i = 0; i < loader->count && ids->begin < 0 && ids->end_count == 0; i++)
+        if (!loader->shards[i].starts)
+            return error_set(err, EXIT_USER,
+                             "--documents apart: %s does not say where documents begin, and no token that begins or "
+                             "ends one is known; name the vocabulary by --tokenizer",
+                             loader->shards[i].path);
+    return true;
+}
+
+// Reads one sequence into inputs (T), targets (T) and, unless it is NULL, positions (T).
+static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
+                          Error *err) {
     const int index = shard_of_sequence(loader, sequence), fd = shard_descriptor(loader, index, err);
     const Shard *shard = &loader->shards[index];
-    int64_t row = sequence - shard->first_sequence;
-    if (shard->chosen) row = shard->chosen[row];
-    return fd >= 0 &&
-           shard_read(shard, fd, row * loader->T, loader->T, loader->vocab, loader->buffer, inputs, targets, err);
+    if (fd < 0 || !shard_read(shard, fd, sequence - shard->first_sequence, loader->T, loader->vocab, loader->buffer,
+                              inputs, targets, positions, err))
+        return false;
+    if (positions && !shard->starts) divide_text(&loader->ids, inputs, loader->T, positions);
+    return true;
 }
 
 // Whether `count` sequences from `first` on are of the vocabulary.
@@ -175,7 +172,8 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);
     bool good = true;
-    for (int64_t s = first; good && s < first + count; s++) good = read_sequence(loader, s, tokens, tokens + T, err);
+    for (int64_t s = first; good && s < first + count; s++)
+        good = read_sequence(loader, s, tokens, tokens + T, NULL, err);
     free(tokens);
     return good;
 }
@@ -197,11 +195,11 @@ bool data_check(DataLoader *loader, int batches, Error *err) {
 
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err) {
-    return data_open_sets(patterns, NULL, B, T, rank, ranks, seed, shuffle, vocab, err);
+    return data_open_sets(patterns, NULL, EXAMPLES_SPLIT, B, T, rank, ranks, seed, shuffle, vocab, err);
 }
 
-DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
-                           uint64_t seed, bool shuffle, int vocab, Error *err) {
+DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
+                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err) {
     if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
         error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
                   T, rank, ranks, vocab);
@@ -209,6 +207,7 @@ DataLoader *data_open_sets(const char *patterns, const double *weights, int B, i
     }
     DataLoader *loader = (DataLoader *)xcalloc(1, sizeof *loader);
     for (int i = 0; i < OPEN_FILES; i++) loader->descriptors[i] = -1;
+    loader->examples = examples;
     loader->B = B;
     loader->T = T;
     loader->rank = rank;
@@ -256,70 +255,11 @@ uint64_t data_fingerprint(const DataLoader *loader) {
     return loader->fingerprint;
 }
 
-// Whether a file begins as one of bytes does; false too where that cannot be told.
-static bool begins_with_bytes(DataLoader *loader, int index) {
-    enum { PIECE = 2048, LOOKED_AT = 65536 };
-    const Shard *shard = &loader->shards[index];
-    const size_t count = shard->tokens < LOOKED_AT ? (size_t)shard->tokens : LOOKED_AT;
-    const size_t width = (size_t)shard->token_bytes;
-    uint32_t piece[PIECE];
-    Error ignored;
-    const int fd = count < 1024 ? -1 : shard_descriptor(loader, index, &ignored);
-    bool bytes = fd >= 0;
-    for (size_t at = 0; bytes && at < count; at += PIECE) {
-        const size_t n = count - at < PIECE ? count - at : PIECE;
-        bytes = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
-        for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
-    }
-    return bytes;
-}
-
-bool data_begins_with_bytes(DataLoader *loader) {
-    return begins_with_bytes(loader, 0);
-}
-
-bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
-    *bytes = *other = NULL;
-    for (int i = 0; i < loader->count; i++) {
-        if (loader->shards[i].tokens < 1024) continue; // cannot be told
-        const char **kind = begins_with_bytes(loader, i) ? bytes : other;
-        if (!*kind) *kind = loader->shards[i].path;
-    }
-    return *bytes && *other;
-}
-
-static bool is_same_file(const Shard *a, const Shard *b) {
-    return a->inode == b->inode && a->device == b->device;
-}
-
-const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
-    for (int i = 0; i < a->count; i++)
-        for (int j = 0; j < b->count; j++)
-            if (is_same_file(&a->shards[i], &b->shards[j])) return b->shards[j].path;
-    return NULL;
-}
-
-const char *data_file_of_two_sets(const DataLoader *loader) {
-    for (int k = 1; k < loader->set_count; k++)
-        for (int i = 0; i < loader->sets[k].first_shard; i++) {
-            const int end = k + 1 < loader->set_count ? loader->sets[k + 1].first_shard : loader->count;
-            for (int j = loader->sets[k].first_shard; j < end; j++)
-                if (is_same_file(&loader->shards[i], &loader->shards[j])) return loader->shards[j].path;
-        }
-    return NULL;
-}
-
-const char *data_repeated_file(const DataLoader *loader) {
-    for (int i = 0; i < loader->count; i++)
-        if (loader->shards[i].again) return loader->shards[i].path;
-    return NULL;
-}
-
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
     int64_t rows = (int64_t)loader->B * loader->ranks; // of all ranks
     if (n < 0 || n >= INT64_MAX / rows)
         return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
-    return data_batch_at(loader, n * rows, inputs, targets, err);
+    return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 
 // The number, among those of all files, of the sequence at a position of the run.
@@ -333,14 +273,16 @@ static int64_t sequence_at(DataLoader *loader, int64_t position) {
     return set->first_sequence + sequence;
 }
 
-bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err) {
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
+                   Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
         int64_t sequence = sequence_at(loader, row);
         int64_t at = (int64_t)b * loader->T;
-        if (!read_sequence(loader, sequence, inputs + at, targets + at, err)) return false;
+        if (!read_sequence(loader, sequence, inputs + at, targets + at, positions ? positions + at : NULL, err))
+            return false;
     }
     return true;
 }
@@ -348,51 +290,4 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 int data_batches(const DataLoader *loader, int most) {
     int64_t available = loader->sequences / loader->B;
     return most > 0 && most < available ? most : (int)available;
-}
-
-// 1234567 -> "1,234,567".
-static void format_thousands(int64_t value, char text[32]) {
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) text[out++] = ',';
-        text[out++] = digits[i];
-    }
-    text[out] = 0;
-}
-
-int data_sets(const DataLoader *loader) {
-    return loader->set_count;
-}
-
-DataSet data_set(DataLoader *loader, int number, int64_t position) {
-    const Set *set = &loader->sets[number];
-    double weights = 0;
-    for (int k = 0; k < loader->set_count; k++) weights += loader->sets[k].weight;
-    const int64_t seen = loader->set_count > 1 ? mixture_count(&loader->mixture, number, position) : position;
-    DataSet result = {set->name, set->weight / weights, set->tokens, seen, (double)seen / (double)set->sequences};
-    return result;
-}
-
-const char *data_describe(const DataLoader *loader, char *text, size_t size) {
-    int wide = 0;
-    for (int i = 0; i < loader->count; i++) wide += loader->shards[i].token_bytes == 4;
-    char tokens[32];
-    format_thousands(loader->tokens, tokens);
-    int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
-    for (int k = 0; k < loader->set_count && loader->set_count > 1 && used < (int)size; k++)
-        used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
-    if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
-    if (used >= (int)size) return text;
-    char share[48] = "";
-    if (loader->masked)
-        snprintf(share, sizeof share, ", %.3g %% in the loss",
-                 100.0 * (double)loader->counted / (double)loader->tokens);
-    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s", loader->count, plural(loader->count),
-             tokens, plural(loader->tokens),
-             wide == 0               ? "uint16"
-             : wide == loader->count ? "uint32"
-                                     : "uint16 and uint32",
-             share);
-    return text;
 }

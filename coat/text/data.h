@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
+#include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +16,8 @@ typedef struct DataLoader DataLoader;
 
 // Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
 // each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
-// from one file; what is left over at a file's end is not used, nor is a sequence none of whose targets counts. With
+// from one file, cut from the stream of its tokens; what is left over at a file's end is not used, nor is a sequence none
+// of whose targets counts. With
 // `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`; without, file order. NULL
 // with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token in its first sequence
 // that is not in the vocabulary, or all files together hold fewer sequences than B * ranks.
@@ -25,11 +26,16 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
 
 // The same of several sets, which are the paragraphs of `patterns` (an empty line ends one): the sequences of a run are
 // drawn from them in the ratio of their weights (mixture.h), each set in its own order and with its own epochs. A set
-// without a sequence is an error. weights NULL: none, all files are one set. One set is read as data_open() reads it,
-// whatever its weight.
-DataLoader *data_open_sets(const char *patterns, const double *weights, int B, int T, int rank, int ranks,
-                           uint64_t seed, bool shuffle, int vocab, Error *err);
+// without a sequence is an error. weights NULL: none, all files are one set, whatever its weight. Where a file says
+// where its examples begin, `examples` says what becomes of them: EXAMPLES_SPLIT reads all as data_open() does, else a
+// sequence is as many whole examples of a file as fit (packing.h), and tokens 0 without a target behind them.
+DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
+                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
 void data_close(DataLoader *loader);
+
+// Where documents begin in files without examples: at each of the token that begins texts, or where there is none, behind
+// one that ends them. False with err (EXIT_USER) where there are such files, and neither is known.
+bool data_keep_apart(DataLoader *loader, const TextIds *ids, Error *err);
 
 int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
@@ -46,11 +52,13 @@ int data_batches(const DataLoader *loader, int most);
 // first + rank * B on. Sequence s of the run belongs to epoch s / data_sequences() (of one set), so a batch may reach into the next
 // epoch. Stateless: `first` alone says which rows, so a run resumes by number, with another B and on any number of
 // ranks, and the tokens of an optimizer step do not depend on either.
-// inputs, targets (B, T); a target that does not count is -1. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
+// inputs, targets, positions (B, T); a target that does not count is -1. positions: within documents, once
+// data_keep_apart() was asked for them; NULL: not wanted. Returns false with err (EXIT_DATA) when a file cannot be read any more or holds a
 // token that is not in the vocabulary.
-bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, Error *err);
+bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
+                   Error *err);
 
-// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B).
+// Micro-batch n >= 0 of those that follow each other from sequence 0 on: data_batch_at(n * ranks * B), without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
 // Whether the first `batches` micro-batches of data that is not shuffled can be read and are of the vocabulary; false with
@@ -88,6 +96,13 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 // "2 shards, 1,234,567 tokens, uint16", with "3 sets of 5 : 3 : 2, " before it and, of files with masks, the share of
 // tokens that count behind it, ", 37.5 % in the loss", into text; returns text.
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
+
+// Of files that say where their examples begin, where these are not split; 0 examples: there are none.
+typedef struct {
+    int64_t examples, sequences, cut, left_out; // longer than a sequence, so that they lose their end; without a target
+    double filled;                              // the share of the sequences' tokens that are not empty
+} DataExamples;
+DataExamples data_examples(const DataLoader *loader);
 
 // A hash of the files' headers, sizes, first and last tokens, in order, and of which set each is of and the sets'
 // weights; not of their names. Recorded in checkpoints, so that resuming on other data is noticed.

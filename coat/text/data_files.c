@@ -79,6 +79,8 @@ static bool check_masked(Shard *shard, int fd, const int32_t *header, Error *err
     shard->tokens = file.tokens;
     shard->counted = file.counted;
     shard->mask = file.mask;
+    shard->examples = file.examples;
+    shard->starts = file.starts;
     return true;
 }
 
@@ -160,35 +162,105 @@ static bool has_target(const uint8_t *mask, int64_t begin, int64_t end) {
     return begin < end;
 }
 
-void shard_divide(Shard *shard, int T) {
+// The stream's sequences, but for those without a target.
+static void choose_sequences(Shard *shard, int T) {
     const int64_t all = (shard->tokens - 1) / T;
-    shard->sequences = all;
-    if (!shard->mask) return;
     shard->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *shard->chosen); // never of 0 bytes
     shard->sequences = 0;
     for (int64_t s = 0; s < all; s++)
         if (has_target(shard->mask, s * T + 1, (s + 1) * T + 1)) shard->chosen[shard->sequences++] = (int32_t)s;
 }
 
-bool shard_read(const Shard *shard, int fd, int64_t first, int T, int vocab, void *buffer, int32_t *inputs,
-                int32_t *targets, Error *err) {
+bool shard_divide(Shard *shard, int T, ExamplesKind kind, Error *err) {
+    shard->sequences = (shard->tokens - 1) / T;
+    if (!shard->mask) return true;
+    if (kind == EXAMPLES_SPLIT) {
+        choose_sequences(shard, T);
+        return true;
+    }
+    int32_t *lengths = (int32_t *)xmalloc((size_t)shard->examples * sizeof *lengths);
+    int64_t longest = 0;
+    for (int64_t i = 0; i < shard->examples; i++) {
+        const int64_t begin = shard->starts[i], count = shard->starts[i + 1] - begin;
+        if (count > shard->starts[longest + 1] - shard->starts[longest]) longest = i;
+        shard->cut += count > T + 1;
+        const bool trains = has_target(shard->mask, begin + 1, begin + (count < T + 1 ? count : T + 1));
+        lengths[i] = !trains ? 0 : count < T ? (int32_t)count : T;
+    }
+    const int64_t most = shard->starts[longest + 1] - shard->starts[longest];
+    if (shard->cut > 0 && kind == EXAMPLES_WHOLE) {
+        free(lengths);
+        return error_set(err, EXIT_DATA,
+                         "--examples whole: %s: example %" PRId64 " of %" PRId64 " has %" PRId64 " tokens, and %" PRId64
+                         " are longer than a sequence: use --seq-len %" PRId64 ", or --examples cut",
+                         shard->path, longest + 1, shard->examples, most, shard->cut, most - 1);
+    }
+    shard->packing = pack_examples(lengths, shard->examples, T);
+    shard->sequences = shard->packing.rows;
+    free(lengths);
+    return true;
+}
+
+// Reads `count` tokens from `first` on: the first `length` as inputs, and as the target of each the one behind it; the
+// last has none where nothing is read behind it.
+static bool read_tokens(const Shard *shard, int fd, int64_t first, int64_t count, int64_t length, int vocab,
+                        void *buffer, int32_t *inputs, int32_t *targets, Error *err) {
     const uint64_t at = (uint64_t)shard->header_bytes + (uint64_t)first * (uint64_t)shard->token_bytes;
-    if (!file_read_at(fd, shard->path, at, buffer, ((size_t)T + 1) * (size_t)shard->token_bytes, err)) return false;
+    if (!file_read_at(fd, shard->path, at, buffer, (size_t)count * (size_t)shard->token_bytes, err)) return false;
     const uint16_t *narrow = (const uint16_t *)buffer;
     const uint32_t *wide = (const uint32_t *)buffer;
-    uint32_t before = 0;
-    for (int t = 0; t <= T; t++) {
+    for (int64_t t = 0; t < count; t++) {
         uint32_t token = shard->token_bytes == 2 ? narrow[t] : wide[t];
         if (token >= (uint32_t)vocab)
             return error_set(err, EXIT_DATA,
                              "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
                              "for another --tokenizer, which is to be named, or is damaged",
                              shard->path, first + t, token, vocab - 1);
-        if (t > 0) {
-            inputs[t - 1] = (int32_t)before;
-            targets[t - 1] = mask_at(shard->mask, first + t) ? (int32_t)token : -1;
-        }
-        before = token;
+        if (t > 0) targets[t - 1] = mask_at(shard->mask, first + t) ? (int32_t)token : -1;
+        if (t < length) inputs[t] = (int32_t)token;
+    }
+    if (count == length) targets[length - 1] = -1;
+    return true;
+}
+
+// The positions of the stream's tokens from `first` on: those of the first example count from the sequence's beginning.
+static void count_positions(const Shard *shard, int64_t first, int T, int32_t *positions) {
+    int64_t low = 0, high = shard->starts ? shard->examples : 0; // the next example, among low ... high
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (shard->starts[middle] > first)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    for (int t = 0; t < T; t++) {
+        const bool begins = shard->starts && low < shard->examples && shard->starts[low] == first + t;
+        positions[t] = t == 0 || begins ? 0 : positions[t - 1] + 1;
+        low += begins;
+    }
+}
+
+bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
+                int32_t *targets, int32_t *positions, Error *err) {
+    const Packing *packing = &shard->packing;
+    if (!packing->members) {
+        const int64_t first = (shard->chosen ? shard->chosen[sequence] : sequence) * T;
+        if (positions) count_positions(shard, first, T, positions);
+        return read_tokens(shard, fd, first, T + 1, T, vocab, buffer, inputs, targets, err);
+    }
+    int64_t place = 0;
+    for (int32_t i = packing->first[sequence]; i < packing->first[sequence + 1]; i++) {
+        const int64_t begin = shard->starts[packing->members[i]], end = shard->starts[packing->members[i] + 1];
+        const int64_t count = end - begin < T + 1 ? end - begin : T + 1, length = count < T ? count : T;
+        if (!read_tokens(shard, fd, begin, count, length, vocab, buffer, inputs + place, targets + place, err))
+            return false;
+        for (int64_t t = 0; positions && t < length; t++) positions[place + t] = (int32_t)t;
+        place += length;
+    }
+    for (; place < T; place++) {
+        inputs[place] = 0;
+        targets[place] = -1;
+        if (positions) positions[place] = 0; // each alone: nothing for attention to do
     }
     return true;
 }
@@ -257,6 +329,8 @@ void shards_free(Shard *shards, int count) {
         free(shards[i].path);
         free(shards[i].mask);
         free(shards[i].chosen);
+        free(shards[i].starts);
+        packing_free(&shards[i].packing);
     }
     free(shards);
 }

@@ -6,7 +6,9 @@
 #include <sys/types.h>
 #include <xxhash.h>
 
+#include "config.h"
 #include "data_masks.h"
+#include "packing.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,9 +27,13 @@ typedef struct {
     int token_bytes;        // 2 or 4
     int64_t counted;        // tokens that the loss counts where they are targets
     uint8_t *mask;          // which those are, a bit per token, the lowest first; NULL: all
+    int64_t examples;       // of a file with a mask
+    uint32_t *starts;       // where each begins, and the end of the last; NULL: the file does not say
     int64_t first_sequence; // number of this file's first sequence,
     int64_t sequences;      // of so many,
     int32_t *chosen;        // which of those that the file is divided into; NULL: all
+    Packing packing;        // of its examples, which the sequences are then; members NULL: they are cut from the stream
+    int64_t cut;            // examples that are longer
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
@@ -42,14 +48,17 @@ bool shards_find(const char *patterns, size_t length, Shard **shards, int *count
 // tells the file from others to the hash. False with err (EXIT_DATA).
 bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *err);
 
-// Divides the file into sequences of T tokens and the target of the last one. Those without a target that counts are
-// left out: they would train nothing, and an update of them alone would divide by 0.
-void shard_divide(Shard *shard, int T);
+// Divides the file into sequences of T tokens and the target of the last one, from the stream of its tokens; or, where
+// it has examples and these are not to be split, from as many whole examples as fit. Sequences and examples without a
+// target that counts are left out: they would train nothing, and an update of them alone would divide by 0. False with
+// err (EXIT_DATA) where an example has more than T + 1 tokens and none may be cut.
+bool shard_divide(Shard *shard, int T, ExamplesKind examples, Error *err);
 
-// Reads T tokens from `first` on, and what follows each as its target, -1 where it does not count. buffer: T + 1 tokens
-// of 4 bytes. False with err (EXIT_DATA), where one is not of the vocabulary too.
-bool shard_read(const Shard *shard, int fd, int64_t first, int T, int vocab, void *buffer, int32_t *inputs,
-                int32_t *targets, Error *err);
+// Reads a sequence: T tokens, and what follows each as its target, -1 where it does not count. Behind whole examples come
+// tokens 0. positions, unless it is NULL: of each token within its example, or the sequence where no examples are known; 0
+// behind the last. buffer: T + 1 tokens of 4 bytes. False with err (EXIT_DATA), where one is not of the vocabulary too.
+bool shard_read(const Shard *shard, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
+                int32_t *targets, int32_t *positions, Error *err);
 
 void shards_free(Shard *shards, int count);
 

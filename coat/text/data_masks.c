@@ -39,20 +39,14 @@ static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
 }
 
 // The examples' first tokens: the file's, then later ones.
-static bool read_examples(Reader *r, const MaskedFile *file, int64_t examples, Error *err) {
-    uint32_t piece[PIECE / 4];
-    int64_t last = -1;
-    for (int64_t left = examples; left > 0;) {
-        const size_t part = left < PIECE / 4 ? (size_t)left : PIECE / 4;
-        if (!read_next(r, piece, part * sizeof *piece, err)) return false;
-        for (size_t i = 0; i < part; i++) {
-            const bool good = last < 0 ? piece[i] == 0 : piece[i] > last && piece[i] < file->tokens;
-            if (!good) return damaged(r->path, err, "its examples are out of order");
-            last = piece[i];
-        }
-        left -= (int64_t)part;
-    }
-    return true;
+static bool read_examples(Reader *r, MaskedFile *file, Error *err) {
+    uint32_t *starts = (uint32_t *)xmalloc((size_t)(file->examples + 1) * sizeof *starts);
+    file->starts = starts;
+    if (!read_next(r, starts, (size_t)file->examples * sizeof *starts, err)) return false;
+    starts[file->examples] = (uint32_t)file->tokens;
+    bool good = starts[0] == 0;
+    for (int64_t i = 0; i < file->examples; i++) good = good && starts[i] < starts[i + 1];
+    return good || damaged(r->path, err, "its examples are out of order");
 }
 
 static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
@@ -74,26 +68,28 @@ static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *
     memcpy(&said, (const char *)header + HASH_AT, sizeof said);
     memset((char *)cleared + HASH_AT, 0, sizeof said);
     XXH64_update(r->hash, cleared, sizeof cleared);
-    return read_tokens(r, file, err) && read_examples(r, file, header[4], err) && read_mask(r, file, err) &&
+    return read_tokens(r, file, err) && read_examples(r, file, err) && read_mask(r, file, err) &&
            (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum is another"));
 }
 
 bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, MaskedFile *file, Error *err) {
-    const int64_t examples = header[4];
     if (header[1] != DATA_VERSION_MASKED)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
                          path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED);
     file->tokens = header[2];
     file->token_bytes = header[3];
     file->counted = header[5];
+    file->examples = header[4];
+    file->starts = NULL;
     file->mask = NULL;
-    if (file->tokens < 1 || (file->token_bytes != 2 && file->token_bytes != 4) || examples < 1 ||
-        examples > file->tokens || file->counted < 1 || file->counted > file->tokens)
+    if (file->tokens < 1 || (file->token_bytes != 2 && file->token_bytes != 4) || file->examples < 1 ||
+        file->examples > file->tokens || file->counted < 1 || file->counted > file->tokens)
         return error_set(err, EXIT_DATA,
                          "%s is damaged: its header says %" PRId64 " tokens of %d bytes, %" PRId64 " examples, %" PRId64
                          " tokens that count: copy or make it again",
-                         path, file->tokens, file->token_bytes, examples, file->counted);
-    const int64_t said = DATA_HEADER_BYTES + file->tokens * file->token_bytes + 4 * examples + (file->tokens + 7) / 8;
+                         path, file->tokens, file->token_bytes, file->examples, file->counted);
+    const int64_t said =
+        DATA_HEADER_BYTES + file->tokens * file->token_bytes + 4 * file->examples + (file->tokens + 7) / 8;
     if (bytes != said)
         return error_set(err, EXIT_DATA,
                          "%s is %s: %" PRId64 " bytes, but its header says %" PRId64 ": copy or make it again", path,
@@ -104,7 +100,9 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
     const bool good = read_all(&r, header, file, err);
     XXH64_freeState(r.hash);
     if (good) return true;
+    free(file->starts);
     free(file->mask);
+    file->starts = NULL;
     file->mask = NULL;
     return false;
 }

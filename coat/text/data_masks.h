@@ -16,7 +16,9 @@ extern "C" {
 typedef struct {
     int64_t tokens, counted; // of which so many count
     int token_bytes;         // 2 or 4
-    uint8_t *mask;           // which those are, a bit per token, the lowest first; the caller's to free
+    int64_t examples;
+    uint32_t *starts; // where each example begins, and the end of the last; the caller's to free
+    uint8_t *mask;    // which tokens count, a bit each, the lowest first; the caller's to free
 } MaskedFile;
 
 // Checks an open file of `bytes` that begins with `header`, every byte of it. False with err (EXIT_DATA).

@@ -24,7 +24,7 @@ static Tensor part(AttentionShape s, Tensor packed, int which) {
 static void run_forward(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
     bench->exec.ops->attention_forward(&bench->exec, a->o, a->lse, part(a->shape, a->qkv, 0), part(a->shape, a->qkv, 1),
-                                       part(a->shape, a->qkv, 2), a->shape);
+                                       part(a->shape, a->qkv, 2), Tensor{}, a->shape);
 }
 
 static void run_backward(Bench *bench, void *context) {
@@ -32,7 +32,7 @@ static void run_backward(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     bench->exec.ops->attention_backward(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2),
                                         a->d_o, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
-                                        part(s, a->qkv, 2), s);
+                                        part(s, a->qkv, 2), Tensor{}, s);
 }
 
 // --- check --------------------------------------------------------------------------------------------------

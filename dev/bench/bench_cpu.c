@@ -199,13 +199,13 @@ static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
 }
 static void run_loss(Exec *e, Block *k) {
-    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, 1e-3f, &k->state);
+    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, &k->state);
 }
 static void run_embed(Exec *e, Block *k) {
-    e->ops->embed_forward(e, k->r, k->tokens, k->wte, k->wpe, SEQUENCE);
+    e->ops->embed_forward(e, k->r, k->tokens, (Tensor){0}, k->wte, k->wpe, SEQUENCE);
 }
 static void run_embed_backward(Exec *e, Block *k) {
-    e->ops->embed_backward(e, k->dwte, k->dwpe, k->r, k->tokens, SEQUENCE, true);
+    e->ops->embed_backward(e, k->dwte, k->dwpe, k->r, k->tokens, (Tensor){0}, SEQUENCE, true);
 }
 static void run_grad_norm(Exec *e, Block *k) {
     e->ops->grad_norm(e, &k->parameter, 1, &k->state);
@@ -216,14 +216,15 @@ static void run_adamw(Exec *e, Block *k) {
 }
 static void run_attention(Exec *e, Block *k) {
     Tensor q = tensor_cols(k->qkv, 0, CHANNELS), key = tensor_cols(k->qkv, CHANNELS, CHANNELS);
-    e->ops->attention_forward(e, k->o, k->lse, q, key, tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), k->attention);
+    e->ops->attention_forward(e, k->o, k->lse, q, key, tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), (Tensor){0},
+                              k->attention);
 }
 static void run_attention_backward(Exec *e, Block *k) {
     Tensor q = tensor_cols(k->qkv, 0, CHANNELS), key = tensor_cols(k->qkv, CHANNELS, CHANNELS);
     Tensor value = tensor_cols(k->qkv, 2 * CHANNELS, CHANNELS), dq = tensor_cols(k->dqkv, 0, CHANNELS);
     e->ops->attention_backward(e, dq, tensor_cols(k->dqkv, CHANNELS, CHANNELS),
                                tensor_cols(k->dqkv, 2 * CHANNELS, CHANNELS), k->n, k->o, k->lse, q, key, value,
-                               k->attention);
+                               (Tensor){0}, k->attention);
 }
 
 static Block make_block(int64_t M) {
@@ -250,7 +251,7 @@ static Block make_block(int64_t M) {
     k.parameter.grad = make(FMT_BF16, F, C);
     k.parameter.m = make(FMT_FP32, F, C), k.parameter.v = make(FMT_FP32, F, C);
     k.parameter.master = make(FMT_FP32, F, C);
-    k.state.lr = 1e-3f, k.state.beta1 = 0.9f, k.state.beta2 = 0.95f, k.state.eps = 1e-8f;
+    k.state.lr = 1e-3f, k.state.beta1 = 0.9f, k.state.beta2 = 0.95f, k.state.eps = 1e-8f, k.state.loss_scale = 1e-3f;
     return k;
 }
 

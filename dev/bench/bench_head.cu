@@ -30,7 +30,7 @@ static void run_logits(Bench *bench, void *context) {
 static void run_loss(Bench *bench, void *context) {
     const Head *h = (const Head *)context;
     bench->exec.ops->loss_forward_backward(&bench->exec, h->dlogits, h->dlogits_t, h->losses, h->logits, h->targets,
-                                           VOCAB, 1.0f / 65536.0f, h->state);
+                                           VOCAB, h->state);
 }
 
 static void run_data(Bench *bench, void *context) {
@@ -62,7 +62,9 @@ static Head head_make(Bench *bench, const Model *m, bool fp8, int64_t chunk) {
     h.dn = bench_tensor(bench, chunk, m->channels, FMT_BF16, 1.0f);
     h.dwte = bench_tensor(bench, PADDED, m->channels, FMT_FP32, 1.0f);
     h.state = (StepState *)bench_allocate(bench, sizeof *h.state);
-    bench->exec.ops->zero(&bench->exec, h.state, sizeof *h.state);
+    StepState state = {};
+    state.loss_scale = 1.0f / 65536.0f;
+    bench->exec.ops->upload(&bench->exec, h.state, &state, sizeof state);
     h.targets = h.losses;
     h.targets.format = FMT_I32;
     h.targets.data = bench_allocate(bench, (size_t)chunk * sizeof(int32_t));

@@ -33,7 +33,7 @@ static Norm norm_of(const Operands *o, Tensor x) {
     ;                                                                                                                  \
     }
 // clang-format off
-OPERATION(embed_forward)(e, o->r[s], o->tokens, o->wte, o->wpe, o->model.T) END
+OPERATION(embed_forward)(e, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->model.T) END
 OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
 OPERATION(branch_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
 OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
@@ -45,9 +45,9 @@ OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide
 OPERATION_AS(swiglu_rebuild, activation_rebuild)(e, o->r[s], Tensor{}, o->wide[s]) END
 OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
-OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, 1.0f, o->state) END
-OPERATION(loss_sum)(e, o->losses, 1.0f, o->state) END
-OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, o->model.T, true) END
+OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
+OPERATION(loss_sum)(e, o->losses, o->state) END
+OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true) END
 OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
 OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 // clang-format on
@@ -239,7 +239,9 @@ static void bench_model(Report *r, Model model, bool with_variants) {
     o.sums = bench_tensor(bench, 1, 4 * model.C, FMT_FP32, 1.0f);
     o.sums2 = bench_tensor(bench, 1, 4 * model.C, FMT_FP32, 1.0f);
     o.state = (StepState *)bench_allocate(bench, sizeof(StepState));
-    bench->exec.ops->zero(&bench->exec, o.state, sizeof(StepState));
+    StepState state = {};
+    state.loss_scale = 1.0f;
+    bench->exec.ops->upload(&bench->exec, o.state, &state, sizeof state);
     printf("\n%s, %d x %d tokens\n", model.name, model.B, model.T);
     bench_narrow(r, &o, with_variants);
     bench_wide(r, &o);

@@ -1,8 +1,10 @@
 // The token reader (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, shuffle, vocabulary (2 bytes),
 // where to cut (2 bytes)}, then a shard, then after the bytes "=== 2\n" perhaps a second one, which is a set of its own
 // where bit 1 of shuffle is set. With bit 2 the first is a file named .npy, which need not have a header. With bit 3 the
-// first gets the checksum that a file with a mask has.
+// first gets the checksum that a file with a mask has. Bits 4 and 5 say what becomes of examples.
 #include "dev/fuzz/fuzz.h"
+
+#include <xxhash.h>
 
 #include "coat/text/data.h"
 #include "coat/text/data_masks.h"
@@ -35,6 +37,15 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
         }
         for (int row = 0; row < B; row++) fuzz_check(data_count(targets + (size_t)row * (size_t)T, T) > 0);
     }
+    int32_t *positions = (int32_t *)xmalloc(count * sizeof *positions);
+    const TextIds ids = {vocab / 2, 0, {0}};
+    fuzz_check(data_keep_apart(loader, &ids, err));
+    for (int64_t first = 0; first < 3; first++) {
+        if (!data_batch_at(loader, first, inputs, targets, positions, err)) continue;
+        for (size_t k = 0; k < count; k++)
+            fuzz_check(positions[k] == 0 || (k % (size_t)T && positions[k] == positions[k - 1] + 1));
+    }
+    free(positions);
     free(inputs);
     free(targets);
 }
@@ -44,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int B = 1 + data[0] % 8, T = 1 + data[1], ranks = 1 + data[2] % 4, vocab = 1 + (data[4] | data[5] << 8);
     bool shuffle = data[3] & 1, sets = data[3] & 2, npy = data[3] & 4;
     const double weights[] = {0.7, 0.3};
+    const ExamplesKind examples = (ExamplesKind)((data[3] >> 4 & 3) % 3);
     size_t cut = (size_t)data[6] | (size_t)data[7] << 8;
     data += 8;
     size -= 8;
@@ -61,13 +73,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sets = sets && !npy;
     Error err;
     DataLoader *loader =
-        data_open_sets(pattern, sets ? weights : NULL, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
+        data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
     if (!loader) {
         fuzz_refused(&err, named);
         return 0;
     }
     char text[128];
     data_describe(loader, text, sizeof text);
+    const DataExamples e = data_examples(loader);
+    fuzz_check(e.left_out >= 0 && e.sequences <= data_sequences(loader) && e.filled <= 1);
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
     read_batches(loader, B, T, vocab, named, &err);

@@ -40,8 +40,8 @@ typedef struct {
 } CheckShape;
 
 typedef struct {
-    Twin x, mean, rstd, weight, bias;
-    bool from_saved;
+    Twin x, mean, rstd, weight, bias, centre;
+    bool from_saved, bounded;
 } NormTwin;
 
 static Norm check_norm_of(const NormTwin *t, int gpu) {
@@ -50,6 +50,8 @@ static Norm check_norm_of(const NormTwin *t, int gpu) {
     n.bias = SIDE(t->bias);
     n.eps = 1e-5f;
     n.from_saved = t->from_saved;
+    n.bounded = t->bounded;
+    n.centre = SIDE(t->centre);
     return n;
 }
 
@@ -159,6 +161,8 @@ static void check_norm(Check *c, CheckShape s) {
     }
     check_free(c);
 }
+
+#include "check_fp8_first.h"
 
 // n of norms after: the codes of r_out as the GPU stored it, or in BF16 r_out itself, to the last bit.
 static void check_stream_operand(Check *c, CheckShape s, Twin n, Twin r, const char *what) {
@@ -410,6 +414,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
         if (C <= 8192 && (s.rows < 2 || group)) { // without groups n has one scale
             check_norm(c, s);
+            check_first_blocks(c, s);
             check_branch_norm(c, s);
         }
         if (s.rms || s.rows == 1) continue;

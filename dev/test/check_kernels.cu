@@ -147,17 +147,17 @@ static void check_embedding(Check *c, CheckShape s) {
     Twin wpe = check_random(c, s.T + 3, C, s.format, 0, 1), r = check_plain(c, M, C, s.format);
     Twin g = check_random(c, M, C, s.format, 0, 1), dwte = check_random(c, Vp, C, FMT_FP32, 0, 1);
     Twin dwpe = check_plain(c, s.T + 3, C, FMT_FP32);
-    CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), SIDE(wte), SIDE(wpe), s.T));
+    CHECK_BOTH(c, embed_forward, (e, SIDE(r), SIDE(tokens), Tensor{}, SIDE(wte), SIDE(wpe), s.T));
     check_values(c, r, s.format == FMT_BF16 ? 2e-3 : 1e-6, "embed_forward");
     for (int pass = 0; pass < 2; pass++)
-        CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), s.T, pass == 1));
+        CHECK_BOTH(c, embed_backward, (e, SIDE(dwte), SIDE(dwpe), SIDE(g), SIDE(tokens), Tensor{}, s.T, pass == 1));
     check_values(c, dwte, 1e-5, "embed_backward: dwte");
     check_values(c, dwpe, 1e-5, "embed_backward: dwpe");
     Twin other = check_plain(c, Vp, C, FMT_FP32);
     for (int pass = 0; pass < 2; pass++) {
         Tensor d = pass ? other.gpu : dwte.gpu;
         check_gpu(c)->ops->zero(check_gpu(c), d.data, (size_t)tensor_elements(d) * sizeof(float));
-        check_gpu(c)->ops->embed_backward(check_gpu(c), d, Tensor{}, g.gpu, tokens.gpu, s.T, true);
+        check_gpu(c)->ops->embed_backward(check_gpu(c), d, Tensor{}, g.gpu, tokens.gpu, Tensor{}, s.T, true);
     }
     check_same(c, dwte, other, "embed_backward: dwte of two runs");
     check_free(c);
@@ -167,6 +167,7 @@ static void check_reset(Check *c, float clip) {
     StepState state = {};
     state.lr = 1e-3f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
     state.grad_clip = clip;
+    state.loss_scale = 0.37f;
     state.t = 6;
     *c->cpu.state = state;
     check_gpu(c)->ops->upload(check_gpu(c), check_gpu(c)->state, &state, sizeof state);
@@ -187,11 +188,11 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
         const Twin dlogits = backward ? logits : Twin{};
         CHECK_BOTH(
             c, loss_forward_backward,
-            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, 0.37f, e->state));
+            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
     }
     check_values(c, losses, 1e-5, "loss_forward_backward: losses");
     check_values(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");
-    CHECK_BOTH(c, loss_sum, (e, SIDE(losses), 0.5f, e->state));
+    CHECK_BOTH(c, loss_sum, (e, SIDE(losses), e->state));
     StepState state = check_state(c);
     char text[64];
     snprintf(text, sizeof text, "%.8g for %.8g", state.loss_sum, c->cpu.state->loss_sum);
@@ -206,7 +207,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
         check_upload(c, logits);
         check_reset(c, 0);
         check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, logits.gpu,
-                                                 targets.gpu, vocab, 1, check_gpu(c)->state);
+                                                 targets.gpu, vocab, check_gpu(c)->state);
         check_flag(c, 1, "loss_forward_backward");
     }
     check_free(c);

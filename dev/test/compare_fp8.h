@@ -83,7 +83,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             if (begin == 0) // the memory of the logits serves for the transposed codes, as in the plan
                 dlogits_t.data = part.data;
             CALL(b, loss_forward_backward, dlogits, dlogits_t, tensor_rows(losses.t[s], begin, count), part,
-                 tensor_rows(targets.t[s], begin, count), vocab, 1.0f / (float)M, b->state[s]);
+                 tensor_rows(targets.t[s], begin, count), vocab, b->state[s]);
             CALL(b, linear_backward_data, tensor_rows(dn.t[s], begin, count), dlogits, p.weight);
             CALL(b, linear_backward_weight, dwte.t[s], dlogits_t, tensor_rows(n_t.t[s], begin, count), true);
         }
@@ -97,7 +97,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     Pair same = pair_random(b, chunk, Vp, FMT_BF16, 3.0f, 65);
     ON_BOTH(b) {
         CALL(b, loss_forward_backward, d.t[s], d_t.t[s], tensor_rows(losses.t[s], 0, chunk), same.t[s],
-             tensor_rows(targets.t[s], 0, chunk), vocab, 0.37f, b->state[s]);
+             tensor_rows(targets.t[s], 0, chunk), vocab, b->state[s]);
     }
     pair_check_codes(b, d, "loss", "dlogits");
     pair_check_codes(b, d_t, "loss", "transposed dlogits");

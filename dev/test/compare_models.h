@@ -72,11 +72,13 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
     }
 }
 
-// The same with the first block's products in BF16.
+// The same with forward products of the first block in BF16, and the norms of all less their means.
 static void compare_bf16_block(Small s, int updates) {
     Config c = fp8_config(s, by_token_exact(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
+    c.recipe.centred_blocks = c.shape.layers;
+    compare_models("coat --bf16-blocks 1, all centred", c, 0.0, updates);
 }
 
 // A block of another architecture than GPT-2, all recipes.
@@ -100,6 +102,7 @@ static void compare_all_models(bool small_only) {
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
     compare_bf16_block(s, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
+    test_loss_scale(DEVICE_CUDA);
     if (small_only) {
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k
         compare_models("coat", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0, updates);

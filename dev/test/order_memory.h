@@ -170,6 +170,8 @@ static void own_padding(const TensorLayout *t, size_t offset) {
 
 static void own_tensor(TensorId id, Role role) {
     const TensorLayout *t = &order.arena->layout[id][role];
+    for (int i = 0; t->exists && t->amax_bytes && i < (t->amax_stride ? t->layers : 1); i++)
+        own(t->amax_offset + (size_t)i * t->amax_stride, t->amax_bytes, label_of((int)id, (int)role, i));
     if (!t->exists || t->alias >= 0) return;
     const bool pooled = id >= PARAMETER_COUNT && !t->saved && t->category >= CATEGORY_SCRATCH;
     for (int i = 0; i < (t->per_layer || t->per_layer_scale ? t->layers : 1); i++) {
@@ -183,7 +185,6 @@ static void own_tensor(TensorId id, Role role) {
             own(t->scale_offset + l * t->scale_stride, t->scale_bytes, label);
         if (t->exponent_bytes) own(t->exponent_offset + l * t->exponent_stride, t->exponent_bytes, label);
     }
-    if (t->amax_bytes) own(t->amax_offset, t->amax_bytes, label_of((int)id, (int)role, 0));
 }
 
 static void memory_open(const Arena *arena) {

@@ -66,9 +66,10 @@ static void order_replay_end(Exec *exec, int id) {
 
 // --- forward ------------------------------------------------------------------------------------------------------
 
-static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     (void)exec;
     begin("embed_forward");
+    reads(positions);
     wpe.rows = T;
     reads(tokens);
     reads(wte);
@@ -91,12 +92,30 @@ static void order_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor 
     writes_data(norm.rstd);
     reads_data(norm.weight);
     reads_data(norm.bias);
+    reads_data(norm.centre);
     reads(r_out.data ? r_out : r_in);
     if (saves) reads(norm.x);
-    if (codes(n))
+    if (codes(n)) {
         quantizes(exec, n);
-    else
+    } else {
         writes(n);
+        writes_maxima(n);
+    }
+}
+
+static void order_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tensor r_in, Tensor y,
+                              Tensor y_bias, Weight w, Tensor bias) {
+    (void)exec;
+    begin("norm_centre");
+    reads(r_in);
+    reads(y);
+    if (y.data) reads_data(y_bias);
+    reads_data(norm.weight);
+    reads_data(norm.bias);
+    reads(w.codes);
+    reads_data(bias);
+    writes_data(centre);
+    writes_data(shifted);
 }
 
 static void order_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
@@ -137,6 +156,7 @@ static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads)
     (void)exec;
     if (same_memory(out.data, qkv.data) && !heads.rotations.data) return;
     begin("heads_forward");
+    reads(heads.positions);
     reads(qkv);
     reads(heads.rotations);
     reads_data(heads.q_weight);
@@ -144,10 +164,11 @@ static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads)
     writes(out);
 }
 
-static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                                     AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_forward");
+    reads(positions);
     reads(q);
     reads(k);
     reads(v);
@@ -156,10 +177,13 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
 }
 
 static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
-    if (!q.data || same_memory(q.data, x.data)) return;
+    if (!q.data || (same_memory(q.data, x.data) && !q.amax)) return;
     begin("quantize_forward");
     reads(x);
-    quantizes(exec, q);
+    if (same_memory(q.data, x.data))
+        writes_maxima(q);
+    else
+        quantizes(exec, q);
 }
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved) {
@@ -180,9 +204,10 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
 
 // The transposed codes may take the place of the logits, and are made of the codes behind them.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                        Tensor targets, int vocab, float scale, StepState *state) {
-    (void)exec, (void)vocab, (void)scale;
+                                        Tensor targets, int vocab, StepState *state) {
+    (void)exec, (void)vocab;
     begin("loss_forward_backward");
+    read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(logits);
     reads(targets);
     writes(losses);
@@ -195,9 +220,10 @@ static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogi
     may_raise(state);
 }
 
-static void order_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
-    (void)exec, (void)scale;
+static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
+    (void)exec;
     begin("loss_sum");
+    read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(losses);
     read_memory(&state->loss_sum, sizeof state->loss_sum);
     write_memory(&state->loss_sum, sizeof state->loss_sum);
@@ -205,10 +231,11 @@ static void order_loss_sum(Exec *exec, Tensor losses, float scale, StepState *st
 
 // --- backward -----------------------------------------------------------------------------------------------------
 
-static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T,
+static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                                  bool accumulate) {
     (void)exec, (void)T;
     begin("embed_backward");
+    reads(positions);
     reads(g);
     reads(tokens);
     sums(dwte, true); // to the head's
@@ -316,9 +343,10 @@ static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
 }
 
 static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                     Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+                                     Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     (void)exec, (void)shape;
     begin("attention_backward");
+    reads(positions);
     const Tensor read[] = {d_o, o, lse, q, k, v}, written[] = {dq, dk, dv};
     for (int i = 0; i < 6; i++) reads(read[i]);
     for (int i = 0; i < 3; i++) writes(written[i]);
@@ -330,6 +358,7 @@ static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tens
     (void)exec;
     if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
     begin("heads_backward");
+    reads(heads.positions);
     reads(heads.rotations);
     reads_data(heads.q_weight);
     reads_data(heads.k_weight);

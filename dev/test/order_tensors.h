@@ -124,6 +124,7 @@ static void reads_norm(Norm norm) {
 // of its own.
 static void writes_transposed(Tensor q_t, Tensor q) {
     if (q.granularity == SCALE_ROW) reads_scale(q);
+    if (q.amax && !codes(q) && codes(q_t)) reads_maxima(q);
     if (q_t.scale && !same_memory(q_t.scale, q.scale)) access_scale(write_memory, q_t);
     if (codes(q_t)) reads_scale(q_t);
     writes_data(q_t);

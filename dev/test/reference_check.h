@@ -138,10 +138,10 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
 // The mean loss of the batch, and its gradients where they are wanted. `update` is the number of the update that
 // follows, whose rate is its share of the largest.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
-    float scale = 1.0f / (float)(r->B * r->T);
-    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr);
-    batch_upload(m, r->B, r->T, r->tokens, r->targets);
-    pass_over_batch(m, scale, false, backward);
+    step_begin(m, r->update_count ? m->config.lr * (float)update / (float)r->update_count : m->config.lr,
+               (int64_t)r->B * r->T);
+    batch_upload(m, r->B, r->T, r->tokens, r->targets, NULL);
+    pass_over_batch(m, false, backward);
     return m->host.loss_sum;
 }
 
@@ -295,7 +295,7 @@ static void write_logits(const char *folder, const char *out) {
     int vocab = m.config.shape.vocab;
     int32_t tokens[T];
     for (int i = 0; i < T; i++) tokens[i] = (int32_t)(rng_hash(1, 1, (uint64_t)i) % (uint64_t)vocab);
-    batch_upload(&m, 1, T, tokens, tokens);
+    batch_upload(&m, 1, T, tokens, tokens, NULL);
     model_forward(&m);
     Tensor logits = tensor_rows(act(&m, LOGITS, 0), 0, T);
     m.ops->linear_forward(&m.exec, logits, act(&m, NF, 0), weight(&m, head_weight(&m.config.shape), 0), no_tensor());

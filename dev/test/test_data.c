@@ -269,12 +269,12 @@ static void test_batch_from_any_sequence(void **state) {
         assert_non_null(loader);
         int32_t in[B * T], target[B * T];
         for (int first = 0; first + B * RANKS <= SEQUENCES; first++) {
-            assert_true(data_batch_at(loader, first, in, target, &err));
+            assert_true(data_batch_at(loader, first, in, target, NULL, &err));
             assert_memory_equal(in, row_in[first + rank * B], sizeof in);
             assert_memory_equal(target, row_target[first + rank * B], sizeof target);
         }
-        assert_false(data_batch_at(loader, -1, in, target, &err));
-        assert_false(data_batch_at(loader, INT64_MAX - B, in, target, &err));
+        assert_false(data_batch_at(loader, -1, in, target, NULL, &err));
+        assert_false(data_batch_at(loader, INT64_MAX - B, in, target, NULL, &err));
         data_close(loader);
     }
 }

@@ -162,6 +162,124 @@ static void test_fingerprint(void **state) {
     assert_true(hash[0] != hash[1]);
 }
 
+static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int length, Error *err) {
+    memset(err, 0, sizeof *err);
+    return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, err);
+}
+
+// Whole examples share a sequence: each target is of its own example, what is behind them has none.
+static void test_packed(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[16], target[16];
+    File f = make_file(2, 58, 100, 6, "011111"); // nine of 6 tokens, and one of 4
+    write_as("p.bin", &f);
+    DataLoader *loader = open_packed("p.bin", EXAMPLES_WHOLE, 1, 16, &err);
+    assert_non_null(loader);
+    assert_int_equal(data_sequences(loader), 5);
+    int64_t counted = 0;
+    bool seen[58] = {false};
+    for (int row = 0; row < 5; row++) {
+        assert_true(data_batch(loader, row, in, target, &err));
+        counted += data_count(target, 16);
+        for (int t = 0; t < 16; t++) {
+            if (in[t] == 0) { // behind them
+                assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
+                continue;
+            }
+            const int at = in[t] - 100;
+            assert_true(!seen[at]);
+            seen[at] = true;
+            assert_int_equal(target[t], at % 6 == 5 || at == 57 ? -1 : in[t] + 1);
+            if (at % 6 > 0) assert_int_equal(in[t - 1], in[t] - 1);
+        }
+    }
+    assert_int_equal(counted, 9 * 5 + 3);
+    for (int i = 0; i < 58; i++) assert_true(seen[i]);
+    const DataExamples e = data_examples(loader);
+    assert_true(e.examples == 10 && e.sequences == 5 && e.cut == 0 && e.left_out == 0 &&
+                fabs(e.filled - 58.0 / 80) < 1e-9);
+    data_close(loader);
+    loader = open_packed("p.bin", EXAMPLES_SPLIT, 1, 16, &err);
+    assert_non_null(loader);
+    assert_int_equal(data_sequences(loader), 3);
+    assert_int_equal(data_examples(loader).examples, 0);
+    data_close(loader);
+}
+
+// Of an example that is longer the end is cut off: with so many tokens and the target of the last one it is whole.
+static void test_cut(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[2 * T], target[2 * T];
+    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // of 5, 5 and 1 tokens: nothing is predicted in the last
+    write_as("c.bin", &f);
+    DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
+    assert_non_null(loader);
+    DataExamples e = data_examples(loader);
+    assert_true(e.examples == 3 && e.sequences == 2 && e.cut == 0 && e.left_out == 1 && e.filled == 1);
+    assert_true(data_batch(loader, 0, in, target, &err));
+    for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
+    data_close(loader);
+    f = make_file(2, 12, 0, 6, "000110000001"); // cut at 5 tokens the second has no target left
+    write_as("c.bin", &f);
+    loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
+    assert_non_null(loader);
+    e = data_examples(loader);
+    assert_true(e.examples == 2 && e.sequences == 1 && e.cut == 2 && e.left_out == 1);
+    assert_true(data_batch(loader, 0, in, target, &err));
+    const int32_t expected[] = {-1, -1, 3, 4};
+    assert_memory_equal(target, expected, sizeof expected);
+    data_close(loader);
+    assert_null(open_packed("c.bin", EXAMPLES_WHOLE, 1, T, &err));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
+}
+
+// Positions begin anew with each example, packed or split, and are 0 behind the last; a sequence of the stream begins at 0.
+static void test_positions(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[16], target[16], position[16];
+    const TextIds nothing = {-1, 0, {0}};
+    const File f = make_file(2, 58, 100, 6, "011111");
+    write_as("p.bin", &f);
+    for (int split = 0; split < 2; split++) {
+        DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
+        assert_non_null(loader);
+        assert_true(data_keep_apart(loader, &nothing, &err));
+        for (int row = 0; row < data_sequences(loader); row++) {
+            assert_true(data_batch_at(loader, row, in, target, position, &err));
+            for (int t = 0, since = 0; t < 16; t++, since++) {
+                if (in[t] == 0 || (in[t] - 100) % 6 == 0) since = 0;
+                assert_int_equal(position[t], since);
+            }
+        }
+        data_close(loader);
+    }
+}
+
+// Of other files a token says it: the one that begins texts, or one that ends them.
+static void test_text_positions(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[10], target[10], position[10];
+    const TextIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};
+    const int32_t after_begin[] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5}, after_end[] = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
+    const int32_t second_end[] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1};
+    write_u16("t.bin", 40, 100);
+    DataLoader *loader = open_one("t.bin", 1, 10, false);
+    assert_false(data_keep_apart(loader, &nothing, &err));
+    assert_non_null(strstr(err.text, "t.bin does not say where documents begin"));
+    assert_true(data_keep_apart(loader, &begins, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_memory_equal(position, after_begin, sizeof position);
+    assert_true(data_keep_apart(loader, &ends, &err) && data_batch_at(loader, 0, in, target, position, &err));
+    assert_memory_equal(position, after_end, sizeof position);
+    assert_true(data_batch_at(loader, 1, in, target, position, &err));
+    assert_memory_equal(position, second_end, sizeof position);
+    data_close(loader);
+}
+
 static void refused(const File *f, const char *words) {
     write_as("bad.bin", f);
     expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
@@ -238,6 +356,10 @@ int main(void) {
         cmocka_unit_test_setup(test_empty_sequences, test_folder_empty),
         cmocka_unit_test_setup(test_all_count, test_folder_empty),
         cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
+        cmocka_unit_test_setup(test_packed, test_folder_empty),
+        cmocka_unit_test_setup(test_cut, test_folder_empty),
+        cmocka_unit_test_setup(test_positions, test_folder_empty),
+        cmocka_unit_test_setup(test_text_positions, test_folder_empty),
         cmocka_unit_test_setup(test_damaged, test_folder_empty),
         cmocka_unit_test_setup(test_hostile, test_folder_empty),
     };

@@ -18,8 +18,8 @@ static void test_pinned_order(void **state) {
         for (int weighted = 0; weighted < 2; weighted++) {
             Error err;
             int32_t in[3 * T], target[3 * T];
-            DataLoader *loader =
-                data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, 3, T, 0, 1, 1234, shuffle, VOCAB, &err);
+            DataLoader *loader = data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, EXAMPLES_SPLIT, 3, T, 0,
+                                                1, 1234, shuffle, VOCAB, &err);
             assert_non_null(loader);
             assert_int_equal(data_sets(loader), 1);
             assert_true(data_fingerprint(loader) == 0x107b73d383df48f1u);
@@ -92,8 +92,8 @@ enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 }; // sequences of the sets: tokens from
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
     Error err;
     const double weights[] = {a, b};
-    DataLoader *loader =
-        data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, B, MIX_T, rank, ranks, seed, shuffle, VOCAB, &err);
+    DataLoader *loader = data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, B, MIX_T, rank,
+                                        ranks, seed, shuffle, VOCAB, &err);
     if (!loader) fail_msg("%s", err.text);
     return loader;
 }
@@ -170,7 +170,7 @@ static void test_mixture_on_ranks(void **state) {
             DataLoader *loader = open_mixture(2, 1, B, rank, ranks, 9, true);
             for (int i = 0; i + B * ranks <= COUNT; i++) {
                 const int first = i * 211 % (COUNT - B * ranks + 1);
-                assert_true(data_batch_at(loader, first, in, target, &err));
+                assert_true(data_batch_at(loader, first, in, target, NULL, &err));
                 assert_memory_equal(in, row[first + rank * B], sizeof in);
             }
             data_close(loader);
@@ -196,7 +196,8 @@ static void test_mixture_fingerprint(void **state) {
     }
     Error err;
     const double weights[] = {0.7, 0.3};
-    loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err);
+    loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
+                            VOCAB, &err);
     assert_non_null(loader);
     assert_true(data_fingerprint(loader) != mixed);
     data_close(loader);
@@ -206,11 +207,13 @@ static void test_mixture_fingerprint(void **state) {
     assert_true(data_fingerprint(loader) != mixed);
     data_close(loader);
     write_u16("b.bin", MIX_T, 0);
-    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
+                               VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
     write_u16("b.bin", 1, 0);
-    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 1, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
+                               VOCAB, &err));
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
@@ -220,13 +223,14 @@ static void test_mixture_too_small(void **state) {
     write_mixture();
     Error err;
     const double weights[] = {0.7, 0.2, 0.1};
-    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, 10, MIX_T, 0, 3, 5, true, VOCAB, &err));
+    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 10, MIX_T, 0, 3, 5, true,
+                               VOCAB, &err));
     assert_int_equal(err.code, EXIT_DATA);
     if (!strstr(err.text, "/a_*.bin and 1 other set: 113 tokens make 27 sequences of 4 + 1 tokens, but one "))
         fail_msg("%s", err.text);
     char patterns[4 * TEST_PATH];
     snprintf(patterns, sizeof patterns, "%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin"));
-    assert_null(data_open_sets(patterns, weights, 28, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_null(data_open_sets(patterns, weights, EXAMPLES_SPLIT, 28, MIX_T, 0, 1, 5, true, VOCAB, &err));
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
@@ -276,8 +280,8 @@ static void test_file_of_two_sets(void **state) {
     assert_int_equal(link(path_of("t_a.bin"), path_of("t_c.bin")), 0);
     const char *const second[] = {"t_b.bin", "t_a.bin", "t_[bc].bin"};
     for (int i = 0; i < 3; i++) {
-        DataLoader *loader =
-            data_open_sets(patterns_of("t_a.bin", "", second[i]), weights, 1, 10, 0, 1, 5, true, VOCAB, &err);
+        DataLoader *loader = data_open_sets(patterns_of("t_a.bin", "", second[i]), weights, EXAMPLES_SPLIT, 1, 10, 0, 1,
+                                            5, true, VOCAB, &err);
         const char *both = data_file_of_two_sets(loader);
         assert_true(i == 0 ? !both : both && strstr(both, i == 1 ? "t_a.bin" : "t_c.bin"));
         assert_null(data_repeated_file(loader));

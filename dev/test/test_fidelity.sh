@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 export VERSION=tested
-unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT FROM EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
+unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
 
 check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
@@ -339,6 +339,17 @@ check "COAT's weights in COAT have its loss, in BF16 another" $? "${fields[*]}"
 [ "$(head -n 30 "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2)" = "$(head -n 30 "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2)" ] &&
     ! diff -q <(sed -n 31,60p "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2) <(sed -n 31,60p "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2) >/dev/null
 check "its log is the baseline's up to there" $?
+
+# and end at step 50 of the schedule of 60: eighths of five, as in the whole run
+said=$(SEEDS=1 FROM=30 TO=50 scripts/fidelity.sh --out "$folder/small" 2>&1)
+check "runs that end before their schedule" $? "$said"
+part=$folder/small/bytes-from-30-to-50/coat/1
+mean=$(sed -n 's/^{"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' "$folder/small/bytes-from-30/coat/1/log.jsonl" | awk '$1 > 47 && $1 <= 50 { sum += $2; n++ } END { printf "%.5f", sum / n }')
+[ "$(cut -d' ' -f1-5 "$part/result")" = "bytes-from-30-to-50 coat 1 done 50" ] && [ "$(awk '{ printf "%.5f", $16 }' "$part/result")" = "$mean" ] &&
+    [ -z "$(find "$part" -name 'step-*')" ] && grep -q 'Runs end at step 50 of their schedule' "$folder/small/fidelity.md"
+check "and have the losses of those that do not" $? "$mean" "$(cat "$part/result")"
+refuses "beyond the schedule" 'TO: bytes-to-61 has 60 steps' env TO=61 scripts/fidelity.sh --out "$folder/refused"
+refuses "a step that is no number" 'TO: a step' env TO=x scripts/fidelity.sh --out "$folder/refused"
 
 # stopped in the middle of a run: it goes on from there, to the same result
 export RECIPES=coat SEEDS=1 STEPS=1500

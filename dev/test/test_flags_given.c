@@ -157,8 +157,8 @@ static void test_unknown(void **state) {
     refuse("--min-lr 6e-5", EXIT_USER, "--min-lr: here it is --lr-final; a share of --lr");
     refuse("--warmup-ratio 0.1", EXIT_USER, "here it is --warmup; in steps: the share x --steps");
     refuse("--dtype bfloat16", EXIT_USER, "--dtype: here it is --recipe; bf16, fp8-linear or coat");
-    refuse("--epochs 3", EXIT_USER, "--epochs: unknown flag; --steps counts steps: -1 is one epoch");
-    refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: unknown flag; --steps counts steps");
+    refuse("--num-train-epochs 3", EXIT_USER, "--num-train-epochs: here it is --epochs");
+    refuse("--train a.bin --epochs 3 --steps 5", EXIT_USER, "--epochs 3 contradicts --steps 5");
     refuse("--dropout=0.1", EXIT_USER, "--dropout: unknown flag; there is no dropout; leave it away");
     refuse("--tensor-model-parallel-size 2", EXIT_USER, "unknown flag; GPUs share a model by --zero");
     refuse("--cpu", EXIT_USER, "--cpu: here it is --device; --device cpu");

@@ -37,8 +37,9 @@ wrong=$(awk '$1 ~ /^coat/ && $2 !~ /^coat/' <<<"$found")
 [ -z "$wrong" ] && ok "the program's modules include no test or tool" || bad "the program's modules include no test or tool" "$wrong"
 wrong=$(awk '($1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/) || ($1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/)' <<<"$found")
 [ -z "$wrong" ] && ok "backends know nothing of each other" || bad "backends know nothing of each other" "$wrong"
-# within coat/text: a module is its .c and .h; the token reader's have files at the bottom, and the sets on top
-modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/text/{data,data_files,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|' | awk '$1 != $2' | sort -u; }
+# within coat/text: a module is its .c and .h; the token reader's have files at the bottom, and the sets on top, in data.*,
+# data_about.c and what they share
+modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/text/{data,data_about,data_loader,data_files,packing,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|; s/data_(about|loader)/data/g' | awk '$1 != $2' | sort -u; }
 found=$(modules "$folder/tree")
 loop=$(circles "$found")
 [[ $found == *"data data_files"* && -z $loop ]] && ok "no circle in the token reader" || bad "no circle in the token reader" "$loop" "$found"

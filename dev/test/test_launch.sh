@@ -163,13 +163,13 @@ for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME 
 done
 
 # --- figures of docs/many_gpus.md against what they are from
-planned_row() { # RECIPE NAME LAYERS HEADS CHANNELS: what the page's row must be; italics: more than 80 GB
+planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more than 80 GB
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do
         batch=1
         [ "$2" != 7B ] || [ $gpus -eq 1 ] || batch=2
-        cells+=$(awk -v model="$2" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --layers "$3" --heads "$4" \
-            --channels "$5" --seq-len 2048 --vocab 32000 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
+        cells+=$(awk -v model="$2" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --model "$3" \
+            --seq-len 2048 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
             BEGIN { if (planned + 0 > 80) planned = "*" planned "*" }
             $1 == "table7" && $2 == model && $3 == gpus && $5 == recipe { paper = " (" ($8 == "OOM" ? "out of memory" : $8) ")" }
             END { printf " %s%s |", planned, paper }' scripts/paper_figures.txt)
@@ -181,9 +181,9 @@ while read -r model; do
         row=$(planned_row $recipe $model)
         grep -qxF "$row" docs/many_gpus.md && ok "docs/many_gpus.md: the plan of ${model%% *}, $recipe" || bad "docs/many_gpus.md: the plan of ${model%% *}, $recipe" "$row" "$(grep -F "${row%% |*}" docs/many_gpus.md)"
     done
-done <<<"7B 32 32 4096
-13B 40 40 5120
-30B 60 52 6656"
+done <<<"7B llama2-7b
+13B llama2-13b
+30B llama-30b"
 modelled=$(awk -f scripts/step_time.awk)
 [ "$(grep -A 100 '^| model | tokens' docs/many_gpus.md | sed '/^$/,$d')" = "$modelled" ] && ok "docs/many_gpus.md: the times of a step" || bad "docs/many_gpus.md: the times of a step" "$modelled"
 exit $failures

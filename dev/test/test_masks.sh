@@ -28,7 +28,7 @@ for split in ("train", "val"):
             file.write(masked_file(2, tokens, range(0, count, 50), mask))
 PYTHON
 
-base=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5)
+base=(--examples split --tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5)
 files() { flags=("${base[@]}" --train "$folder/$1_train.bin" --val "$folder/$1_val.bin"); }
 
 fp32=(--precision fp32 --steps 6 --batch-tokens 512 --val-every 3)
@@ -71,6 +71,29 @@ else
         bad "other masks are other data" "$(cat "$folder/said")"
 fi
 
+# --epochs: as many steps as the sequences of so many passes fill, also where another number of processes goes on.
+sequences=$(python3 - "$folder/some_train.bin" <<'PYTHON'
+import struct
+import sys
+
+with open(sys.argv[1], "rb") as file:
+    tokens, width, examples = struct.unpack("<8x3i", file.read(20))
+    file.seek(1024 + tokens * width + 4 * examples)
+    mask = int.from_bytes(file.read(), "little") >> 1
+print(sum((mask >> 32 * i & 0xFFFFFFFF) != 0 for i in range((tokens - 1) // 32)))
+PYTHON
+)
+steps=$((3 * sequences / 2048)) epochs=(--precision fp32 --layers 1 --heads 1 --channels 32 --batch-tokens 65536 --schedule cosine --lr-final 0.1 --val-every 0 --val-batches 1)
+train 1 epochs "${epochs[@]}" --micro-batch 64 --epochs 3 --save-every 7 && train 1 counted "${epochs[@]}" --micro-batch 64 --steps $steps
+[ "$(values loss epochs | wc -l)" -eq $steps ] && [ -e "$folder/epochs/step-00000007" ] && ok "--epochs 3 is $steps steps over 3 times $sequences sequences" ||
+    bad "--epochs 3" "$(values loss epochs | wc -l) steps, not $steps of $sequences sequences"
+diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/counted/step-$(printf %08d $steps)/model.safetensors" &&
+    ok "and has the bits of so many steps" || bad "and has the bits of so many steps"
+mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
+near "another number of processes ends with the same step" loss 1e-6 epochs other
+if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs beside --steps" "$(cat "$folder/said")"; else
+    grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs beside --steps is refused" || bad "--epochs beside --steps" "$(cat "$folder/said")"; fi
+
 # What the page at the start says, and a damaged file.
 loud=("${base[@]}")
 for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
@@ -88,6 +111,9 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     flags=("${base[@]}" --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin") && train 1 chat --micro-batch 4 --steps 30; then
     awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }' &&
         ok "answers of data/prepare.py --chat are learnt" || bad "answers of data/prepare.py --chat are learnt" "$(cat "$folder/chat/log.jsonl")"
+    "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
+    grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
+        awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
     share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"

@@ -16,8 +16,8 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     Tensor tokens = random_tokens(f, M, 20);
     Tensor wte = random_tensor(f, f->format, Vp, C, 1), wpe = random_tensor(f, f->format, positions, C, 1);
     Tensor r = poisoned(f, f->format, M, C), bare = poisoned(f, f->format, M, C);
-    ops->embed_forward(&f->exec, r, tokens, wte, wpe, T);
-    ops->embed_forward(&f->exec, bare, tokens, wte, no_tensor(), T);
+    ops->embed_forward(&f->exec, r, tokens, no_tensor(), wte, wpe, T);
+    ops->embed_forward(&f->exec, bare, tokens, no_tensor(), wte, no_tensor(), T);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < C; j++) {
             double token = value(wte, (int64_t)value(tokens, i, 0), j);
@@ -27,9 +27,9 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
 
     Tensor g = random_tensor(f, f->format, M, C, 1), dwte = random_tensor(f, FMT_FP32, Vp, C, 1);
     Tensor dwpe = poisoned(f, FMT_FP32, positions, C), dwte_before = copy_of(f, dwte);
-    ops->embed_backward(&f->exec, dwte, dwpe, g, tokens, T, false);
+    ops->embed_backward(&f->exec, dwte, dwpe, g, tokens, no_tensor(), T, false);
     Tensor dwpe_once = copy_of(f, dwpe);
-    ops->embed_backward(&f->exec, no_tensor(), dwpe, g, tokens, T, true);
+    ops->embed_backward(&f->exec, no_tensor(), dwpe, g, tokens, no_tensor(), T, true);
     for (int64_t j = 0; j < C; j++) {
         for (int64_t t = 0; t < positions; t++) {
             double sum = 0;
@@ -63,11 +63,12 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor targets = random_tokens(f, R, vocab), logits = random_tensor(f, f->format, R, Vp, size);
     Tensor before = copy_of(f, logits), losses = poisoned(f, FMT_FP32, R, 1), again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
+    state.loss_scale = scale;
     set_value(targets, R / 2, 0, -1); // a token without a target
     for (int64_t i = 0; i < R; i++)   // the padding's logits must not count
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
-    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, scale, &state);
-    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, scale, &state);
+    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, &state);
     assert_true(same_bits(losses, again));
     assert_int_equal(state.nonfinite, 0);
     double total = 0;
@@ -86,7 +87,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
         }
     }
     state.loss_sum = 1;
-    ops->loss_sum(&f->exec, losses, scale, &state);
+    ops->loss_sum(&f->exec, losses, &state);
     assert_true(fabs(state.loss_sum - (1 + total * (double)scale)) < 1e-9 * R);
 }
 
@@ -107,14 +108,15 @@ static void loss_reports_nonfinite(void **unused) {
     for (int i = 0; i < 3; i++) {
         Fixture f;
         StepState state = {0};
+        state.loss_scale = 1;
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
         set_value(logits, 3, 30, bad[i]); // padding
-        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, 1, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
-        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, 1, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 1);
         fixture_end(&f);
     }

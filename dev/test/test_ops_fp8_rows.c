@@ -109,7 +109,14 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool from_sa
     // from what was saved, and from the codes
     ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
     assert_scale_over_rows(n_t, n,
-                           normalised(f, (Norm){x, norm.mean, norm.rstd, norm.weight, norm.bias, norm.eps, 0}, x));
+                           normalised(f,
+                                      (Norm){.x = x,
+                                             .mean = norm.mean,
+                                             .rstd = norm.rstd,
+                                             .weight = norm.weight,
+                                             .bias = norm.bias,
+                                             .eps = norm.eps},
+                                      x));
     memset(n_t.data, 0xff, (size_t)(C * n_t.stride));
     *(float *)n_t.scale = NAN;
     ops->norm_rebuild(&f->exec, n_t, n, norm);
@@ -123,6 +130,103 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool from_sa
     ops->norm_backward(&f->exec, h, sums[2], sums[3], decoded(f, dn), norm, true, false);
     assert_true(same_bits(g, h) && same_bits(sums[0], sums[2]) && same_bits(sums[1], sums[3]));
     assert_int_equal(state.nonfinite, 0);
+}
+
+// Codes of n - centre with these scales; the scales have room for n too.
+static void assert_centred(Tensor q, Tensor n, Tensor centre, float scale_of_all) {
+    for (int64_t i = 0; i < n.rows; i++) {
+        float largest = 0, scale = SCALE_SMALLEST;
+        for (int64_t j = 0; j < n.cols; j++) {
+            const float c = centre.data ? element(centre, 0, j) : 0;
+            largest = fmaxf(largest, fmaxf(fabsf(element(n, i, j)), fabsf(element(n, i, j) - c)));
+        }
+        while (largest / scale > format_max(q.format)) scale *= 2;
+        if (q.granularity == SCALE_ROW) assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
+        if (q.granularity == SCALE_TENSOR) scale = scale_of_all;
+        for (int64_t j = 0; j < n.cols; j++) {
+            const float x = element(n, i, j) - (centre.data ? element(centre, 0, j) : 0);
+            assert_int_equal(code_at(q, i, j), fp8_encode(q.format, x / scale));
+        }
+    }
+}
+
+// A norm less the mean over some of its rows, per token and with the scale that its weights give; the product's bias puts
+// the mean back.
+static void check_centred(Fixture *f, int64_t M, int64_t C, int64_t out) {
+    const Ops *ops = f->exec.ops;
+    StepState state;
+    watch(f, &state);
+    Tensor r_in = random_tensor(f, f->format, M, C, 3), y = carried(f, M, C, 1), r = poisoned(f, f->format, M, C);
+    Tensor y_bias = random_tensor(f, f->format, 1, C, 1), x = grouped(f, M, C, 16);
+    Norm norm = make_norm(f, x, false);
+    ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, r_in, y, y_bias);
+    const Tensor n = normalised(f, norm, r);
+
+    Weight w = {.codes = coded(f, FMT_E4M3, out, C)};
+    ops->quantize_forward(&f->exec, w.codes, random_tensor(f, f->format, out, C, 1));
+    Tensor bias = random_tensor(f, f->format, 1, out, 1), shifted = poisoned(f, f->format, 1, out);
+    Tensor centre = poisoned(f, FMT_FP32, 1, C);
+    ops->norm_centre(&f->exec, centre, shifted, norm, r_in, y, y_bias, w, bias);
+    const int64_t rows = M < CENTRE_ROWS ? M : CENTRE_ROWS;
+    for (int64_t j = 0; j < C; j++) {
+        double mean = 0;
+        for (int64_t i = 0; i < rows; i++) mean += value(n, centre_row(i, M), j) / (double)rows;
+        assert_true(fabs(value(centre, 0, j) - mean) < (f->format == FMT_BF16 ? 1e-2 : 1e-5)); // r is not rounded there
+    }
+    for (int64_t k = 0; k < out; k++) {
+        double sum = value(bias, 0, k), size = fabs(sum);
+        for (int64_t j = 0; j < C; j++) {
+            sum += (double)element(w.codes, k, j) * value(centre, 0, j);
+            size += fabs((double)element(w.codes, k, j) * value(centre, 0, j));
+        }
+        assert_value(shifted, 0, k, sum, size);
+    }
+
+    norm.centre = centre;
+    Tensor q = coded_rows(f, FMT_E4M3, M, C);
+    ops->residual_norm_forward(&f->exec, q, norm, r, r_in, y, y_bias);
+    assert_centred(q, n, centre, 0);
+    double bound = 0;
+    for (int64_t j = 0; j < C; j++)
+        bound = fmax(bound, sqrt((double)C) * fabs(value(norm.weight, 0, j)) + fabs(value(norm.bias, 0, j)));
+    const float scale = (float)exp2(ceil(log2(bound / (double)format_max(FMT_E4M3))));
+    norm.bounded = true;
+    for (int with = 0; with < 2; with++) {
+        q = coded(f, FMT_E4M3, M, C);
+        norm.centre = with ? centre : no_tensor();
+        ops->residual_norm_forward(&f->exec, q, norm, r, r_in, y, y_bias);
+        assert_int_equal(float_bits(*(const float *)q.scale), float_bits(scale));
+        assert_int_equal(q.amax[0], 0xffffffffu);
+        assert_centred(q, n, norm.centre, scale);
+    }
+    assert_int_equal(state.nonfinite, 0);
+}
+
+// What products read plain, and backward in codes: forward leaves the maxima.
+static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
+    const Ops *ops = f->exec.ops;
+    Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
+    Tensor n_t = coded_rows_transpose(f, coded_rows(f, FMT_E4M3, M, C)), o_t;
+    n.amax = (uint32_t *)poisoned(f, FMT_FP32, M, 1).data;
+    Norm norm = make_norm(f, x, true);
+    ops->residual_norm_forward(&f->exec, n, norm, r, r, no_tensor(), no_tensor());
+    const Tensor expected = normalised(f, norm, x);
+    ops->norm_rebuild(&f->exec, n_t, without_codes(n), norm);
+    n_t.amax = n.amax;
+    assert_quantised(n_t, expected);
+    Tensor o = random_tensor(f, f->format, M, C, 3);
+    o.amax = (uint32_t *)poisoned(f, FMT_FP32, M, 1).data;
+    o_t = coded_rows_transpose(f, coded_rows(f, FMT_E4M3, M, C));
+    ops->quantize_forward(&f->exec, o, o);
+    ops->quantize_rebuild(&f->exec, o_t, o, o);
+    o_t.amax = o.amax;
+    assert_quantised(o_t, o);
+}
+
+static void norms_of_first_blocks(Fixture *f) {
+    check_centred(f, 33, 48, 24);
+    check_centred(f, 3 * CENTRE_ROWS + 5, 32, 16);
+    check_maxima_left(f, 33, 48);
 }
 
 static void norm_shapes(Fixture *f) {
@@ -151,6 +255,7 @@ static void norms(void **state) {
     run_everywhere(norm_shapes);
     run_everywhere(norm_shapes_odd);
     run_everywhere(norm_of_zeros);
+    run_everywhere(norms_of_first_blocks);
 }
 
 // --- activation --------------------------------------------------------------------------------------------------------

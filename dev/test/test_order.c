@@ -28,15 +28,23 @@
 
 // --- the model ----------------------------------------------------------------------------------------------------
 
-// Two scratch tensors that are given the same memory, which no other has; none: TENSOR_COUNT.
-static TensorId shared_first = TENSOR_COUNT, shared_second = TENSOR_COUNT;
+// An activation in all blocks or those in FP8 (VALUE), or in those in BF16 (PLAIN).
+typedef struct {
+    TensorId id;
+    Role role;
+} Scratch;
+
+// Two scratch tensors that are given the same memory, which no other has.
+static bool sharing;
+static Scratch shared_first, shared_second;
 
 static int order_rank; // of the process that is seen
 
 static void order_arena_plan(Arena *arena, const Config *flags, int ranks, DeviceKind device) {
     arena_plan(arena, flags, ranks, device);
-    if (shared_first != TENSOR_COUNT) {
-        TensorLayout *a = &arena->layout[shared_first][VALUE], *b = &arena->layout[shared_second][VALUE];
+    if (sharing) {
+        TensorLayout *a = &arena->layout[shared_first.id][shared_first.role];
+        TensorLayout *b = &arena->layout[shared_second.id][shared_second.role];
         size_t bytes = (a->data_bytes > b->data_bytes ? a : b)->data_bytes;
         a->data_offset = b->data_offset = arena->workspace_offset;
         arena->workspace_offset += (bytes + 255) / 256 * 256;
@@ -151,9 +159,9 @@ static void evaluate(Model *m, int passes) {
     const Config *c = &m->config;
     state_upload(m);
     for (int i = 0; i < passes; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none);
+        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
         model_forward(m);
-        model_loss(m, 1.0f, false, false);
+        model_loss(m, false, false);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -163,9 +171,9 @@ static void evaluate(Model *m, int passes) {
 // As for examples of HellaSwag, whose losses are wanted one by one.
 static void evaluate_short(Model *m) {
     const int B = m->config.micro_batch, T = m->config.seq_len / 2;
-    batch_upload(m, B, T, none, none);
+    batch_upload(m, B, T, none, none, NULL);
     model_forward(m);
-    model_loss(m, 0.0f, false, false);
+    model_loss(m, false, false);
     m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
     state_upload(m);
 }
@@ -174,7 +182,7 @@ static void evaluate_short(Model *m) {
 static void sample(Model *m) {
     const int T = m->config.seq_len / 2, rows = m->config.recipe.head == LINEAR_FP8 ? 16 : 1;
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
-    batch_upload(m, 1, T, none, NULL);
+    batch_upload(m, 1, T, none, NULL, NULL);
     model_forward(m);
     m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows),
                            weight(m, head_weight(&m->config.shape), 0), no_tensor());
@@ -186,13 +194,13 @@ static void train_step(Model *m, bool watched) {
     const Config *c = &m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
-    step_begin(m, 1e-3f);
+    step_begin(m, 1e-3f, 1);
     m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
     m->compares_products = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none);
-        micro_step(m, 1.0f, i > 0, i + 1 == accumulation);
+        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
+        micro_step(m, i > 0, i + 1 == accumulation);
     }
     memcpy(slots, m->shards.slot_layer, sizeof slots);
     step_end(m);
@@ -374,6 +382,30 @@ static bool is_scratch(const TensorLayout *t) {
     return t->exists && t->alias < 0 && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
 
+// Those of a plan; their number.
+static int list_scratch(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT], Scratch list[2 * TENSOR_COUNT]) {
+    int count = 0;
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        const Scratch value = {(TensorId)id, VALUE}, plain = {(TensorId)id, PLAIN};
+        if (is_scratch(&layout[id][VALUE])) list[count++] = value;
+        if (is_scratch(&layout[id][PLAIN])) list[count++] = plain;
+    }
+    return count;
+}
+
+static bool alive_together(const TensorLayout *a, const TensorLayout *b) {
+    const bool other_blocks = a->blocks != b->blocks && a->blocks != BLOCKS_ALL && b->blocks != BLOCKS_ALL;
+    return !other_blocks && a->first <= b->last && b->first <= a->last;
+}
+
+static const char *scratch_name(Scratch s) {
+    static char name[2][64]; // for two in a message
+    static int next;
+    next = !next;
+    snprintf(name[next], sizeof name[next], "%s%s", tensor_row(s.id)->name, role_suffix(s.role));
+    return name[next];
+}
+
 // Every two scratch tensors are put into the same memory, which is theirs alone. Where the plan lets them share it,
 // nothing may be wrong: no lifetime is too short. Elsewhere it is as if a lifetime had been cut: of each tensor that
 // must be seen, if not with every other (some lifetimes have gaps, and stages have several operations).
@@ -386,20 +418,25 @@ static void lifetimes_are_long_enough(void **state) {
         {{[RECIPE] = 2, [RECOMPUTE] = 0, [LAYERS] = 1, [ROUNDING] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 1, [PRODUCTS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = 1, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 4}},
+        {{[RECIPE] = 2, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 1}},
     };
     static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     static char last_clash[sizeof order.report[0]];
     int shared = 0, apart = 0, seen = 0, wrong = 0;
+    sharing = true;
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
-        bool clashes[TENSOR_COUNT] = {false};
+        Scratch list[2 * TENSOR_COUNT];
+        bool clashes[2 * TENSOR_COUNT] = {false};
         accept_run(command_line(&alone[i]), 1);
         tensors_resolve(&config, 1, layout);
-        for (int a = PARAMETER_COUNT; a < TENSOR_COUNT; a++) {
-            for (int b = PARAMETER_COUNT; b < a; b++) {
-                const TensorLayout *x = &layout[a][VALUE], *y = &layout[b][VALUE];
-                if (!is_scratch(x) || !is_scratch(y)) continue;
-                const bool overlap = x->first <= y->last && y->first <= x->last;
-                shared_first = (TensorId)a, shared_second = (TensorId)b;
+        const int count = list_scratch(layout, list);
+        for (int a = 0; a < count; a++) {
+            for (int b = 0; b < a; b++) {
+                shared_first = list[a], shared_second = list[b];
+                const bool overlap =
+                    alive_together(&layout[list[a].id][list[a].role], &layout[list[b].id][list[b].role]);
                 const bool clash = faults_of(&alone[i], 1) > 0;
                 overlap ? apart++ : shared++;
                 if (clash) clashes[a] = clashes[b] = true;
@@ -409,17 +446,17 @@ static void lifetimes_are_long_enough(void **state) {
                 }
                 if (!clash || overlap) continue;
                 wrong++;
-                print_message("# %s and %s share memory: %s\n", tensor_row((TensorId)b)->name,
-                              tensor_row((TensorId)a)->name, order.report[0]);
+                print_message("# %s and %s share memory: %s\n", scratch_name(list[b]), scratch_name(list[a]),
+                              order.report[0]);
             }
         }
-        for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
-            if (!is_scratch(&layout[id][VALUE]) || clashes[id]) continue;
+        for (int a = 0; a < count; a++) {
+            if (clashes[a]) continue;
             wrong++;
-            print_message("# %s may share memory with every other\n", tensor_row((TensorId)id)->name);
+            print_message("# %s may share memory with every other\n", scratch_name(list[a]));
         }
     }
-    shared_first = shared_second = TENSOR_COUNT;
+    sharing = false;
     print_message("# %d pairs may share memory; of %d others %d clash, as the last: %s\n", shared, apart, seen,
                   last_clash);
     assert_int_equal(wrong, 0);

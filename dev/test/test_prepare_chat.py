@@ -103,6 +103,14 @@ class ChatTest(unittest.TestCase):
         self.check_bytes({"messages": messages("a", "b", "c", "d", system="s")}, "sa[[bE]]c[[dE]]", *plain)
         self.check_bytes({"prompt": "ab", "response": "c"}, "a[[bcE]]", *plain, "--trained", "all")
 
+    def test_conversations(self):
+        turns = [{"from": speaker, "value": value} for speaker, value in
+                 (("human", "a"), ("gpt", "b"), ("user", "c"), ("assistant", "d"))]
+        plain = ("--prompt-format", "plain")
+        self.check_bytes({"conversations": turns}, "a[[bE]]c[[dE]]", *plain)
+        self.check_bytes({"id": "x", "conversations": turns, "system": "s"}, "sa[[bE]]c[[dE]]", *plain)
+        self.check_bytes({"conversations": [{"from": "system", "value": "s"}] + turns[:2]}, "sa[[bE]]", *plain)
+
     def test_tokens(self):
         got = self.prepared([{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]},
                              {"input_ids": [9, 10], "labels": [9, 10]}])
@@ -188,6 +196,13 @@ class ChatTest(unittest.TestCase):
             ({"prompt": 1, "response": "b"}, '"prompt" is no text'),
             ({"instruction": "a", "input": 3, "output": "b"}, '"input" is no text'),
             ({"messages": []}, "no list of messages"),
+            ({"conversations": []}, "no list of turns"),
+            ({"conversations": [{"from": "human"}]}, "no value"),
+            ({"conversations": [{"from": "dog", "value": "x"}]}, 'from "dog", none of system, human'),
+            ({"conversations": ["x"]}, "no value"),
+            ({"conversations": [{"from": ["a"], "value": "x"}]}, 'from ["a"], none of'),
+            ({"conversations": [{"from": "gpt", "value": "x"}], "system": 1}, '"system" is no text'),
+            ({"conversations": [{"from": "human", "value": "x"}]}, "it has no answer"),
             ({"messages": "x"}, "no list of messages"),
             ({"messages": ["x"]}, "has no role"),
             ({"messages": [{"role": "user"}]}, "has no content"),

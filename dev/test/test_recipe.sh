@@ -25,7 +25,7 @@ resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "coat is the default" $? 'coat: linear fp8, head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
+shows "coat is the default" $? 'coat: linear fp8 \(first block.s forward bf16\), head bf16, saved coat, scaling token, gradient codes e4m3/e5m2, recompute 1,' ''
 train named 4 --recipe coat
 same "and the same as --recipe coat" coat/step-00000004 named/step-00000004
 "$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,' && ok "in the plan too" || bad "in the plan too"
@@ -72,7 +72,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
-    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 1" \
+    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 2 --centred-blocks 3" "coat --bf16-blocks 0" \
     "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
@@ -111,11 +111,17 @@ same "nor with saved activations alone" saved-token/step-00000003 saved-tensor/s
 plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes --recipe fp8-linear --scaling "$1" 2>&1; }
 [ "$(plan token | grep -c '^    g .* e4m3 per token$')" -eq 1 ] && ! plan tensor | grep -q 'per token' && ok "the plan shows it" || bad "the plan shows it" "$(plan token)"
 
-# --- the first blocks in BF16
-train all-blocks 3 --recipe coat --bf16-blocks 3 && train no-blocks 3 --recipe coat --linear bf16 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
-cmp -s "$folder"/{all,no}-blocks/step-00000003/model.safetensors && ok "--bf16-blocks of all blocks is --linear bf16" || bad "--bf16-blocks of all blocks is --linear bf16"
-cmp -s "$folder"/{one-block,per-token}/step-00000003/model.safetensors && bad "of one block it changes the training" || ok "of one block it changes the training"
-grep -qE '"dqkv_q":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\],"saturated":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has nothing of that block" || bad "health has nothing of that block" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
+# --- what rounds less in the first blocks
+train none 3 --recipe coat --bf16-blocks 0 --centred-blocks 0 && train one-block 3 --recipe coat --bf16-blocks 1 --centred-blocks 0 --health-every 1
+train centred 3 --recipe coat --bf16-blocks 0 --centred-blocks 3
+for way in one-block centred; do
+    cmp -s "$folder"/{none,$way}/step-00000003/model.safetensors && bad "$way changes the training" || ok "$way changes the training"
+done
+train by-model 3 --recipe coat --centred-blocks 0
+cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "with learned positions one block is the default" || bad "with learned positions one block is the default"
+grep -qE '"oq":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has no codes of its operands" || bad "health has no codes of its operands" "$(grep -o '"oq".*' "$folder/one-block/log.jsonl" | head -n 1)"
+grep -qE '"dqkv_q":\{"amax":\[[0-9.e-]+,' "$folder/one-block/log.jsonl" && ok "but those of its gradients" || bad "but those of its gradients" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
+train none 6 --resume && [ "$(grep -cE '"(bf16|centred)-blocks": 0' "$folder/none/step-00000006/state.json")" -eq 2 ] && ok "a run goes on without them" || bad "a run goes on without them"
 
 cp -r "$folder/per-token" "$folder/recoded"
 train recoded 6 --resume --gradient-codes-data e5m2

@@ -21,6 +21,7 @@ static void plan(RecipeKind recipe, ScalingKind scaling, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
     config.recipe.scaling = scaling;
+    config.recipe.bf16_blocks = 0;
     if (recompute >= 0) config.recipe.recompute = recompute;
     config.shape.layers = LAYERS;
     config.shape.heads = config.shape.kv_heads = 2;
@@ -88,10 +89,12 @@ static void assert_transposes(void) {
     assert_transpose(DRESID_QT, DRESID_Q);
 }
 
+// From maxima, or (per token, of a norm) from the norm's weights.
 static void assert_one_scale(TensorId codes) {
+    const bool bounded = config.recipe.scaling == SCALING_TOKEN && (codes == N1 || codes == N2);
     assert_granularity(codes, SCALE_TENSOR);
     assert_non_null(tensor(codes, 0).scale);
-    assert_non_null(tensor(codes, 0).amax);
+    assert_true(bounded == !tensor(codes, 0).amax);
 }
 
 static void assert_plain(TensorId id) {
@@ -126,6 +129,35 @@ static void test_token(void **state) {
         assert_plain(Y_FC);
         assert_plain(DN2);
         assert_plain(H);
+    }
+}
+
+// In the first block what norms and attention leave is plain, with maxima of its own, and so is the product of it; what
+// backward reads is as in the others.
+static void test_first_block(void **state) {
+    (void)state;
+    static const TensorId operands[] = {N1, OQ, N2}, products[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
+    plan(RECIPE_COAT, SCALING_TOKEN, -1);
+    config.recipe.bf16_blocks = 1;
+    arena_plan(&arena, &config, 1, DEVICE_CUDA);
+    arena.base = (char *)4096;
+    for (int i = 0; i < 3; i++) {
+        const Tensor first = tensor(operands[i], 0), second = tensor(operands[i], 1), t = tensor(transposes[i], 0);
+        assert_true(first.format == FMT_BF16 && first.granularity == SCALE_NONE && !first.scale && first.amax);
+        assert_true(format_is_fp8(second.format) && second.scale);
+        assert_true(format_is_fp8(t.format) && t.granularity == SCALE_TENSOR && t.scale);
+        for (int k = 0; k < i; k++) assert_ptr_not_equal(first.amax, tensor(operands[k], 0).amax);
+    }
+    assert_ptr_equal(tensor(OQ, 0).data, tensor(O, 0).data);
+    for (int i = 0; i < 2; i++) {
+        assert_true(tensor(products[i], 0).granularity == SCALE_NONE && !tensor(products[i], 0).scale);
+        assert_ptr_equal(tensor(products[i], 0).data, tensor(products[i], 1).data);
+        assert_true(tensor(products[i], 1).granularity == SCALE_ROW);
+    }
+    assert_true(format_is_fp8(tensor(G, 0).format) && tensor(Y, 0).granularity == SCALE_ROW);
+    for (int layer = 0; layer < 2; layer++) {
+        assert_true(arena_reads_codes(&arena, FCPROJW, layer, false) && arena_reads_codes(&arena, FCW, layer, true));
+        assert_true(arena_reads_codes(&arena, QKVW, layer, false) == (layer == 1));
     }
 }
 
@@ -164,7 +196,7 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_tensor),
-                                       cmocka_unit_test(test_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_token), cmocka_unit_test(test_first_block),
+                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_memory)};
     return cmocka_run_group_tests_name("scaling", tests, NULL, NULL);
 }

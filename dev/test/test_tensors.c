@@ -64,8 +64,8 @@ static void test_names(void **state) {
     assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
 }
 
-static Run *llama_run(int ranks, int rank) {
-    Run *run = run_open(RECIPE_COAT, 2);
+static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
+    Run *run = run_open(recipe, 2);
     Error err;
     run->config.shape = llama(2, 4, 2, 10, 56, 257);
     run->config.zero = ranks > 1 ? 3 : 0;
@@ -102,7 +102,7 @@ static void test_parts(void **state) {
     CheckpointTensor *list;
     JsonText text;
     Manifest manifest;
-    Run *run = llama_run(1, 0);
+    Run *run = llama_run(RECIPE_COAT, 1, 0);
     fill_values(run);
     int count = checkpoint_model_tensors(&run->arena, &list);
     assert_int_equal(count,
@@ -122,7 +122,7 @@ static void test_parts(void **state) {
     write_file(path_of("parts/" MANIFEST_NAME), text.text, text.size);
     if (!manifest_open(&manifest, path_of("parts"), &err)) fail_msg("%s", err.text);
 
-    Run *other = llama_run(1, 0);
+    Run *other = llama_run(RECIPE_COAT, 1, 0);
     CheckpointTensor *there;
     assert_int_equal(checkpoint_model_tensors(&other->arena, &there), count);
     if (!checkpoint_read_tensors(&manifest, "model.safetensors", there, count, &other->exec, &err))
@@ -146,11 +146,11 @@ static void test_parts(void **state) {
 static void test_shared_parts(void **state) {
     (void)state;
     enum { RANKS = 3 };
-    Run *whole = llama_run(1, 0);
+    Run *whole = llama_run(RECIPE_COAT, 1, 0);
     fill_values(whole);
     for (int rank = 0; rank < RANKS; rank++) {
         CheckpointTensor *list;
-        Run *run = llama_run(RANKS, rank);
+        Run *run = llama_run(RECIPE_COAT, RANKS, rank);
         int count = checkpoint_model_tensors(&run->arena, &list);
         for (int i = 0; i < count; i++) {
             const CheckpointTensor *t = &list[i];
@@ -171,8 +171,25 @@ static void test_shared_parts(void **state) {
     run_close(whole);
 }
 
+// Scratch that lives between its stages alone shares memory; what is written once or read by the host keeps its own.
+static void test_scratch(void **state) {
+    (void)state;
+    for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
+        Run *run = llama_run((RecipeKind)recipe, 1, 0);
+        for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+            const TensorLayout *t = &run->arena.layout[id][VALUE];
+            const bool keeps = id == TOKENS || id == TARGETS || id == STATE || id == ROTATIONS || id == LOSSES ||
+                               id == CODE_COUNTS || id == INNER_PRODUCTS;
+            if (!t->exists || t->alias >= 0 || t->category < CATEGORY_SCRATCH || t->saved == keeps) continue;
+            fail_msg("%s of recipe %d", tensor_row((TensorId)id)->name, recipe);
+        }
+        run_close(run);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_names),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts)};
+                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_shared_parts),
+                                       cmocka_unit_test(test_scratch)};
     return cmocka_run_group_tests_name("tensors", tests, test_folder_make, test_folder_remove);
 }

@@ -99,7 +99,7 @@ static void check_open(Check *c, Format second, MasterKind master) {
     c->parameter.m = moment_of(c, 0);
     c->parameter.v = moment_of(c, 1);
     c->parameter.decay = true;
-    StepState state = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 77, 0, 0, 0, 0, 0, 3.7f, 0};
+    StepState state = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f, 77, 0, 0, 0, 0, 0, 3.7f, 0};
     c->state = state;
 }
 

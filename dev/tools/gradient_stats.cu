@@ -225,15 +225,15 @@ static bool load_weights(Model *m, Error *err) {
 static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = &m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
-    DataLoader *loader = data_open_sets(c->train, config_weights(c), c->micro_batch, c->seq_len, 0, 1, c->seed,
+    DataLoader *loader = data_open_sets(c->train, config_weights(c), c->examples, c->micro_batch, c->seq_len, 0, 1, c->seed,
                                         c->shuffle, c->shape.vocab, err);
     if (!loader) return false;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     const bool good = data_batch(loader, batch, inputs, inputs + tokens, err);
     if (good) {
-        step_begin(m, 0.0f);
-        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens);
-        micro_step(m, (float)(1.0 / (double)data_count(inputs + tokens, (int64_t)tokens)), false, true);
+        step_begin(m, 0.0f, data_count(inputs + tokens, (int64_t)tokens));
+        batch_upload(m, c->micro_batch, c->seq_len, inputs, inputs + tokens, NULL);
+        micro_step(m, false, true);
         state_download(m);
     }
     free(inputs);

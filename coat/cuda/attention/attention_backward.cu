@@ -89,27 +89,6 @@ __device__ static inline void tile_copy(const Problem &x, Pair *to, const CUtens
             copy_tile(to->first + (i * TILE + part) * PANEL, from, column + i * PANEL, row + part, sequence, full);
 }
 
-// What streams by in a unit, a block after the other.
-struct Streamed {
-    int head, heads, tile; // a key/value head for queries; how many heads are left with this one
-};
-
-__device__ static inline Streamed streamed_begin(const Problem &x, Unit unit) {
-    if (!unit.keys) return {unit.head / x.group, 1, 0};
-    return {unit.head * x.group, x.group, 0};
-}
-
-__device__ static inline void streamed_next(Streamed &at, Unit unit) {
-    if (++at.tile < unit.tiles) return;
-    at.tile = 0;
-    at.head++;
-    at.heads--;
-}
-
-__device__ static inline int streamed_row(Streamed at, Unit unit) {
-    return (unit.keys ? unit.block + at.tile : unit.block - at.tile) * TILE;
-}
-
 // Own pairs in two buffers, each for both warpgroups: a unit's own come while the one before it is computed.
 template <int HEAD> __device__ static inline void copy_units_two_buffers(const Problem &x, Shared *shared) {
     Ring<2> own = {};

@@ -100,6 +100,27 @@ __device__ static inline int unit_next(const Problem &x) {
     return (int)atomicAdd(x.next_unit, 1u);
 }
 
+// What streams by in a unit, a block after the other.
+struct Streamed {
+    int head, heads, tile; // a key/value head for queries; how many heads are left with this one
+};
+
+__device__ static inline Streamed streamed_begin(const Problem &x, Unit unit) {
+    if (!unit.keys) return {unit.head / x.group, 1, 0};
+    return {unit.head * x.group, x.group, 0};
+}
+
+__device__ static inline void streamed_next(Streamed &at, Unit unit) {
+    if (++at.tile < unit.tiles) return;
+    at.tile = 0;
+    at.head++;
+    at.heads--;
+}
+
+__device__ static inline int streamed_row(Streamed at, Unit unit) {
+    return (unit.keys ? unit.block + at.tile : unit.block - at.tile) * TILE;
+}
+
 // --- shared memory ------------------------------------------------------------------------------------------------
 struct Pair {
     bf16 first[PAIR_VALUES], second[PAIR_VALUES]; // k and v, or q and do

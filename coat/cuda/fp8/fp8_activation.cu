@@ -30,61 +30,61 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
 
 // The scale of g from the maxima of gelu(h).
 void gelu_maxima(Exec *exec, Tensor g, Tensor h, uint32_t *maxima) {
-    for_activation<false>(h, g.cols, [&](auto source) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<false, 1>(source), h.rows, g.cols, g, maxima);
+    for_activation<false>(h, g.cols, [&](auto function) {
+        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<false, 1>(function), h.rows, g.cols, g, maxima);
     });
 }
 
 // g's codes with a scale per row, from an h that is kept as it is.
 void gelu_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_activation<false>(h, g.cols, [&](auto source) {
-        gelu_rows_run<FMT_E4M3>(exec, operation, kept_source<false, 1>(source), g, Tensor{}, Tensor{}, false);
+    for_activation<false>(h, g.cols, [&](auto function) {
+        gelu_rows_run<FMT_E4M3>(exec, operation, kept_source<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
 // g from h, with the scale that it has.
 void gelu_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_activation<true>(h, g.cols, [&](auto source) {
+    for_activation<true>(h, g.cols, [&](auto function) {
         if (g.transposed)
-            gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, source, Tensor{}, g, h.rows, g.cols, Tensor{},
+            gelu_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
                                                       false);
         else if (g.format == FMT_BF16)
-            gelu_walk_run<MAKES_BF16, 2, 4, false>(exec, kept_source<false, 1>(source), h.rows, g.cols, g);
+            gelu_walk_run<MAKES_BF16, 2, 4, false>(exec, kept_source<false, 1>(function), h.rows, g.cols, g);
         else
-            gelu_walk_run<MAKES_CODES, 2, 4, false>(exec, kept_source<false, 1>(source), h.rows, g.cols, g);
+            gelu_walk_run<MAKES_CODES, 2, 4, false>(exec, kept_source<false, 1>(function), h.rows, g.cols, g);
     });
 }
 
 // --- backward -----------------------------------------------------------------------------------------------
 void gradient_maxima(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *maxima) {
-    for_gradient<false>(dg, h, [&](auto source) {
-        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<true, 1>(source), h.rows, h.cols, dh, maxima, dh_t);
+    for_gradient<false>(dg, h, [&](auto function) {
+        gelu_walk_run<MAKES_MAXIMA, 1, 4, true>(exec, kept_source<true, 1>(function), h.rows, h.cols, dh, maxima, dh_t);
     });
 }
 
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_gradient<true>(dg, h, [&]<typename Source>(Source source) {
+    for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
         const auto cast = [&](auto run, Tensor transposed) {
-            run(exec, operation, source, dh, transposed, h.rows, h.cols, dbias, accumulate);
+            run(exec, operation, function, dh, transposed, h.rows, h.cols, dbias, accumulate);
         };
         if (dh.format == FMT_BF16)
-            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Source>, Tensor{});
+            cast(gelu_tiles_run<FMT_BF16, FMT_BF16, true, Function>, Tensor{});
         else if (dh.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, Source>, dh_t);
+            cast(gelu_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
         else if (dh_t.format == FMT_E5M2)
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, Source>, dh_t);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E5M2, true, Function>, dh_t);
         else
-            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, Source>, dh_t);
+            cast(gelu_tiles_run<FMT_E4M3, FMT_E4M3, true, Function>, dh_t);
     });
 }
 
 // dh's codes with a scale per row, and the sums of its columns; then their transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
-    for_gradient<true>(dg, h, [&]<typename Source>(Source source) {
-        constexpr int outputs = Source::gated ? 2 : 1;
-        const auto rows = kept_source<true, outputs>(source);
+    for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
+        constexpr int outputs = Function::gated ? 2 : 1;
+        const auto rows = kept_source<true, outputs>(function);
         if (dh.format == FMT_E5M2)
             gelu_rows_run<FMT_E5M2>(exec, operation, rows, dh, dh_t, dbias, accumulate);
         else

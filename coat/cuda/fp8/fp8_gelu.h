@@ -1,9 +1,11 @@
-// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow), as sources of
-// passes: 16 values from what a reader loads. Included by fp8_activation.cu only, as are the passes: over rows with
-// one scale per tensor (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles
-// (fp8_gelu_transpose.h).
+// The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow): 16 values from what a
+// reader loads. Included by fp8_activation.cu only, as are the passes: over rows with one scale per tensor
+// (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
 //
-// A source of a walk over rows says:
+// A walk down tiles takes a function as it is:
+//   load(row, column) -> Loaded; word(loaded); values(loaded, out): 16 values; gated: SwiGLU
+//   multiplied(loaded, reciprocal, out): values times reciprocal, for codes; a gradient has none
+// A walk over rows takes a source, which is made of one (KeptSource) or of what a product left (fp8_hidden.h):
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> of the row, read ahead as well
 //   parameters: whether there are parameters of the columns; parameter(column) -> Bf16Words<SPAN>
 //   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may store what they are made from
@@ -114,25 +116,25 @@ template <typename S, bool LAST> struct GeluGradientOf {
     }
 };
 
-// A source of kept tensors, for the walks over rows. With two outputs it makes both halves of SwiGLU's gradient.
-template <bool GRADIENT, int OUTPUTS, typename Source> struct KeptSource : Source {
+// The source that a function of kept tensors is. With two outputs it makes both halves of SwiGLU's gradient.
+template <bool GRADIENT, int OUTPUTS, typename Function> struct KeptSource : Function {
     static constexpr bool parameters = false, gradient = GRADIENT, sums = GRADIENT && OUTPUTS == 1;
     static constexpr int outputs = OUTPUTS;
 
     __device__ float row_factor(int) const { return 1.0f; }
-    __device__ void values(int, int, bool, const typename Source::Loaded &loaded, float, const Bf16Words<SPAN> &,
+    __device__ void values(int, int, bool, const typename Function::Loaded &loaded, float, const Bf16Words<SPAN> &,
                            float out[OUTPUTS][SPAN], float *) const {
         if constexpr (OUTPUTS == 2)
-            Source::both(loaded, out[0], out[1]);
+            Function::both(loaded, out[0], out[1]);
         else
-            Source::values(loaded, out[0]);
+            Function::values(loaded, out[0]);
     }
     __device__ void finish(float) const {}
 };
 
-template <bool GRADIENT, int OUTPUTS, typename Source>
-KeptSource<GRADIENT, OUTPUTS, Source> kept_source(const Source &source) {
-    return {source};
+template <bool GRADIENT, int OUTPUTS, typename Function>
+KeptSource<GRADIENT, OUTPUTS, Function> kept_source(const Function &function) {
+    return {function};
 }
 
 // --- all blocks of a pass -----------------------------------------------------------------------------------

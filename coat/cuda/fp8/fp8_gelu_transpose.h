@@ -1,4 +1,4 @@
-// The walk down tiles, which casts and transposes what a source of fp8_gelu.h makes, and sums its columns.
+// The walk down tiles, which casts and transposes what a function of fp8_gelu.h makes, and sums its columns.
 #pragma once
 #include "fp8_gelu.h"
 #include "fp8_tile.h"
@@ -19,9 +19,9 @@ struct TileWalk {
 
 // A gradient is written in F and summed over the rows; its transpose, in T, is written where F is not BF16. Of gelu
 // only the transpose is written.
-template <Format F, Format T, bool GRADIENT, typename Source>
+template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
-                             GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Source source,
+                             GELU_BLOCKS<GRADIENT>) void gelu_tile_kernel(const __grid_constant__ Function function,
                                                                           const __grid_constant__ TileWalk w) {
     constexpr bool TRANSPOSE = F != FMT_BF16;
     constexpr int BATCH = GRADIENT ? 1 : 2;                 // of rows on their way
@@ -33,9 +33,9 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
     const int limit = column < w.cols ? w.rows : 0; // of the rows that this thread has
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
     const int from = min(column, w.cols - SPAN);
-    typename Source::Loaded loaded[BATCH];
+    typename Function::Loaded loaded[BATCH];
 #pragma unroll
-    for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(row + r, w.rows - 1), from);
+    for (int r = 0; r < BATCH; r++) loaded[r] = function.load(min(row + r, w.rows - 1), from);
     first_stage_wait();
     static_assert(F == T || GRADIENT, "two formats are built for gradients");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
@@ -47,15 +47,15 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
         uint32_t code[THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int first = 0; first < THREAD_ROWS; first += BATCH) {
-            typename Source::Loaded now[BATCH];
+            typename Function::Loaded now[BATCH];
             uint32_t came = 0;
 #pragma unroll
-            for (int r = 0; r < BATCH; r++) now[r] = loaded[r], came |= Source::word(now[r]);
+            for (int r = 0; r < BATCH; r++) now[r] = loaded[r], came |= Function::word(now[r]);
             came &= w.order.zero;
             const int next = (int)came + (first + BATCH < THREAD_ROWS ? row + first + BATCH : row + step);
             if (first + BATCH < THREAD_ROWS || first_row + step < w.rows) {
 #pragma unroll
-                for (int r = 0; r < BATCH; r++) loaded[r] = source.load(min(next + r, w.rows - 1), from);
+                for (int r = 0; r < BATCH; r++) loaded[r] = function.load(min(next + r, w.rows - 1), from);
             }
 #pragma unroll
             for (int r = 0; r < BATCH; r++) {
@@ -64,9 +64,9 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
                 if (here == w.order.never) continue;
                 float value[SPAN];
                 if constexpr (GRADIENT)
-                    source.values(now[r], value);
+                    function.values(now[r], value);
                 else
-                    source.multiplied(now[r], reciprocal, value);
+                    function.multiplied(now[r], reciprocal, value);
                 if constexpr (GRADIENT) {
 #pragma unroll
                     for (int i = 0; i < SPAN; i++) sum[i] += inside ? value[i] : 0.0f;
@@ -111,10 +111,10 @@ inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t 
 }
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. A
-// gradient's codes follow the pass that finds its maxima, which writes nothing that the source reads: they begin
+// gradient's codes follow the pass that finds its maxima, which writes nothing that the function reads: they begin
 // early.
-template <Format F, Format T, bool GRADIENT, typename Source>
-void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Tensor plain, Tensor transposed,
+template <Format F, Format T, bool GRADIENT, typename Function>
+void gelu_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                     int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
     if (rows == 0 || cols == 0) return;
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
@@ -126,9 +126,9 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Source &source, Ten
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Source>,
+    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Function>,
                   dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
-                  source, w);
+                  function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }
 

@@ -22,8 +22,10 @@ struct Fp8NormForward {
     Matrix<const bf16> r_in, y;         // without y, which norms before need not have, nothing is added
     Matrix<bf16> x, r_out;              // without data: not to be written
     Matrix<bf16> n;                     // without data: no result, or codes; with norms after it is r_out
-    RowCodes n_codes;                   // of n, with a scale per row
-    uint32_t *maxima;                   // of the rows of n, for codes that the next pass makes; NULL: not wanted
+    RowCodes n_codes;                   // of n, in one pass
+    bool bounded;                       // their scale follows from weight and bias
+    const float *centre;                // (cols) that they are less; NULL: nothing
+    uint32_t *maxima;                   // of the rows of n, for codes that another pass makes; NULL: not wanted
     Matrix<uint8_t> codes;              // of x in groups
     bf16 *scales;                       // (rows, groups)
     const float *y_scales;              // (rows) that y carries along; NULL: none
@@ -167,7 +169,9 @@ __launch_bounds__(ROW_THREADS,
     float mean, rstd, largest = 0.0f;
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
+    if (a.bounded && at.lane == 0 && !isfinite(rstd) && a.state) a.state->nonfinite = 1; // no maximum says so
     const HatOf hat = hat_of(mean, rstd);
+    const float root = sqrtf((float)a.cols);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
     bf16 *const n = a.n.at(row, at.column);
 #pragma unroll
@@ -189,11 +193,23 @@ __launch_bounds__(ROW_THREADS,
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
+            if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
         } else {
-            largest = largest_magnitude<V>(value[k], largest);
+            if (a.bounded) {
+#pragma unroll
+                for (int i = 0; i < V; i++) largest = fmaxf(largest, norm_bound(root, weight[i], bias[i]));
+            } else {
+                largest = largest_magnitude<V>(value[k], largest);
+            }
+            if (a.centre) {
+                const Pack<float, V> centre = load<V, CACHE_PARAMETER>(a.centre + at.column + k * STEP);
+#pragma unroll
+                for (int i = 0; i < V; i++) value[k][i] -= centre.value[i];
+                if (!a.bounded) largest = largest_magnitude<V>(value[k], largest);
+            }
         }
     }
-    if (AFTER ? !a.maxima && !a.n_codes.scales : a.n.data != NULL) return;
+    if (!a.maxima && !a.n_codes.scales) return;
     const uint32_t bits = row_maximum(at, largest);
     if (a.maxima && at.lane == 0) a.maxima[row] = bits;
     if (!a.n_codes.scales) return;
@@ -228,14 +244,20 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
 template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
-    const bool codes = n.data && format_is_fp8(n.format), by_row = scaled_by_row(n);
+    const bool codes = n.data && format_is_fp8(n.format);
+    const bool one_pass = scaled_by_row(n) || (codes && norm.bounded && PLACE == NORM_BEFORE);
+    if (norm.centre.data && !one_pass)
+        fatal(EXIT_DEVICE, "%s on the GPU: only codes of one pass are centred", operation);
     Fp8NormForward a = {};
     a.r_in = matrix_of<const bf16>(r_in);
     a.y = matrix_of<const bf16>(y);
     a.r_out = matrix_of<bf16>(r_out);
     if (!codes) a.n = matrix_of<bf16>(n);
-    if (by_row) a.n_codes = row_codes(exec, n);
-    if (codes && !by_row) a.maxima = maxima_of(exec, operation, n);
+    if (one_pass) a.n_codes = row_codes(exec, n);
+    if (codes && !one_pass) a.maxima = maxima_of(exec, operation, n);
+    if (!codes) a.maxima = n.amax; // for backward, which makes codes of what forward leaves plain
+    a.bounded = one_pass && !scaled_by_row(n);
+    a.centre = (const float *)norm.centre.data;
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -260,7 +282,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
         a.x = matrix_of<bf16>(norm.x);
         fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
     }
-    return a.maxima;
+    return codes ? a.maxima : NULL;
 }
 
 // --- the norm again -----------------------------------------------------------------------------------------
@@ -375,8 +397,6 @@ void fp8_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
         else
             fp8_decode(exec, operation, n_t, n);
     } else {
-        const bool own_scale = n.granularity == SCALE_ROW;
-        scale_over_rows(exec, n_t, n);
-        norm_cast(exec, operation, n_t, norm.x, norm, own_scale);
+        norm_cast(exec, operation, n_t, norm.x, norm, scale_over_rows(exec, n_t, n));
     }
 }

@@ -244,7 +244,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     return true;
 }
 
-// Two rows at a time where they and the device allow it. False where the width is not built.
+// Two rows at a time where their number and the device's shared memory allow it. False where the width is not built, or
+// not even one row's ring fits into that memory.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };

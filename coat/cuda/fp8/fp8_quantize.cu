@@ -88,10 +88,13 @@ void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t c
     scale_launch(exec, t, Tensor{}, maxima, count, true);
 }
 
-void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
-    if (q.granularity != SCALE_ROW) return;
+bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
+    const bool from_maxima = q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format);
+    if (from_maxima) scale_from_maxima(exec, q_t, q.amax, q.rows);
+    if (q.granularity != SCALE_ROW) return from_maxima;
     launch_behind(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
                   0, false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
+    return true;
 }
 
 void bf16_row_maxima(Exec *exec, Tensor x, uint32_t *maxima) {
@@ -223,8 +226,7 @@ void fp8_quantize_rebuild(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     require_spans(operation, "q_t", q_t);
     require_spans(operation, "x", x);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
-    const bool own_scale = q.granularity == SCALE_ROW;
-    scale_over_rows(exec, q_t, q);
+    const bool own_scale = scale_over_rows(exec, q_t, q);
     cast_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
                                                  Tensor{}, false, own_scale);
 }

@@ -1,5 +1,5 @@
-// SwiGLU of kept tensors, and its gradient, as sources of the passes that gelu's have (fp8_gelu.h): h holds gate
-// beside up, each `width` columns.
+// SwiGLU of kept tensors, and its gradient, for the passes that gelu has (fp8_gelu.h): h holds gate beside up, each
+// `width` columns.
 #pragma once
 #include "fp8_gelu.h"
 
@@ -77,7 +77,7 @@ template <typename S, bool LAST> struct SwigluGradientOf {
     }
 };
 
-// Calls f(source) with what makes g, `width` columns wide, from h: gelu, or SwiGLU where h is wider.
+// Calls f(function) with what makes g, `width` columns wide, from h: gelu, or SwiGLU where h is wider.
 template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F f) {
     for_reader<LAST>(h, [&](auto reader) {
         if (h.cols == width)

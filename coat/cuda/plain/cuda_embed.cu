@@ -271,8 +271,9 @@ template <typename T, int V> void token_gradient(Exec *exec, TokenGradient<T> a,
 
 } // namespace
 
-void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor wpe, int T) {
+void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     const char *operation = "embed_forward";
+    require_joined(operation, positions);
     require_format(operation, "tokens", tokens, FMT_I32);
     require_format(operation, "wte", wte, r.format);
     require_format(operation, "wpe", wpe, r.format);
@@ -293,8 +294,10 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor wte, Tensor 
     });
 }
 
-void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, int T, bool accumulate) {
+void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
+                         bool accumulate) {
     const char *operation = "embed_backward";
+    require_joined(operation, positions);
     require_format(operation, "tokens", tokens, FMT_I32);
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);

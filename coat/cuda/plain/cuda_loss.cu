@@ -20,9 +20,8 @@ struct LossArguments {
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
-    float scale;
     bool backward;
-    StepState *state;
+    StepState *state; // with the loss's scale
 };
 
 // A maximum with the sum of the exponentials below it. Maxima start at NOTHING, the lowest finite value, and so do
@@ -97,7 +96,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
 template <typename T, int V> struct GradientInPlace {
     T *row;
 
-    __device__ GradientInPlace(const LossArguments &a, int64_t at) : row((T *)a.logits + at * a.stride) {}
+    __device__ GradientInPlace(const LossArguments &a, int64_t at, float) : row((T *)a.logits + at * a.stride) {}
     __device__ void write(int index, const float x[V]) const { store(row + index * V, packed<T, V>(x)); }
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
@@ -106,8 +105,8 @@ template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float reciprocal;
 
-    __device__ GradientCodes(const LossArguments &a, int64_t at)
-        : row(a.codes + at * a.codes_stride), reciprocal(scale_reciprocal(loss_gradient_scale(a.scale))) {}
+    __device__ GradientCodes(const LossArguments &a, int64_t at, float scale)
+        : row(a.codes + at * a.codes_stride), reciprocal(scale_reciprocal(loss_gradient_scale(scale))) {}
     __device__ void write(int index, const float x[V]) const {
         Pack<uint32_t, V / 4> words;
         encode<FMT_E5M2, V>(x, reciprocal, words.value);
@@ -126,8 +125,9 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)staging};
     const int thread = (int)threadIdx.x, vectors = a.cols / V;
     T *const logits = (T *)a.logits;
+    const float scale = a.state->loss_scale;
 
-    if (a.codes_scale && blockIdx.x == 0 && thread == 0) *a.codes_scale = loss_gradient_scale(a.scale);
+    if (a.codes_scale && blockIdx.x == 0 && thread == 0) *a.codes_scale = loss_gradient_scale(scale);
     if (blockIdx.x < a.rows)
         for (int i = thread; i < vectors; i += LOSS_THREADS) reader.fetch(logits + blockIdx.x * a.stride, i);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -150,8 +150,8 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
             for (int j = 0; j < V; j++) mine.sum += fast_exp(x[j] - mine.max);
         }
         const SoftmaxSum all = block_softmax(mine, shared);
-        const Gradient gradient(a, row);
-        const float inverse = target < 0 ? 0.0f : a.scale / all.sum;
+        const Gradient gradient(a, row, scale);
+        const float inverse = target < 0 ? 0.0f : scale / all.sum;
 
         const bool owner = target < 0 ? thread == 0 : target / V % LOSS_THREADS == thread;
         float target_gradient = 0.0f;
@@ -159,7 +159,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
             float loss = 0.0f;
             if (target >= 0) {
                 const float logit = reader.element(here, target);
-                target_gradient = fast_exp(logit - all.max) * inverse - a.scale;
+                target_gradient = fast_exp(logit - all.max) * inverse - scale;
                 loss = logf(all.sum) + all.max - logit;
                 if (!isfinite(loss)) a.state->nonfinite = 1;
             }
@@ -210,13 +210,12 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
 // --- the sum of the losses ----------------------------------------------------------------------------------
 constexpr int SUM_THREADS = 1024;
 
-__global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, float scale,
-                                                               StepState *state) {
+__global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
     double sum = 0.0;
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
-    if (threadIdx.x == 0) state->loss_sum += (double)scale * sum;
+    if (threadIdx.x == 0) state->loss_sum += (double)state->loss_scale * sum;
 }
 
 } // namespace
@@ -237,7 +236,7 @@ static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tenso
 }
 
 void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                Tensor targets, int vocab, float scale, StepState *state) {
+                                Tensor targets, int vocab, StepState *state) {
     const char *operation = "loss_forward_backward";
     require_format(operation, "losses", losses, FMT_FP32);
     require_format(operation, "targets", targets, FMT_I32);
@@ -251,7 +250,6 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
     a.target_stride = targets.stride;
     a.cols = (int)logits.cols;
     a.vocab = vocab;
-    a.scale = scale;
     a.backward = dlogits.data != NULL;
     a.state = state;
     if (dlogits.data && format_is_fp8(dlogits.format)) {
@@ -265,9 +263,8 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
                [&]<typename T, int V>(Layout<T, V>) { loss_run<T, V, GradientInPlace<T, V>>(cuda_backend(exec), a); });
 }
 
-void cuda_loss_sum(Exec *exec, Tensor losses, float scale, StepState *state) {
+void cuda_loss_sum(Exec *exec, Tensor losses, StepState *state) {
     require_format("loss_sum", "losses", losses, FMT_FP32);
-    loss_sum_kernel<<<1, SUM_THREADS, 0, cuda_backend(exec)->stream>>>((const float *)losses.data, losses.rows, scale,
-                                                                       state);
+    loss_sum_kernel<<<1, SUM_THREADS, 0, cuda_backend(exec)->stream>>>((const float *)losses.data, losses.rows, state);
     LAUNCH_CHECK("loss_sum_kernel");
 }

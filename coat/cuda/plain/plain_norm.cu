@@ -7,8 +7,9 @@ namespace {
 
 // Matrices without data are not to be written, or add nothing.
 template <typename T> struct NormForward {
-    Matrix<T> n, x, r_out, r_in, y;
-    Matrix<T> stream;                // what n adds the norm to
+    Matrix<T> n, x, r_out;
+    Matrix<const T> r_in, y;
+    Matrix<const T> stream;          // what n adds the norm to
     const T *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;              // mean NULL: RMSNorm; rstd NULL: not to be written
     int cols;
@@ -65,9 +66,9 @@ void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_o
         const NormForward<T> a = {matrix_of<T>(n),
                                   matrix_of<T>(norm.x),
                                   matrix_of<T>(r_out),
-                                  matrix_of<T>(r_in),
-                                  matrix_of<T>(y),
-                                  matrix_of<T>(stream),
+                                  matrix_of<const T>(r_in),
+                                  matrix_of<const T>(y),
+                                  matrix_of<const T>(stream),
                                   (const T *)y_bias.data,
                                   (const T *)norm.weight.data,
                                   (const T *)norm.bias.data,
@@ -84,7 +85,7 @@ void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_o
 
 void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y, Tensor y_bias) {
     const char *operation = "residual_norm_forward";
-    if (in_spans(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
+    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, y_bias, norm.weight, norm.bias})) {
         fp8_residual_norm_forward(exec, n, norm, r_out, r_in, y, y_bias);
         return;
     }
@@ -95,7 +96,7 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
 
 void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const char *operation = "branch_norm_forward";
-    if (in_spans(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
+    if (fp8_norm_takes(operation, r_in.format, {n, norm.x, r_out, r_in, y, norm.weight, norm.bias})) {
         fp8_branch_norm_forward(exec, n, norm, r_out, r_in, y);
         return;
     }
@@ -106,7 +107,7 @@ void plain_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
 void plain_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (!n_t.data || n_t.data == n.data) return;
     const char *operation = "norm_rebuild";
-    if (in_spans(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
+    if (fp8_norm_takes(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
         fp8_norm_rebuild(exec, n_t, n, norm);
     else
         norm_any<true>(exec, operation, n_t, norm, Tensor{}, norm.x, Tensor{}, Tensor{}, Tensor{});

@@ -11,14 +11,14 @@ __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// Ends the program unless those that are there have this format. Whether they are for the kernels of fp8_norm.cu and
-// fp8_norm_backward.cu.
-static inline bool in_spans(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
-    bool spans = format == FMT_BF16;
+// Whether the kernels of fp8_norm.cu and fp8_norm_backward.cu take these tensors, of which some may be absent. Ends the
+// program where one has another format.
+static inline bool fp8_norm_takes(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
+    bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
         require_format(operation, "a tensor", t, format);
-        spans = spans && (!t.data || (t.cols <= FP8_WIDEST_NORM && t.cols % SPAN == 0 && t.stride % SPAN == 0 &&
+        takes = takes && (!t.data || (t.cols <= FP8_WIDEST_NORM && t.cols % SPAN == 0 && t.stride % SPAN == 0 &&
                                       (uintptr_t)t.data % 16 == 0));
     }
-    return spans;
+    return takes;
 }

@@ -7,7 +7,8 @@
 namespace {
 
 template <typename T> struct NormBackward {
-    Matrix<T> g, dn, x;
+    Matrix<T> g;
+    Matrix<const T> dn, x;
     const T *weight;
     const float *mean, *rstd; // mean NULL: RMSNorm
     uint32_t *amax;           // maxima of the bits of |g|, one per row; may be NULL
@@ -76,7 +77,8 @@ template <typename T, int V> struct ResidualBackward {
         Pack<T, V> g, dn;
         float scale;
     };
-    Matrix<T> g, dn;
+    Matrix<T> g;
+    Matrix<const T> dn;
     const float *dn_scales; // (rows) that dn carries along; NULL: none
 
     __device__ void begin(int64_t) {}
@@ -101,7 +103,7 @@ void cuda_residual_backward(Exec *exec, Tensor g, Tensor dn) {
     require_format(operation, "dn", dn, g.format);
     for_layout(operation, g.format, tensor_wide(g) && tensor_wide(dn), [&]<typename T, int V>(Layout<T, V>) {
         const float *const scales = dn.granularity == SCALE_ROW ? (const float *)dn.scale : nullptr;
-        const ResidualBackward<T, V> op = {matrix_of<T>(g), matrix_of<T>(dn), scales};
+        const ResidualBackward<T, V> op = {matrix_of<T>(g), matrix_of<const T>(dn), scales};
         columns_run<V>(exec, op, g.rows, g.cols, nullptr, false);
     });
 }
@@ -111,18 +113,18 @@ void plain_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Ten
     const char *operation = "norm_backward";
     if (dn.granularity != SCALE_NONE)
         fatal(EXIT_DEVICE, "%s on the GPU: scales of dn's rows are built for a grouped x", operation);
-    const bool spans = in_spans(operation, g.format, {g, dn, norm.x, norm.weight});
+    const bool by_fp8_norm = fp8_norm_takes(operation, g.format, {g, dn, norm.x, norm.weight});
     require_format(operation, "the weight's gradient", dweight, FMT_FP32);
     require_format(operation, "the bias's gradient", dbias, FMT_FP32);
     if (g.rows == 0) return;
-    if (spans) {
+    if (by_fp8_norm) {
         fp8_norm_backward(exec, g, dweight, dbias, dn, norm, add, accumulate);
         return;
     }
     for_layout(operation, g.format, false, [&]<typename T, int V>(Layout<T, V>) {
         const NormBackward<T> a = {matrix_of<T>(g),
-                                   matrix_of<T>(dn),
-                                   matrix_of<T>(norm.x),
+                                   matrix_of<const T>(dn),
+                                   matrix_of<const T>(norm.x),
                                    (const T *)norm.weight.data,
                                    (const float *)norm.mean.data,
                                    (const float *)norm.rstd.data,

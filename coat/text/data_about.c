@@ -1,0 +1,133 @@
+// What is said of the data: which files it has, what they look like, how much of each set has been read.
+#include <inttypes.h>
+#include <string.h>
+
+#include "data_loader.h"
+#include "io/files.h"
+
+// Whether a file begins as one of bytes does; false too where that cannot be told.
+static bool begins_with_bytes(DataLoader *loader, int index) {
+    enum { PIECE = 2048, LOOKED_AT = 65536 };
+    const Shard *shard = &loader->shards[index];
+    const size_t count = shard->tokens < LOOKED_AT ? (size_t)shard->tokens : LOOKED_AT;
+    const size_t width = (size_t)shard->token_bytes;
+    uint32_t piece[PIECE];
+    Error ignored;
+    const int fd = count < 1024 ? -1 : shard_descriptor(loader, index, &ignored);
+    bool bytes = fd >= 0;
+    for (size_t at = 0; bytes && at < count; at += PIECE) {
+        const size_t n = count - at < PIECE ? count - at : PIECE;
+        bytes = file_read_at(fd, shard->path, (uint64_t)shard->header_bytes + at * width, piece, n * width, &ignored);
+        for (size_t i = 0; i < n && bytes; i++) bytes = (width == 2 ? ((const uint16_t *)piece)[i] : piece[i]) <= 256;
+    }
+    return bytes;
+}
+
+bool data_begins_with_bytes(DataLoader *loader) {
+    return begins_with_bytes(loader, 0);
+}
+
+bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
+    *bytes = *other = NULL;
+    for (int i = 0; i < loader->count; i++) {
+        if (loader->shards[i].tokens < 1024) continue; // cannot be told
+        const char **kind = begins_with_bytes(loader, i) ? bytes : other;
+        if (!*kind) *kind = loader->shards[i].path;
+    }
+    return *bytes && *other;
+}
+
+static bool is_same_file(const Shard *a, const Shard *b) {
+    return a->inode == b->inode && a->device == b->device;
+}
+
+const char *data_shared_file(const DataLoader *a, const DataLoader *b) {
+    for (int i = 0; i < a->count; i++)
+        for (int j = 0; j < b->count; j++)
+            if (is_same_file(&a->shards[i], &b->shards[j])) return b->shards[j].path;
+    return NULL;
+}
+
+const char *data_file_of_two_sets(const DataLoader *loader) {
+    for (int k = 1; k < loader->set_count; k++)
+        for (int i = 0; i < loader->sets[k].first_shard; i++) {
+            const int end = k + 1 < loader->set_count ? loader->sets[k + 1].first_shard : loader->count;
+            for (int j = loader->sets[k].first_shard; j < end; j++)
+                if (is_same_file(&loader->shards[i], &loader->shards[j])) return loader->shards[j].path;
+        }
+    return NULL;
+}
+
+const char *data_repeated_file(const DataLoader *loader) {
+    for (int i = 0; i < loader->count; i++)
+        if (loader->shards[i].again) return loader->shards[i].path;
+    return NULL;
+}
+
+// 1234567 -> "1,234,567".
+static void format_thousands(int64_t value, char text[32]) {
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value), out = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) text[out++] = ',';
+        text[out++] = digits[i];
+    }
+    text[out] = 0;
+}
+
+int data_sets(const DataLoader *loader) {
+    return loader->set_count;
+}
+
+DataSet data_set(DataLoader *loader, int number, int64_t position) {
+    const Set *set = &loader->sets[number];
+    double weights = 0;
+    for (int k = 0; k < loader->set_count; k++) weights += loader->sets[k].weight;
+    const int64_t seen = loader->set_count > 1 ? mixture_count(&loader->mixture, number, position) : position;
+    DataSet result = {set->name, set->weight / weights, set->tokens, seen, (double)seen / (double)set->sequences};
+    return result;
+}
+
+DataExamples data_examples(const DataLoader *loader) {
+    DataExamples all = {0, 0, 0, 0, 0};
+    int64_t places = 0;
+    for (int i = 0; i < loader->count; i++) {
+        const Shard *shard = &loader->shards[i];
+        const Packing *packing = &shard->packing;
+        if (!packing->members) continue;
+        const int32_t kept = packing->first[packing->rows];
+        all.examples += shard->examples;
+        all.sequences += packing->rows;
+        all.cut += shard->cut;
+        all.left_out += shard->examples - kept;
+        for (int32_t k = 0; k < kept; k++) {
+            const int64_t length = shard->starts[packing->members[k] + 1] - (int64_t)shard->starts[packing->members[k]];
+            places += length < loader->T ? length : loader->T;
+        }
+    }
+    if (all.sequences > 0) all.filled = (double)places / ((double)all.sequences * loader->T);
+    return all;
+}
+
+const char *data_describe(const DataLoader *loader, char *text, size_t size) {
+    int wide = 0;
+    for (int i = 0; i < loader->count; i++) wide += loader->shards[i].token_bytes == 4;
+    char tokens[32];
+    format_thousands(loader->tokens, tokens);
+    int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
+    for (int k = 0; k < loader->set_count && loader->set_count > 1 && used < (int)size; k++)
+        used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
+    if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
+    if (used >= (int)size) return text;
+    char share[48] = "";
+    if (loader->masked)
+        snprintf(share, sizeof share, ", %.3g %% in the loss",
+                 100.0 * (double)loader->counted / (double)loader->tokens);
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s", loader->count, plural(loader->count),
+             tokens, plural(loader->tokens),
+             wide == 0               ? "uint16"
+             : wide == loader->count ? "uint32"
+                                     : "uint16 and uint32",
+             share);
+    return text;
+}

@@ -1,0 +1,46 @@
+// What data.c and data_about.c have in common: the reader of tokens from inside.
+#pragma once
+#include "data.h"
+#include "data_files.h"
+#include "mixture.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Files open at a time. A shuffled epoch jumps between all files, and there may be more of them than a process
+// may hold open: file i shares its descriptor with the files i + k * OPEN_FILES.
+#define OPEN_FILES 256
+
+// The files whose sequences are shuffled together.
+typedef struct {
+    char *name;    // its patterns, for people
+    double weight; // as given
+    int first_shard;
+    int64_t first_sequence, sequences, tokens;
+} Set;
+
+struct DataLoader {
+    Shard *shards;
+    int count;
+    Set sets[MOST_SETS];
+    int set_count;
+    Mixture mixture;             // of several sets
+    ExamplesKind examples;       // what becomes of those of files with masks
+    int descriptors[OPEN_FILES]; // -1 = closed
+    int open_shard[OPEN_FILES];  // whose descriptor it is
+    int B, T, rank, ranks, vocab;
+    uint64_t seed, fingerprint;
+    bool shuffle;
+    TextIds ids;                        // that begin and end the documents of files that do not say where these are
+    int64_t tokens, sequences, counted; // tokens that count as targets
+    bool masked;                        // not all do, or a file says so of each
+    void *buffer;                       // (T + 1) tokens as stored
+};
+
+// The descriptor of a shard, opened when it is not. -1 with err.
+int shard_descriptor(DataLoader *loader, int index, Error *err);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,125 @@
+// Tests of documents that share a sequence and are kept apart (--documents apart), for test_gpt2.cu: they compute what
+// they compute alone, and none has a bit of another.
+#pragma once
+
+enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
+static const int document_tokens[DOCUMENTS] = {70, 50, 30, 149, 1}; // three in the first sequence, two in the second
+
+static Config documents_config(int B, int T, bool bf16) {
+    Config c = small_config((Small){2, 2, 32, 50, B, T, bf16, 0});
+    c.shape.positions = DOCUMENT_ROW + 3;
+    c.documents = DOCUMENTS_APART;
+    return c;
+}
+
+// Tokens and targets of document d; the last token has none, nor every seventh.
+static void make_document(int d, uint64_t seed, int32_t *tokens, int32_t *targets) {
+    for (int t = 0; t < document_tokens[d]; t++) tokens[t] = (int32_t)(rng_hash(seed, (uint64_t)d, (uint64_t)t) % 50);
+    for (int t = 0; t < document_tokens[d]; t++)
+        targets[t] = t + 1 == document_tokens[d] || t % 7 == 0 ? -1 : tokens[t + 1];
+}
+
+// Forward and backward of all documents, each with the seed of its own, in rows of T tokens: where document d begins is
+// left in first[d]. Alone in its row, a document is followed by tokens without a target.
+static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64_t first[DOCUMENTS]) {
+    const int B = m->config.micro_batch, T = m->config.seq_len;
+    const size_t tokens = (size_t)B * (size_t)T;
+    int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof *inputs), *targets = inputs + tokens;
+    int32_t *positions = targets + tokens;
+    int64_t counted = 0, at = 0;
+    for (size_t i = 0; i < tokens; i++) targets[i] = -1;
+    for (int d = 0; d < DOCUMENTS; d++) {
+        if (T < DOCUMENT_ROW) at = (int64_t)d * T;
+        first[d] = at;
+        make_document(d, seeds[d], inputs + at, targets + at);
+        for (int t = 0; t < document_tokens[d]; t++) positions[at + t] = t;
+        at += document_tokens[d];
+    }
+    for (size_t i = 0; i < tokens; i++) counted += targets[i] >= 0;
+    step_begin(m, 0.0f, counted);
+    batch_upload(m, B, T, inputs, targets, positions);
+    pass_over_batch(m, false, true);
+    free(inputs);
+}
+
+// Rows of a tensor that are a document's.
+static Tensor document_rows(const Model *m, TensorId id, int64_t first, int d) {
+    return tensor_rows(act(m, id, 0), first, document_tokens[d]);
+}
+
+static bool same_rows(Model *m, Tensor a, const void *before) {
+    const size_t bytes = (size_t)tensor_elements(a) * format_bytes(a.format);
+    void *now = xmalloc(bytes);
+    m->ops->download(&m->exec, now, a.data, bytes);
+    const bool same = memcmp(now, before, bytes) == 0;
+    free(now);
+    return same;
+}
+
+static void *rows_of(Model *m, Tensor a) {
+    const size_t bytes = (size_t)tensor_elements(a) * format_bytes(a.format);
+    void *rows = xmalloc(bytes);
+    m->ops->download(&m->exec, rows, a.data, bytes);
+    return rows;
+}
+
+// Packed and alone: the same losses, and the same gradients of all weights.
+static void test_documents_alone(void) {
+    const uint64_t seeds[DOCUMENTS] = {1, 1, 1, 1, 1};
+    int64_t packed_at[DOCUMENTS], alone_at[DOCUMENTS];
+    Model packed, alone;
+    create(&packed, documents_config(2, DOCUMENT_ROW, false));
+    create(&alone, documents_config(DOCUMENTS, LONGEST_DOCUMENT, false));
+    pass_over_documents(&packed, seeds, packed_at);
+    pass_over_documents(&alone, seeds, alone_at);
+    double worst = fabs(packed.host.loss_sum / alone.host.loss_sum - 1);
+    for (int d = 0; d < DOCUMENTS; d++) {
+        double *a = values_of(&packed, document_rows(&packed, LOSSES, packed_at[d], d));
+        double *b = values_of(&alone, document_rows(&alone, LOSSES, alone_at[d], d));
+        for (int t = 0; t < document_tokens[d]; t++) worst = fmax(worst, fabs(a[t] - b[t]) / (1 + fabs(b[t])));
+        free(a);
+        free(b);
+    }
+    const char *tensor;
+    const double error = gradients_differ(&packed, &alone, &tensor);
+    char name[128];
+    snprintf(name, sizeof name, "documents packed and alone: losses %.1e apart, gradients %.1e", worst, error);
+    check(worst < 1e-6 && error < 1e-5 && packed.host.loss_sum > 0, name);
+    model_destroy(&packed);
+    model_destroy(&alone);
+}
+
+// Another text in one of them changes no bit of the losses of the others, nor of the gradients of their tokens.
+static void test_documents_leak(bool bf16) {
+    static const TensorId looked_at[] = {LOSSES, DRESID};
+    enum { LOOKED_AT = sizeof looked_at / sizeof *looked_at };
+    Model m;
+    create(&m, documents_config(2, DOCUMENT_ROW, bf16));
+    bool same = true, changes = true;
+    for (int changed = 0; changed < DOCUMENTS; changed++) {
+        uint64_t seeds[DOCUMENTS] = {1, 1, 1, 1, 1};
+        int64_t first[DOCUMENTS];
+        void *before[LOOKED_AT][DOCUMENTS];
+        pass_over_documents(&m, seeds, first);
+        for (int i = 0; i < LOOKED_AT; i++)
+            for (int d = 0; d < DOCUMENTS; d++)
+                before[i][d] = rows_of(&m, document_rows(&m, looked_at[i], first[d], d));
+        seeds[changed] = 2;
+        pass_over_documents(&m, seeds, first);
+        for (int i = 0; i < LOOKED_AT; i++)
+            for (int d = 0; d < DOCUMENTS; d++) {
+                const bool equal = same_rows(&m, document_rows(&m, looked_at[i], first[d], d), before[i][d]);
+                if (d != changed) same = same && equal;
+                if (d == changed && document_tokens[d] > 1) changes = changes && !equal;
+                free(before[i][d]);
+            }
+    }
+    check(same && changes, bf16 ? "no document has a bit of another, in bf16" : "no document has a bit of another");
+    model_destroy(&m);
+}
+
+static void test_documents(void) {
+    test_documents_alone();
+    test_documents_leak(false);
+    test_documents_leak(true);
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Documents that share a sequence, kept apart (--documents apart): the program's losses are those of examples alone, also
+# with other threads and processes, and after a resume.
+source "$(dirname "$0")/ranks.sh"
+if ! command -v python3 >/dev/null; then
+    echo "skip - documents apart: python3 is missing"
+    exit 77
+fi
+
+# Examples of more than half of 48 tokens: two never share a sequence of so many, and up to seven one of 192.
+python3 - "$folder" <<'PYTHON' || exit 1
+import random
+import struct
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file
+
+folder, pick = sys.argv[1], random.Random(1)
+with open(folder + "/src_train.bin", "rb") as file:
+    header, tokens = file.read(1024), file.read()
+for split, count in (("train", 700), ("val", 120)):
+    starts, text, mask = [], b"", b""
+    for i in range(count):
+        length, at = pick.randint(25, 48), 2 * pick.randrange(len(tokens) // 2 - 48)
+        starts.append(len(mask))
+        text += tokens[at : at + 2 * length]
+        mask += bytes(j > length // 2 for j in range(length))
+    with open("%s/ex_%s.bin" % (folder, split), "wb") as file:
+        file.write(masked_file(2, text, starts, mask))
+PYTHON
+
+flags=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --sample-tokens 0 --quiet --device cpu --lr 1e-3 --warmup 5
+    --train "$folder/ex_train.bin" --val "$folder/ex_val.bin" --val-batches -1)
+
+# The weights of one run, evaluated packed and alone.
+evaluated() { # NAME FLAGS...
+    "$program" --eval-only --model "$folder/trained/step-00000012" --val "$folder/ex_val.bin" --val-batches -1 --tokenizer bytes --precision fp32 \
+        --device cpu --json --quiet "${@:2}" 2>"$folder/said" | sed 's/.*"val_loss":\([^,}]*\).*/\1/' >"$folder/$1.loss"
+}
+apart=(--documents apart --seq-len 192 --batch-tokens 1536)
+train 1 trained "${apart[@]}" --precision fp32 --micro-batch 4 --steps 12 --save-every 6
+evaluated packed --documents apart --seq-len 192 --micro-batch 1
+evaluated alone --documents apart --seq-len 48 --micro-batch 1
+evaluated joined --documents joined --seq-len 192 --micro-batch 1
+evaluated single --documents joined --seq-len 48 --micro-batch 1
+if awk -v a="$(cat "$folder/packed.loss")" -v b="$(cat "$folder/alone.loss")" -v c="$(cat "$folder/joined.loss")" -v d="$(cat "$folder/single.loss")" \
+    'BEGIN { x = a / b - 1; y = c / b - 1; exit !(a > 1 && x * x < 1e-12 && y * y > 1e-9 && b == d) }'; then
+    ok "examples packed and apart have the loss that they have alone, and not joined"
+else
+    bad "examples packed and apart have the loss that they have alone" "$(head "$folder"/*.loss)" "$(cat "$folder/said")"
+fi
+
+evaluated taken
+awk -v a="$(cat "$folder/taken.loss")" -v b="$(cat "$folder/packed.loss")" 'BEGIN { x = a / b - 1; exit !(a > 1 && x * x < 1e-12) }' &&
+    ok "--eval-only takes over that they are apart" || bad "--eval-only takes over that they are apart" "$(head "$folder"/*.loss)"
+
+# However an update is divided, with any threads, and resumed on other processes; FP8 as well.
+train 1 eight "${apart[@]}" --precision fp32 --micro-batch 1 --steps 12 && near "one sequence at a time: the same losses" loss 1e-6 trained eight
+OMP_NUM_THREADS=3 train 1 threads "${apart[@]}" --precision fp32 --micro-batch 4 --steps 12 --save-every 6 &&
+    same "three threads: the same bits" 00000012 trained threads
+mkdir "$folder/other" && cp -r "$folder/trained/step-00000006" "$folder/trained/log.jsonl" "$folder/other" &&
+    train 2 other --micro-batch 2 --steps 12 --resume && near "resumed on two processes, which takes it over: the same losses" loss 1e-6 trained other
+coat=(--recipe coat --micro-batch 4)
+train 1 coat "${apart[@]}" "${coat[@]}" --steps 6 && train 1 coated "${apart[@]}" "${coat[@]}" --steps 3 && train 1 coated "${coat[@]}" --steps 6 --resume &&
+    same "coat: a resumed run has the bits of one that went through" 00000006 coat coated
+for model in llama:d1 olmo2:d1 qwen3:d1; do
+    train 1 ${model%:*} "${apart[@]}" --model $model --vocab 257 --channels 64 --heads 2 --ffn 128 "${coat[@]}" --steps 6 &&
+        awk -v a="$(values loss ${model%:*} | head -1)" -v b="$(values loss ${model%:*} | tail -1)" 'BEGIN { exit !(a > 4 && b < a) }' &&
+        ok "${model%:*} trains with documents apart" || bad "${model%:*} trains with documents apart" "$(cat "$folder/${model%:*}.said")"
+done
+
+# Text files: each document begins with the token that begins texts; without one there is nothing to tell them by.
+train 1 text "${apart[@]}" --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 --micro-batch 4 --steps 3 &&
+    train 1 joined "${apart[@]}" --documents joined --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 \
+        --micro-batch 4 --steps 3 &&
+    [ "$(values loss text)" != "$(values loss joined)" ] && ok "of text, too" || bad "of text, too" "$(cat "$folder/text.said")"
+"$program" "${flags[@]}" --documents apart --device cuda >"$folder/said" 2>&1
+[ $? -eq 1 ] && grep -q '^error: --documents apart: attention on a GPU sees all documents' "$folder/said" && [ "$(wc -l <"$folder/said")" -eq 1 ] &&
+    ok "a GPU refuses with one line" || bad "a GPU refuses with one line" "$(cat "$folder/said")"
+"$program" --plan --model gpt2 --documents apart >"$folder/said" 2>&1 && ok "--plan takes it" || bad "--plan takes it" "$(cat "$folder/said")"
+exit $failures

@@ -1,0 +1,88 @@
+// Tests of packing (coat/text/packing.h): which examples share a sequence.
+#include "coat/error.h"
+#include "coat/rng.h"
+#include "coat/text/packing.h"
+#include "test_folder.h"
+
+// First fit in its plainest form. rows: of each example; returns how many there are.
+static int plain_first_fit(const int32_t *lengths, int examples, int T, int *rows) {
+    int *room = (int *)xmalloc((size_t)(examples + 1) * sizeof *room), count = 0;
+    for (int length = T; length > 0; length--)
+        for (int i = 0; i < examples; i++) {
+            if (lengths[i] != length) continue;
+            int row = 0;
+            while (row < count && room[row] < length) row++;
+            if (row == count) room[count++] = T;
+            room[row] -= length;
+            rows[i] = row;
+        }
+    free(room);
+    return count;
+}
+
+// The rows are those of first fit, in the order of their first examples, and list each example once, in order.
+static void check(const int32_t *lengths, int examples, int T) {
+    int *rows = (int *)xcalloc((size_t)examples + 1, sizeof *rows);
+    bool *seen = (bool *)xcalloc((size_t)examples + 1, sizeof *seen);
+    const int expected = plain_first_fit(lengths, examples, T, rows);
+    Packing p = pack_examples(lengths, examples, T);
+    assert_int_equal(p.rows, expected);
+    assert_int_equal(p.first[0], 0);
+    int kept = 0;
+    for (int64_t row = 0; row < p.rows; row++) {
+        int used = 0;
+        assert_true(p.first[row] < p.first[row + 1]);
+        if (row > 0) assert_true(p.members[p.first[row - 1]] < p.members[p.first[row]]);
+        for (int32_t k = p.first[row]; k < p.first[row + 1]; k++, kept++) {
+            const int32_t i = p.members[k];
+            assert_true(i >= 0 && i < examples && !seen[i]);
+            assert_true(k == p.first[row] || p.members[k - 1] < i);
+            assert_int_equal(rows[i], rows[p.members[p.first[row]]]);
+            used += lengths[i];
+            seen[i] = true;
+        }
+        assert_true(used > 0 && used <= T);
+    }
+    for (int i = 0; i < examples; i++) kept -= lengths[i] > 0;
+    assert_int_equal(kept, 0);
+    packing_free(&p);
+    free(rows);
+    free(seen);
+}
+
+static void test_first_fit(void **state) {
+    (void)state;
+    enum { MOST = 700 };
+    int32_t lengths[MOST];
+    for (int trial = 0; trial < 400; trial++) {
+        const int T = 1 + (int)(rng_hash(1, 1, (uint64_t)trial) % (trial % 3 ? 40 : 3000));
+        const int examples = (int)(rng_hash(1, 2, (uint64_t)trial) % (trial % 2 ? MOST : 9));
+        const int longest = 1 + (int)(rng_hash(1, 3, (uint64_t)trial) % (uint64_t)T);
+        for (int i = 0; i < examples; i++)
+            lengths[i] = (int32_t)(rng_hash(2, (uint64_t)trial, (uint64_t)i) % (uint64_t)(longest + 1));
+        check(lengths, examples, T);
+    }
+}
+
+static void test_edges(void **state) {
+    (void)state;
+    const int32_t none[] = {0, 0, 0}, whole[] = {5, 5, 5}, halves[] = {3, 2, 0, 3, 2, 1, 1, 4},
+                  ones[] = {1, 1, 1, 1, 1, 1, 1};
+    check(none, 3, 5);
+    check(none, 0, 5);
+    check(whole, 3, 5);
+    check(halves, 8, 5);
+    check(ones, 7, 1);
+    check(ones, 7, 3);
+    Packing p = pack_examples(halves, 8, 5); // 4 1 | 3 2 | 3 2 | 1, in the order of the first examples
+    const int32_t first[] = {0, 2, 4, 6, 7}, members[] = {0, 1, 3, 4, 5, 7, 6};
+    assert_int_equal(p.rows, 4);
+    assert_memory_equal(p.first, first, sizeof first);
+    assert_memory_equal(p.members, members, sizeof members);
+    packing_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_fit), cmocka_unit_test(test_edges)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
