@@ -29,7 +29,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PRECIOUS: %.o # kept; .SECONDARY would not see that a header has gone
+.PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o) # kept; .SECONDARY would not see that a header has gone
 .PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
 # --- what scripts do -----------------------------------------------------------------------------------------------

@@ -6,8 +6,11 @@ import sys
 
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")  # as it was called; make install names it otherwise
 NAME = os.path.basename(COMMAND)
-# where scripts/setup.sh --python puts packages; those that are installed go first
-sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "third_party", "python"))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SETUP = "scripts/setup.sh --python"  # not there where `make install` put this
+SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
+    os.path.join(ROOT, SETUP.split()[0])) else ()
+sys.path.append(os.path.join(ROOT, "third_party", "python"))  # where it puts packages; those that are installed go first
 
 
 class Failure(Exception):
@@ -23,7 +26,9 @@ def need(module, package=None):
     try:
         return __import__(module, fromlist=["_"])
     except ImportError:
-        raise Failure("the Python package %s is missing: pip install %s" % (package or module, package or module))
+        name = package or module
+        raise Failure("the Python package %s is missing: %spip install %s" % (
+            name, SETUP + " installs it, or " if name in SETUP_HAS else "", name))
 
 
 def first_line(error):

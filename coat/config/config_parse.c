@@ -266,6 +266,9 @@ static bool check_given(const Parse *p, Error *err) {
                                "TEXT to sample, or --eval-only --val GLOB"
                              : "--train is missing: give token files (--train 'data/*.bin'), or --plan; "
                                "--help lists all flags");
+    if (!c->model_from_files && !c->resume && c->out[0])
+        return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --resume, for those of --out %s",
+                         c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model", c->out);
     if (!c->model_from_files && !c->resume)
         return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume%s",
                          c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model",

@@ -1,10 +1,11 @@
 // --help and --help GROUP, made from the table of flags.
 #include "flags.h"
 #include "io/files.h"
+#include "log/step_line.h"
 
 #include <strings.h>
 
-enum { LINE_WIDTH = 80, TEXT_COLUMN = 28 };
+enum { WIDEST_LINE = 80, NARROWEST_LINE = 48, TEXT_COLUMN = 28 };
 
 static void alternative_name(const char *alternatives, int index, char text[FLAG_TEXT_LENGTH]) {
     const char *p = alternatives;
@@ -68,8 +69,11 @@ void flag_describe(const Flag *flag, const Config *defaults, char text[FLAG_DESC
 
 // Prints text from the given column on, broken at blanks; `at` is the column where the line stands now.
 static void print_wrapped(FILE *out, const char *text, int column, int at) {
+    int width = terminal_columns(fileno(out));
+    if (width == 0 || width > WIDEST_LINE) width = WIDEST_LINE;
+    if (width < NARROWEST_LINE) width = NARROWEST_LINE;
     while (*text) {
-        int room = LINE_WIDTH - column, length = (int)strlen(text), cut = length;
+        int room = width - column, length = (int)strlen(text), cut = length;
         if (length > room)
             for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
         if (cut == 0) cut = room;
@@ -98,15 +102,15 @@ static void print_top(FILE *out, const char *program) {
     const bool installed = !strchr(prepare, '/'); // then it is found by its name, as this program is
     const char *here = installed ? "" : "./";
     flag_group_list(groups);
+    print_wrapped(out, "Trains language models from token files. With those that are made by", 0, 0);
+    fprintf(out, "%s --out data/tokens/mine %s\n", prepare, installed ? "--headers" : "coat");
+    print_wrapped(out, "this trains a small one, lets it write, and plans a large one (80 GB of GPU):", 0, 0);
     fprintf(out,
-            "Trains GPT models from token files. With those that are made by\n"
-            "%s --out data/tokens/mine %s\n"
-            "this trains a small one, lets it write, and plans a large one (80 GB of GPU):\n\n"
-            "  %s%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
+            "\n  %s%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
             "      --train data/tokens/mine_train.bin --lr 3e-3 --lr-final 0 --out runs/mine\n"
             "  %s%s --out runs/mine --resume --prompt 'static '\n"
             "  %s%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
-            prepare, installed ? "--headers" : "coat", here, program, here, program, here, program);
+            here, program, here, program, here, program);
     print_wrapped(out,
                   "A flag takes its value as --flag value or --flag=value; the last repetition wins, but all --train "
                   "count. Counts: 20000, "
@@ -118,13 +122,18 @@ static void print_top(FILE *out, const char *program) {
 }
 
 static void print_recipes(FILE *out) {
-    fputs("  bf16: products, what is saved for backward, and gradients in BF16; moments and\n"
-          "      master weights in FP32\n"
-          "  fp8-linear: as bf16, but the blocks' matrix products take FP8 codes, which are\n"
-          "      faster; what is saved stays BF16\n"
-          "  coat: FP8 products, FP8 for what is saved for backward, FP8 moments with\n"
-          "      dynamic range expansion, master weights as the 16 bits that BF16 lacks\n",
-          out);
+    print_wrapped(
+        out, "bf16: products, what is saved for backward, and gradients in BF16; moments and master weights in FP32", 2,
+        0);
+    print_wrapped(
+        out,
+        "fp8-linear: as bf16, but the blocks' matrix products take FP8 codes, which are faster; what is saved "
+        "stays BF16",
+        2, 0);
+    print_wrapped(out,
+                  "coat: FP8 products, FP8 for what is saved for backward, FP8 moments with dynamic range expansion, "
+                  "master weights as the 16 bits that BF16 lacks",
+                  2, 0);
 }
 
 void flags_help(FILE *out, const char *program, int group) {
@@ -144,8 +153,11 @@ void flags_help(FILE *out, const char *program, int group) {
     if (group >= 0) return;
     char ignored[FLAG_TEXT_LENGTH];
     flag_short_ignored(ignored);
-    fprintf(out, "\nllm.c's flags that are accepted without effect: %s\n", ignored);
-    fputs("Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device,\n"
-          "4 training diverged, 5 lost a process, 128 + the number of a repeated signal\n",
-          out);
+    fputs("\nllm.c's flags that are accepted without effect:\n", out);
+    print_wrapped(out, ignored, 2, 0);
+    print_wrapped(
+        out,
+        "Exit codes: 0 done or ended as asked, 1 wrong flags, 2 data or files, 3 device, 4 training diverged, "
+        "5 lost a process, 128 + the number of a repeated signal",
+        0, 0);
 }

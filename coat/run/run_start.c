@@ -139,6 +139,17 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
+// Whether what --resume names is there, before data are read for a model that it is not. Training may begin without any.
+static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
+    Error none;
+    if (!c->resume || run->place.rank > 0) return true;
+    if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
+    // with --quiet too: who resumes means days that are done
+    if (!checkpoint_expect(c->out, -1, &none))
+        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
+    return true;
+}
+
 // The checkpoint to resume from, "" if there is none. Rank 0 looks at every byte, and tells the others the step.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = &run->model.config;
@@ -154,9 +165,6 @@ static bool start_or_resume(Run *run, Error *err) {
     const Config *c = &m->config;
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
-    // with --quiet too: who resumes means days that are done
-    if (c->resume && !folder[0] && run->train && m->exec.rank == 0)
-        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
     if (folder[0]) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && !same_data(run, folder, err)) return false;
@@ -171,8 +179,6 @@ static bool start_or_resume(Run *run, Error *err) {
             fprintf(stderr,
                     "note: settings that no flag names are those of step %lld, whose checkpoint could not be used\n",
                     (long long)c->recorded_step);
-    } else if (c->resume && !run->train) {
-        return error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", c->out);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
@@ -287,6 +293,7 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (!m->comm || !all_well(&run->all, created, err)) return false;
     if (!same_settings(run, err)) return false;
     comm_patience(m->comm, LOADING_PATIENCE);
+    if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it

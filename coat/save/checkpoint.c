@@ -10,18 +10,16 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
 #include "run_state.h"
-#include "text/tokenizer.h"
+#include "tokenizer_files.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
-#define TOKENIZER_LIMIT ((size_t)256 << 20)
 #define MODEL_FILE "model.safetensors"
 #define CONFIG_FILE "config.json"
 #define STATE_FILE "state.json"
@@ -85,60 +83,10 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
 
 // ---------------------------------------------------------------- saving
 
-static bool add_file(const char *folder, const char *name, const void *data, size_t bytes, JsonText *manifest,
-                     Error *err) {
-    char path[PATH_BUFFER];
-    if (!path_join(path, sizeof path, folder, name, err) || !file_create(path, data, bytes, err)) return false;
-    manifest_add(manifest, name, bytes, XXH3_64bits(data, bytes), NULL);
-    return true;
-}
-
 static bool add_text(const char *folder, const char *name, JsonText *text, JsonText *manifest, Error *err) {
-    bool good = add_file(folder, name, text->text, text->size, manifest, err);
+    bool good = manifest_write(manifest, folder, name, text->text, text->size, err);
     json_text_free(text);
     return good;
-}
-
-static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
-    char *data;
-    size_t size;
-    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
-        fprintf(stderr, "warning: %s; the checkpoint is saved without it\n", err->text);
-        return true; // a vocabulary can be copied later, the weights cannot
-    }
-    bool good = add_file(folder, as, data, size, manifest, err);
-    free(data);
-    return good;
-}
-
-// Copies a vocabulary and what belongs to it, under the names that Hugging Face's libraries look for.
-static bool add_tokenizer(const char *folder, const char *source, JsonText *manifest, Error *err) {
-    static const struct {
-        const char *name, *as;
-    } parts[] = {{"vocab.json", "vocab.json"},
-                 {"encoder.json", "vocab.json"},
-                 {"merges.txt", "merges.txt"},
-                 {"vocab.bpe", "merges.txt"},
-                 {"tokenizer.json", "tokenizer.json"},
-                 {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"},
-                 {"tokenizer.model", "tokenizer.model"},
-                 {"tokenizer_config.json", "tokenizer_config.json"},
-                 {"special_tokens_map.json", "special_tokens_map.json"},
-                 {"added_tokens.json", "added_tokens.json"}};
-    char from[PATH_BUFFER], path[PATH_BUFFER], copy[PATH_BUFFER];
-    const char *as = path_is_folder(source) ? NULL : tokenizer_usual_name(source);
-    if (as && strcmp(as, "gpt2_tokenizer.bin") == 0) return copy_file(folder, as, source, manifest, err);
-    if (!as)
-        snprintf(from, sizeof from, "%s", source);
-    else if (!copy_file(folder, as, source, manifest, err) || !path_folder(from, sizeof from, source, err))
-        return false;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
-        if (!path_join(copy, sizeof copy, folder, parts[i].as, err)) return false;
-        if (!path_is_file(path) || path_is_file(copy)) continue;
-        if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
-    }
-    return true;
 }
 
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
@@ -161,8 +109,10 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
     bool good = write_tensor_files(folder, s, &manifest, err);
-    if (good && tokenizer_file && tokenizer_file[0]) good = add_tokenizer(folder, tokenizer_file, &manifest, err);
-    if (good && s->choices) good = add_file(folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), &manifest, err);
+    if (good && tokenizer_file && tokenizer_file[0])
+        good = tokenizer_files_copy(folder, tokenizer_file, &manifest, err);
+    if (good && s->choices)
+        good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, &s->arena->config, s->exec->ranks);
@@ -274,29 +224,32 @@ static bool check_folder(const char *folder, bool deep, Error *err) {
     return good;
 }
 
-static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
-    char name[NAME_BUFFER];
-    step_name(name, "", step, "");
-    if (!path_join(folder, size, out, name, err)) return false;
-    if (path_is_folder(folder)) {
-        Error why;
-        return check_folder(folder, true, &why) ||
-               error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
-                         why.text);
-    }
+bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     int64_t *steps;
-    int count = checkpoint_steps(out, &steps, err);
-    if (count > 0)
+    const int count = checkpoint_steps(out, &steps, err);
+    bool found = step < 0 && count > 0;
+    for (int i = 0; i < count && !found; i++) found = steps[i] == step;
+    if (!found && count > 0)
         error_set(err, EXIT_DATA,
                   "%s: there is no checkpoint of step %" PRId64 "; use --resume=%" PRId64
                   " or --resume, for the newest",
                   out, step, steps[0]);
-    else if (count == 0)
+    else if (!found && count == 0 && step >= 0)
         error_set(err, EXIT_DATA,
                   "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,
                   step);
+    else if (!found && count == 0)
+        error_set(err, EXIT_DATA, "--resume: there is no checkpoint in %s; is --out the run's folder?", out);
     free(steps);
-    return false;
+    return found;
+}
+
+static bool find_step(const char *out, int64_t step, char *folder, size_t size, Error *err) {
+    Error why;
+    if (!checkpoint_expect(out, step, err) || !checkpoint_folder(out, step, folder, size, err)) return false;
+    return check_folder(folder, true, &why) ||
+           error_set(err, why.code, "%.900s; --resume without a step takes the newest checkpoint that is whole",
+                     why.text);
 }
 
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {

@@ -39,6 +39,10 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 // which and why, unless asked for by number: then that is the error, as is a step that is not there.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
+// Whether there is anything to look for: the checkpoint of `step`, or any where that is < 0; by their names, nothing is
+// read. false with err where there is none.
+bool checkpoint_expect(const char *out, int64_t step, Error *err);
+
 // The folder of a step's checkpoint, and the reverse: -1 where the name is no checkpoint's.
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
 int64_t checkpoint_step(const char *folder);

@@ -375,6 +375,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     json_text_bool(t, "use_cache", true);
     ids_fields(t, &s->ids);
     json_text_string(t, "torch_dtype", dtype);
+    json_text_string(t, "transformers_version", "4.57.1"); // whose keys these are; without one 4.57.6 takes any large
+                                                           // vocabulary for a faulty one of Mistral's
     json_text_close(t, '}');
     return true;
 }

@@ -60,7 +60,8 @@ bool lock_refuse(Lock *lock, const char *folder, Error *err) {
 }
 
 static bool cannot_write(const char *path, Error *err) {
-    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s", path, strerror(errno));
+    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s; %s", path, strerror(errno),
+                     errno == ENOSPC || errno == EDQUOT ? "make room there" : "name an --out that can be written");
 }
 
 bool lock_is_held(const Lock *lock) {

@@ -36,6 +36,13 @@ void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, 
     json_text_close(t, '}');
 }
 
+bool manifest_write(JsonText *t, const char *folder, const char *name, const void *data, size_t bytes, Error *err) {
+    char path[PATH_BUFFER];
+    if (!path_join(path, sizeof path, folder, name, err) || !file_create(path, data, bytes, err)) return false;
+    manifest_add(t, name, bytes, XXH3_64bits(data, bytes), NULL);
+    return true;
+}
+
 void manifest_finish(JsonText *t) {
     json_text_close(t, '}');
     json_text_hex(t, "xxh3", XXH3_64bits(t->text, t->size));

@@ -214,7 +214,7 @@ static bool read_tokens(const Shard *shard, int fd, int64_t first, int64_t count
         if (token >= (uint32_t)vocab)
             return error_set(err, EXIT_DATA,
                              "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made "
-                             "for another --tokenizer, or is damaged",
+                             "for another --tokenizer, which is to be named, or is damaged",
                              shard->path, first + t, token, vocab - 1);
         if (t > 0) targets[t - 1] = mask_at(shard->mask, first + t) ? (int32_t)token : -1;
         if (t < length) inputs[t] = (int32_t)token;

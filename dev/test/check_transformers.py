@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that an exported folder is a GPT-2 to Hugging Face's transformers, and that both compute the same.
+"""Checks that an exported folder is a model to Hugging Face's transformers, and that both compute the same.
 
     dev/test/check_transformers.py FOLDER                                     it loads, every tensor as it is in the file
     dev/test/check_transformers.py FOLDER --val GLOB --program ./train_gpt2_fp8_cpu [-- FLAGS]
@@ -49,13 +49,13 @@ try:
     from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 except ImportError as e:
     needs(e)
+from vocabularies import vocabulary_of
 
 # (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a token
 # that was taken for the likeliest may lie below the largest, as a share of the largest magnitude of the logits there: in
 # BF16 the rounding of two logits makes 0.8 %, small models were within 0.2 %, other weights 8 % off)
 TOLERANCES = {"float32": (1e-4, 1e-5, 1e-4), "float16": (1e-3, 1e-3, 1e-3), "bfloat16": (2e-2, 1e-2, 2e-2)}
 PROMPTS = ["The meaning of life is", "#include <std", "Zürich, at 10 °C:"]
-BYTES_VOCAB = 257  # 256 bytes, and the end of a text
 FORMATS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # llm.c's token files: (magic, version)
 failures = 0
 
@@ -206,53 +206,6 @@ def check_hellaswag(model, a):
            f"{ours:.6f}, transformers {theirs:.6f} of {total} examples, {close} of them close")
 
 
-class Bytes:
-    """The vocabulary of models of bytes: the text's bytes are its tokens."""
-
-    def tokens(self, text):
-        return list(os.fsencode(text))
-
-    def text(self, tokens):
-        return bytes(t for t in tokens if t < 256)  # without the end of text
-
-
-class Pairs:
-    """GPT-2's byte pairs, from vocab.json and merges.txt or, as OpenAI names them, encoder.json and vocab.bpe."""
-
-    def __init__(self, vocabulary, merges):
-        from tokenizers import ByteLevelBPETokenizer
-        self.encoder = ByteLevelBPETokenizer(vocabulary, merges)
-        with open(vocabulary, encoding="utf-8") as file:
-            self.names = {number: name for name, number in json.load(file).items()}
-        # each byte is written as a character that can be seen: itself, or one from 256 on
-        seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        hidden = [byte for byte in range(256) if byte not in seen]
-        self.bytes = {chr(byte): byte for byte in seen} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
-
-    def tokens(self, text):
-        try:
-            return self.encoder.encode(text.encode().decode()).ids
-        except UnicodeEncodeError:
-            return None  # the library takes UTF-8 alone
-
-    def text(self, tokens):
-        return b"".join(bytes(self.bytes[c] for c in self.names.get(t, "")) for t in tokens)
-
-
-def vocabulary_of(model, a):
-    """The vocabulary of --tokenizer, else of the folder; None where there is none."""
-    folder = a.tokenizer or a.folder
-    if folder == "bytes" or (not a.tokenizer and model.config.vocab_size == BYTES_VOCAB):
-        return Bytes()
-    if not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    for names in ("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"):
-        paths = [os.path.join(folder, name) for name in names]
-        if all(map(os.path.isfile, paths)):
-            return Pairs(*paths)
-    return None
-
-
 def shown(text):
     """Bytes as one line that a terminal can show, whatever they are."""
     return json.dumps(text.decode("utf-8", "backslashreplace"), ensure_ascii=False)
@@ -285,7 +238,7 @@ def check_prompt(model, vocabulary, a, text, tolerance):
         sys.exit(f"--prompts {text!r}: {len(prompt)} tokens leave no room in --seq-len {a.seq_len}")
     theirs = transformers_continues(model, prompt, len(ours))
     wanted = vocabulary.tokens(text)
-    same_prompt = wanted in (None, prompt) and vocabulary.text(prompt) == os.fsencode(text)
+    same_prompt = wanted in (None, prompt) and vocabulary.spells(prompt, text)
     # at every place transformers sees what the program saw there: its own tokens, not transformers'
     logits = logits_of(model, [prompt + ours[:-1]])[0, len(prompt) - 1 :].double()
     best, scale = logits.max(dim=-1).values, logits.abs().max(dim=-1).values
@@ -303,9 +256,10 @@ def check_prompt(model, vocabulary, a, text, tolerance):
 
 
 def check_prompts(model, a, tolerance):
-    vocabulary = vocabulary_of(model, a)
+    vocabulary = vocabulary_of(a.tokenizer or a.folder, not a.tokenizer and model.config.vocab_size)
     if not vocabulary:
-        sys.exit(f"--prompts: {a.folder} has no vocab.json with merges.txt; name a folder with GPT-2's by --tokenizer")
+        sys.exit(f"--prompts: {a.tokenizer or a.folder} has no tokenizer.json, tokenizer.model, nor vocab.json with "
+                 "merges.txt; name a folder with one by --tokenizer")
     a.seq_len = min(a.seq_len, model.config.max_position_embeddings)
     for text in a.prompts or PROMPTS:
         check_prompt(model, vocabulary, a, text, tolerance)

@@ -189,6 +189,7 @@ static void test_tokenizer_files(void **state) {
     assert_int_equal(mkdir(path_of("llama"), 0777), 0);
     write_text(path_of("llama/any.json"), "{\"version\": \"1.0\", \"truncation\": null}");
     write_text(path_of("llama/tokenizer_config.json"), "{}");
+    write_text(path_of("llama/chat_template.jinja"), "{{ messages }}");
     write_text(path_of("any.model"), "\n\016\n\005<unk>");
     static const struct {
         const char *given, *copy, *original;
@@ -198,6 +199,7 @@ static void test_tokenizer_files(void **state) {
                  {"gpt2", "merges.txt", "gpt2/vocab.bpe"},
                  {"llama/any.json", "tokenizer.json", "llama/any.json"},
                  {"llama", "tokenizer_config.json", "llama/tokenizer_config.json"},
+                 {"llama", "chat_template.jinja", "llama/chat_template.jinja"},
                  {"any.model", "tokenizer.model", "any.model"},
                  {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin", "gpt2_tokenizer.bin"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -210,6 +212,57 @@ static void test_tokenizer_files(void **state) {
     flip_byte(path_of("tokenizers/step-00000020/gpt2_tokenizer.bin"), 2);
     assert_false(find("tokenizers", 20, &err));
     assert_says(&err, "gpt2_tokenizer.bin");
+    run_close(run);
+}
+
+// A vocabulary without tokenizer_config.json gets one, from which transformers knows the class and what begins and
+// ends a text, whatever the model's family.
+static void test_tokenizer_config(void **state) {
+    (void)state;
+    static const struct {
+        const char *given, *says[4], *not ;
+    } cases[] = {
+        {"dev/test/tokenizers/qwen.json",
+         {"\"PreTrainedTokenizerFast\"", "\"bos_token\": null", "\"eos_token\": \"<|endoftext|>\"", "\"input_ids\""},
+         "add_bos_token"},
+        {"dev/test/tokenizers/llama3.json",
+         {"\"PreTrainedTokenizerFast\"", "\"bos_token\": \"<|begin_of_text|>\"", "\"eos_token\": \"<|end_of_text|>\"",
+          "\"attention_mask\""},
+         "unk_token"},
+        {"dev/test/tokenizers/llama.model",
+         {"\"LlamaTokenizer\"", "\"bos_token\": \"<s>\"", "\"eos_token\": \"</s>\"", "\"add_bos_token\": true"},
+         "unk_token"},
+        {"pair/encoder.json",
+         {"\"GPT2Tokenizer\"", "\"bos_token\": null", "\"eos_token\": \"<|endoftext|>\"",
+          "\"unk_token\": \"<|endoftext|>\""},
+         "add_bos_token"},
+    };
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    RunState rs = fill(run, 1);
+    assert_int_equal(mkdir(path_of("pair"), 0777), 0);
+    write_text(path_of("pair/encoder.json"), "{\"a\": 0, \"<|endoftext|>\": 1}");
+    write_text(path_of("pair/vocab.bpe"), "#version: 0.2\n");
+    char first[TEST_PATH], second[TEST_PATH];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *given = cases[i].given[0] == 'd' ? cases[i].given : path_of(cases[i].given);
+        snprintf(first, sizeof first, "%s", path_of("configured/step-00000020"));
+        if (!checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, given, &err))
+            fail_msg("%s", err.text);
+        size_t size;
+        char *text = read_file(in(first, "tokenizer_config.json"), &size);
+        for (int k = 0; k < 4; k++)
+            if (!strstr(text, cases[i].says[k])) fail_msg("%s lacks %s:\n%s", given, cases[i].says[k], text);
+        assert_null(strstr(text, cases[i].not ));
+        free(text);
+        assert_true(find("configured", 20, &err)); // the manifest has it
+        snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
+        assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err)); // copied from there
+        assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
+    }
+    assert_true(
+        checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, path_of("gpt2_tokenizer.bin"), &err));
+    assert_false(path_is_file(path_of("configured/step-00000020/tokenizer_config.json"))); // transformers has no class
     run_close(run);
 }
 
@@ -291,6 +344,7 @@ int main(void) {
                                        cmocka_unit_test(test_replace_and_prune),
                                        cmocka_unit_test(test_failing_saves),
                                        cmocka_unit_test(test_tokenizer_files),
+                                       cmocka_unit_test(test_tokenizer_config),
                                        cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_no_folder_for_shares)};
     return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);

@@ -54,6 +54,8 @@ static void test_contradictions(void **state) {
     accept("--train x --save-every 5 --save-every 0 --keep 0");
     refuse("--eval-only", EXIT_USER, "--eval-only&--val");
     refuse("--eval-only --val x", EXIT_USER, "--eval-only&no trained weights&--model");
+    refuse("--eval-only --val x --out y", EXIT_USER, "--eval-only&no trained weights&add --resume&--out y");
+    refuse("--prompt x --out y", EXIT_USER, "--prompt&no trained weights&add --resume&--out y");
     accept("--eval-only --val x --out o --resume");
     refuse("--eval-only --val x --prompt y", EXIT_USER, "--eval-only contradicts --prompt");
     refuse("--prompt hello", EXIT_USER, "--prompt&--model FOLDER&or --train");

@@ -55,6 +55,7 @@ static void test_config(void **state) {
     if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&s, &again, sizeof s);
     assert_non_null(strstr(t.text, "\"torch_dtype\": \"bfloat16\""));
+    assert_non_null(strstr(t.text, "\"transformers_version\": \"4."));
     assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
     json_text_free(&t);
     // the other architectures, with every setting that one has of its own

@@ -37,6 +37,13 @@ if [ $? -eq 0 ]; then echo "ok - make help leaves the objects as they are"; else
     echo "    $again"
     failures=1
 fi
+# nor does it remove objects that the next make would need
+removed=$(make -n BUILD="$folder/none" CUDA=0 MPI=0 OPENBLAS=0 tools tests 2>&1 | grep '^rm [^-]')
+if [ -z "$removed" ]; then echo "ok - objects are kept"; else
+    echo "not ok - objects are kept"
+    echo "    ${removed:0:200}"
+    failures=1
+fi
 holds "the fuzzers' archive" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
 
 object=$folder/build/gpu/coat/cuda/plain/plain_norm.o

@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
@@ -301,6 +302,13 @@ class PrepareTest(unittest.TestCase):
             for module, value in hidden.items():
                 sys.modules.pop(module) if value is None else sys.modules.update({module: value})
         return self.tokens(self.path(name), "train")
+
+    def test_missing_package(self):
+        text = "the Python package no_such_package is missing: "
+        for listed, how in ((), ""), (("no_such_package",), "scripts/setup.sh --python installs it, or "):
+            with unittest.mock.patch.object(prepare_tokenizers, "SETUP_HAS", listed):
+                with self.assertRaisesRegex(prepare_tokenizers.Failure, "^%s%spip install no_such_package$" % (text, how)):
+                    prepare_tokenizers.need("no_such_package")
 
     @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
     def test_gpt2_by_tiktoken(self):

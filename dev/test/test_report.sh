@@ -137,6 +137,9 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     says "which is short then" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the page has all its words" '^schedule    cosine: lr 0.003 ' "$folder/narrower"
     is "and is as wide as ever at 80" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
+    terminal 60 "$program" --help >"$folder/help"
+    is "the help fits but for commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')" ""
+    is "with the same words" "$(tr -s ' \n' '  ' <"$folder/help")" "$("$program" --help | tr -s ' \n' '  ')"
     TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
     is "one that becomes narrower has all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
     is "wide before" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1

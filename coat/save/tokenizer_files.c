@@ -1,0 +1,114 @@
+#include "tokenizer_files.h"
+
+#include <string.h>
+
+#include "io/files.h"
+#include "manifest.h"
+#include "text/tokenizer.h"
+
+#define PATH_BUFFER 4096
+#define TOKENIZER_LIMIT ((size_t)256 << 20)
+#define CONFIG_NAME "tokenizer_config.json"
+
+static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
+    char *data;
+    size_t size;
+    if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
+        fprintf(stderr, "warning: %s; the checkpoint is saved without it\n", err->text);
+        return true; // a vocabulary can be copied later, the weights cannot
+    }
+    bool good = manifest_write(manifest, folder, as, data, size, err);
+    free(data);
+    return good;
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char path[PATH_BUFFER];
+    Error ignored;
+    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
+}
+
+// A token's name, or null for none.
+static void token_field(JsonText *text, const char *key, const Tokenizer *t, int id) {
+    char name[256];
+    const size_t length = id < 0 ? 0 : tokenizer_decode(t, id, name, sizeof name - 1);
+    if (length == 0 || length >= sizeof name) {
+        json_text_null(text, key);
+        return;
+    }
+    name[length] = 0;
+    json_text_string(text, key, name);
+}
+
+// Which class of transformers reads the files, and what begins and ends a text. Without it AutoTokenizer takes the
+// class of the model's family, which may cut text otherwise, put its own token before it, or find no file.
+static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
+    const int begin = tokenizer_begin(t), end = tokenizer_end_of_text(t);
+    memset(text, 0, sizeof *text);
+    text->pretty = true;
+    json_text_open(text, NULL, '{');
+    json_text_string(text, "tokenizer_class", class_name);
+    token_field(text, "bos_token", t, begin);
+    token_field(text, "eos_token", t, end);
+    if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end); // as GPT-2 itself has it
+    if (strcmp(class_name, "LlamaTokenizer") == 0) {
+        json_text_bool(text, "add_bos_token", begin >= 0);
+        json_text_bool(text, "add_eos_token", false);
+        json_text_bool(text, "legacy", false);
+    }
+    json_text_bool(text, "clean_up_tokenization_spaces", false);
+    json_text_open(text, "model_input_names", '['); // generate() takes no more
+    json_text_string(text, NULL, "input_ids");
+    json_text_string(text, NULL, "attention_mask");
+    json_text_close(text, ']');
+    json_text_close(text, '}');
+}
+
+// NULL: no files that transformers knows.
+static const char *class_of_files(const char *folder) {
+    if (has_file(folder, "tokenizer.json")) return "PreTrainedTokenizerFast";
+    if (has_file(folder, "tokenizer.model")) return "LlamaTokenizer";
+    return has_file(folder, "vocab.json") && has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
+}
+
+static bool add_config(const char *folder, JsonText *manifest, Error *err) {
+    const char *class_name = class_of_files(folder);
+    Error ignored;
+    Tokenizer *t = class_name ? tokenizer_open(folder, &ignored) : NULL;
+    if (!t) return true; // they may have changed since the run began
+    JsonText text;
+    config_text(&text, class_name, t);
+    tokenizer_close(t);
+    bool good = manifest_write(manifest, folder, CONFIG_NAME, text.text, text.size, err);
+    json_text_free(&text);
+    return good;
+}
+
+bool tokenizer_files_copy(const char *folder, const char *source, JsonText *manifest, Error *err) {
+    static const struct {
+        const char *name, *as;
+    } parts[] = {{"vocab.json", "vocab.json"},
+                 {"encoder.json", "vocab.json"},
+                 {"merges.txt", "merges.txt"},
+                 {"vocab.bpe", "merges.txt"},
+                 {"tokenizer.json", "tokenizer.json"},
+                 {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"},
+                 {"tokenizer.model", "tokenizer.model"},
+                 {CONFIG_NAME, CONFIG_NAME},
+                 {"chat_template.jinja", "chat_template.jinja"},
+                 {"special_tokens_map.json", "special_tokens_map.json"},
+                 {"added_tokens.json", "added_tokens.json"}};
+    char from[PATH_BUFFER], path[PATH_BUFFER];
+    const char *as = path_is_folder(source) ? NULL : tokenizer_usual_name(source);
+    if (as && strcmp(as, "gpt2_tokenizer.bin") == 0) return copy_file(folder, as, source, manifest, err);
+    if (!as)
+        snprintf(from, sizeof from, "%s", source);
+    else if (!copy_file(folder, as, source, manifest, err) || !path_folder(from, sizeof from, source, err))
+        return false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
+        if (!path_is_file(path) || has_file(folder, parts[i].as)) continue;
+        if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
+    }
+    return has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err);
+}
