@@ -107,9 +107,9 @@ typedef struct {
     bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
     bool small;    // keeps FP32 moments, as all that have one dimension
     // activations
-    TensorId input;        // of a residual: the product's input that it is, where norms come after; of a block's matrix: its
-                           // product's
-    TensorId source;       // what an alias rule falls back to
+    TensorId input;  // of a residual: the product's input that it is, where norms come after; of a block's matrix: its
+                     // product's
+    TensorId source; // what an alias rule falls back to
     TensorId transpose_of; // whose codes these are, transposed: they share the scale
     TensorId product_of;   // whose product this is: it carries scales per row along
     bool maxima; // maxima of the rows lie with it: a gradient's, left by what makes it for what quantises it; or

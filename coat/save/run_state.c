@@ -24,9 +24,15 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_string(t, "moments", moments_names[r->moments]);
         return;
     }
-    const bool first_blocks = r->linear == LINEAR_FP8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
-    // 2 has the bits of 1, unless what the first blocks round less depends on whether norms are made again
-    const int recompute = first_blocks && r->saved != SAVED_COAT ? r->recompute : r->recompute < 1 ? 0 : 1;
+    const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
+    // what is rebuilt from saved codes differs from what was made first where that was made from something else
+    const bool differs =
+        coat && (r->norm_input == NORM_INPUT_RESIDUAL || r->activation_input == ACTIVATION_INPUT_PRODUCT);
+    // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
+    const bool rescales = fp8 && r->scaling == SCALING_TOKEN;
+    // what the first blocks round less, norms only where these are made again
+    const bool first_blocks = fp8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
+    const int recompute = first_blocks && !coat ? r->recompute : r->recompute < 1 ? 0 : 1; // 2 has the bits of 1 else
     json_text_string(t, "linear", linear_names[r->linear]);
     json_text_string(t, "head", linear_names[r->head]);
     json_text_string(t, "saved", saved_names[r->saved]);
@@ -34,19 +40,13 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
         json_text_int(t, "group-size", r->group_size);
         json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
         json_text_string(t, "activation-input", activation_input_names[r->activation_input]);
-        // what is rebuilt from saved codes differs from what was made first where that was made from something else
-        const bool differs = r->norm_input == NORM_INPUT_RESIDUAL || r->activation_input == ACTIVATION_INPUT_PRODUCT;
-        if (differs && (r->linear == LINEAR_BF16 || r->scaling == SCALING_TENSOR))
-            json_text_int(t, "recompute", recompute);
     }
     if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
     if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
     if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", r->centred_blocks);
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-weights", format_name(r->gradient_codes_weights));
-    // codes that were saved with a scale per token are rounded again where the tensor's scale makes them subnormal
-    if (r->linear == LINEAR_FP8 && (r->scaling == SCALING_TOKEN || first_blocks))
-        json_text_int(t, "recompute", recompute);
+    if (differs || rescales || first_blocks) json_text_int(t, "recompute", recompute);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
     json_text_string(t, "grads", format_name(r->grads));

@@ -302,8 +302,8 @@ static void time_variants(Bench *bench, Attention *a, double limit) {
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
-    exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2),
-                                 Tensor{}, s);
+    exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2), Tensor{},
+                                 s);
     const double ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
     const double ours_again = bench_median_ms(bench, run_ours, &a);
     printf("%s, B %d T %d heads %d/%d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,

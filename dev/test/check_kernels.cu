@@ -186,9 +186,8 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_reset(c, 0);
     for (int backward = 0; backward < 2; backward++) {
         const Twin dlogits = backward ? logits : Twin{};
-        CHECK_BOTH(
-            c, loss_forward_backward,
-            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
+        CHECK_BOTH(c, loss_forward_backward,
+                   (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
     }
     check_values(c, losses, 1e-5, "loss_forward_backward: losses");
     check_values(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");

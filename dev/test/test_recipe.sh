@@ -105,6 +105,7 @@ cp -r "$folder/per-token" "$folder/rescaled"
 train rescaled 6 --resume --scaling tensor
 shows "resumed with another scaling" $? 'coat:' "resume: --activation-input was product and is now saved
 resume: --scaling was token and is now tensor
+resume: --centred-blocks was 3 and is now 0
 $resuming"
 train bf16-token 3 --recipe bf16 --scaling token && train bf16-tensor 3 --recipe bf16 --scaling tensor
 same "without FP8 products it changes nothing" bf16-token/step-00000003 bf16-tensor/step-00000003
