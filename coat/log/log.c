@@ -35,6 +35,7 @@ struct Log {
     bool held;                           // not shown yet
     double counted;                      // share of the targets; 0: no line says so
     int64_t first_saved;                 // the first step of this process that has a checkpoint; -1: none
+    size_t bf16_blocks;                  // which FP8 health has nothing of where their products read no codes
 };
 
 double log_flops_per_token(const Config *config, int64_t parameters) {
@@ -92,6 +93,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->end.skipped = log->val_step = log->hellaswag_step = -1;
     log->first_saved = first_step > 1 ? first_step - 1 : -1; // what it goes on from
+    log->bf16_blocks = (size_t)config_bf16_blocks(config);
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
         return NULL;
@@ -272,16 +274,31 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
-// The value of the layer where it is largest, without sign; NAN where one is not finite.
-static double largest_of(const json_t *layers) {
-    double largest = 0.0;
+// Whether a tensor has no figure of this layer: products in BF16 read no codes there.
+static bool is_absent(const Log *log, json_t *figures, size_t layer) {
+    const char *figure;
+    json_t *layers;
+    if (layer >= log->bf16_blocks) return false;
+    json_object_foreach(figures, figure, layers) {
+        if (!json_is_null(json_array_get(layers, layer))) return false;
+    }
+    return true;
+}
+
+// One of a tensor's figures, of the layer where it is largest, without sign; NAN where one is not finite. False: no layer
+// has it.
+static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
+    bool found = false;
     size_t i;
     const json_t *layer;
+    *largest = 0.0;
     json_array_foreach(layers, i, layer) {
+        if (is_absent(log, figures, i)) continue;
         const double x = json_is_number(layer) ? json_number_value(layer) : NAN;
-        if (isnan(x) || fabs(x) > fabs(largest)) largest = x;
+        if (isnan(x) || fabs(x) > fabs(*largest)) *largest = x;
+        found = true;
     }
-    return largest;
+    return found;
 }
 
 // An object of tensors, each with some figures over its layers, for TensorBoard: the largest of each, as KEY/TENSOR/FIGURE.
@@ -295,9 +312,10 @@ static void write_largest(Log *log, int64_t step, const char *key, const char *j
         int count = 0;
         json_object_foreach(figures, figure, layers) {
             if (count == MOST_FIGURES) break;
+            if (!find_largest(log, figures, layers, &scalars[count].value)) continue;
             snprintf(tag[count], sizeof tag[count], "%s/%s/%s", key, tensor, figure);
             scalars[count].tag = tag[count];
-            scalars[count++].value = largest_of(layers);
+            count++;
         }
         if (count) write_scalars(log, step, scalars, count);
     }

@@ -315,6 +315,22 @@ static void log_writes_both(void **state) {
     assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
+    // what products in BF16 read in the first blocks is no figure; what is not finite there is
+    config = new_config("blocks");
+    config->recipe.linear = LINEAR_FP8;
+    config->recipe.bf16_blocks = 2;
+    config->shape.layers = 3;
+    log = log_open(config, 0, 4, 1, 0, 1000, &err);
+    assert_non_null(log);
+    log_object(
+        log, 1, "fp8",
+        "{\"n1\":{\"amax\":[null,null,2]},\"n2\":{\"amax\":[null,3,null]},\"h\":{\"amax\":[null,3,1],\"zero\":[0,0,0]},"
+        "\"oq\":{\"amax\":[null,null]}}");
+    assert_int_equal(read_events(event_file(config->out), events, 8), 5);
+    assert_true(events[2].value[0] == 2 && isnan(events[3].value[0]) && isnan(events[4].value[0]));
+    assert_true(events[4].scalars == 2 && events[4].value[1] == 0);
+    log_close(log);
+
     // other ranks write none
     config = new_config("other");
     log_close(log_open(config, 1, 4, 1, 0, 1000, &err));
