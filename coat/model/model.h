@@ -81,8 +81,8 @@ void model_forward(Model *m);
 // the head, overwritten or added to.
 void model_loss(Model *m, bool backward, bool accumulate);
 
-// One optimizer step: begin, with the number of its targets that count, over all processes; micro-batches (`accumulate` but for the first, `last` in the last), end. The results are in
-// m->host then.
+// One optimizer step: begin, with the number of its targets that count, over all processes; micro-batches (`accumulate`
+// but for the first, `last` in the last); end. The results are in m->host then.
 void step_begin(Model *m, float lr, int64_t targets);
 void micro_step(Model *m, bool accumulate, bool last);
 void step_end(Model *m);

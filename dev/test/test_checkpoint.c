@@ -154,6 +154,10 @@ static void test_scaling_recorded(void **state) {
     RunState rs = fill(run, 3);
     run->arena.config.recipe.norm_input = NORM_INPUT_SAVED; // as published
     run->arena.config.recipe.activation_input = ACTIVATION_INPUT_SAVED;
+    run->arena.config.recipe.bf16_blocks = 1; // what a block in BF16 does depends on recomputation
+    run->arena.config.recipe.centred_blocks = 0;
+    assert_true(state_says(run, &rs, SCALING_TENSOR, 0, "scaling-m", "\"recompute\": 0"));
+    run->arena.config.recipe.bf16_blocks = 0;
     assert_true(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-a", "\"scaling\": \"tensor\""));
     assert_true(state_says(run, &rs, SCALING_TOKEN, 1, "scaling-b", "\"scaling\": \"token\""));
     assert_false(state_says(run, &rs, SCALING_TENSOR, 1, "scaling-c", "\"recompute\""));
