@@ -18,6 +18,7 @@ case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $s
 mkdir -p "$out"
 
 watch() { nvidia-smi -i "${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
+: >"$out/power.csv" # a short run may end before the watcher begins
 watch &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
