@@ -19,6 +19,12 @@ bool path_is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool folder_has_file(const char *folder, const char *name) {
+    char path[PATH_BUFFER];
+    Error ignored;
+    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
+}
+
 bool path_is_open(const char *path, int fd) {
     struct stat ours, named;
     return fd >= 0 && fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&

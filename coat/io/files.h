@@ -13,6 +13,7 @@ extern "C" {
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
+bool folder_has_file(const char *folder, const char *name);
 // Whether the open file or folder is the one of that name.
 bool path_is_open(const char *path, int fd);
 bool path_is_link(const char *path);     // itself, whatever it leads to

@@ -17,12 +17,6 @@ static bool is_newest(const char *out, int64_t step) {
     return newest;
 }
 
-static bool has_file(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    Error ignored;
-    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
-}
-
 // The path without links, also where its end does not exist yet.
 static void real_path(const char *path, char actual[PATH_MAX]) {
     char above[PATH_MAX], found[PATH_MAX];
@@ -44,7 +38,8 @@ static size_t checkpoint_in(const char *path) {
     for (size_t length = strlen(folder); length > 0;) {
         while (length > 1 && folder[length - 1] == '/') length--;
         folder[length] = 0;
-        if (checkpoint_step(folder) >= 0 || (has_file(folder, MANIFEST_NAME) && has_file(folder, "state.json")))
+        if (checkpoint_step(folder) >= 0 ||
+            (folder_has_file(folder, MANIFEST_NAME) && folder_has_file(folder, "state.json")))
             return length;
         while (length > 0 && folder[length - 1] != '/') length--;
         if (length == 1) break; // the root
@@ -100,7 +95,8 @@ static bool check_name(const char *out, const char *actual, Error *err) {
 static bool is_run(const char *folder) {
     char found[256];
     Error ignored;
-    return has_file(folder, "log.jsonl") || (out_find_run(folder, found, &ignored) && out_is_checkpoint_name(found));
+    return folder_has_file(folder, "log.jsonl") ||
+           (out_find_run(folder, found, &ignored) && out_is_checkpoint_name(found));
 }
 
 void out_note_inside(const Config *config) {

@@ -22,12 +22,6 @@ static bool copy_file(const char *folder, const char *as, const char *source, Js
     return good;
 }
 
-static bool has_file(const char *folder, const char *name) {
-    char path[PATH_BUFFER];
-    Error ignored;
-    return path_join(path, sizeof path, folder, name, &ignored) && path_is_file(path);
-}
-
 // A token's name, or null for none.
 static void token_field(JsonText *text, const char *key, const Tokenizer *t, int id) {
     char name[256];
@@ -66,9 +60,9 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
 
 // NULL: no files that transformers knows.
 static const char *class_of_files(const char *folder) {
-    if (has_file(folder, "tokenizer.json")) return "PreTrainedTokenizerFast";
-    if (has_file(folder, "tokenizer.model")) return "LlamaTokenizer";
-    return has_file(folder, "vocab.json") && has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
+    if (folder_has_file(folder, "tokenizer.json")) return "PreTrainedTokenizerFast";
+    if (folder_has_file(folder, "tokenizer.model")) return "LlamaTokenizer";
+    return folder_has_file(folder, "vocab.json") && folder_has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
 }
 
 static bool add_config(const char *folder, JsonText *manifest, Error *err) {
@@ -107,8 +101,8 @@ bool tokenizer_files_copy(const char *folder, const char *source, JsonText *mani
         return false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
-        if (!path_is_file(path) || has_file(folder, parts[i].as)) continue;
+        if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
     }
-    return has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err);
+    return folder_has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err);
 }

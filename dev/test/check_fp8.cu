@@ -101,12 +101,9 @@ static Tensor scale_only(Tensor t) {
     return t;
 }
 
-static void check_norm(Check *c, CheckShape s) {
+// A norm with random parameters, and room for what it saves: its input per group, or r itself.
+static NormTwin check_norm_twin(Check *c, CheckShape s, Twin r) {
     const Twin none = {};
-    const bool rows = s.rows == 2; // of n and of its gradient
-    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
-    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_product(c, s, rows, 1);
-    const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
     NormTwin norm = {};
     norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
     norm.weight = check_random(c, 1, s.C, 1, 0.3f);
@@ -114,6 +111,16 @@ static void check_norm(Check *c, CheckShape s) {
     norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
     norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
     norm.from_saved = s.from_saved;
+    return norm;
+}
+
+static void check_norm(Check *c, CheckShape s) {
+    const Twin none = {};
+    const bool rows = s.rows == 2; // of n and of its gradient
+    const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
+    const Twin y_bias = check_random(c, 1, s.C, 0, 1), dn = check_product(c, s, rows, 1);
+    const Twin r = check_plain(c, s.M, s.C, FMT_BF16);
+    const NormTwin norm = check_norm_twin(c, s, r);
     const Twin n = check_operand(c, s, s.C, FMT_E4M3, rows), n_t = check_operand_t(c, s, s.C, n);
     CHECK_BOTH(c, residual_norm_forward,
                (e, SIDE(n), check_norm_of(&norm, gpu), SIDE(r), SIDE(r_in), SIDE(y), SIDE(y_bias)));

@@ -27,13 +27,7 @@ static void check_first_blocks(Check *c, CheckShape s) {
     const int64_t outputs = 48;
     const Twin r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_product(c, s, s.rows > 0, 1);
     const Twin y_bias = check_random(c, 1, s.C, 0, 1), r = check_plain(c, s.M, s.C, FMT_BF16);
-    NormTwin norm = {};
-    norm.x = s.group ? check_new(c, s.M, s.C, FMT_E4M3, s.group, false, NULL) : r;
-    norm.weight = check_random(c, 1, s.C, 1, 0.3f);
-    norm.bias = s.rms ? none : check_random(c, 1, s.C, 0, 1);
-    norm.mean = s.rms ? none : check_plain(c, s.M, 1, FMT_FP32);
-    norm.rstd = check_plain(c, s.M, 1, FMT_FP32);
-    norm.from_saved = s.from_saved;
+    NormTwin norm = check_norm_twin(c, s, r);
     norm.centre = check_plain(c, 1, s.C, FMT_FP32);
 
     const Twin w = check_random(c, outputs, s.C, 0, 0.1f), bias = s.rms ? none : check_random(c, 1, outputs, 0, 1);
