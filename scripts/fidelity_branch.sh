@@ -1,6 +1,8 @@
 # Sourced by fidelity.sh: with FROM, the baseline is trained once per seed to that step, and all runs of the seed go on
-# from this checkpoint, OUT/branch-points/SETTING-from-STEP/SEED/step-...
+# from this checkpoint, OUT/branch-points/SETTING-from-STEP/SEED/step-..., whatever step they end at.
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of the script
+
+point_folder() { echo "$out/branch-points/${1%-to-*}/$2"; } # SETTING SEED
 
 # A run that has neither begun nor ended.
 needs_branch_point() { # SETTING RECIPE SEED[@MICRO_BATCH]
@@ -65,7 +67,8 @@ is_the_same() { # SETTING SEED FOLDER
 
 # The first who needs it makes it, the others wait.
 make_branch_point() { # SETTING SEED
-    local folder=$out/branch-points/$1/$2 checkpoint command
+    local folder checkpoint command
+    folder=$(point_folder "$1" "$2")
     checkpoint=$folder/$(step_folder "$from")
     set_command "$baseline" "$2" "$folder" "$from"
     if [ -n "$dry_run" ]; then
@@ -83,7 +86,8 @@ make_branch_point() { # SETTING SEED
 
 # A run's folder gets the checkpoint and the log up to there. Links will do: no checkpoint is written in place.
 go_on_from_branch_point() { # SETTING RECIPE SEED[@MICRO_BATCH]
-    local folder=$out/$1/$2/$3 point=$out/branch-points/$1/${3%@*} name copy=$work/copy-$1-$2-$3
+    local folder=$out/$1/$2/$3 point name copy=$work/copy-$1-$2-$3
+    point=$(point_folder "$1" "${3%@*}")
     needs_branch_point "$@" || return 0
     make_branch_point "$1" "${3%@*}" || return
     name=$(step_folder "$from")
@@ -100,5 +104,7 @@ branch_point_is_needed() { # SETTING SEED
     return 1
 }
 drop_branch_point() { # SETTING SEED
-    [ -n "${KEEP_BRANCH_POINTS:-}" ] || branch_point_is_needed "$@" || rm -rf "$out/branch-points/$1/$2"/step-* "$out/branch-points/$1/$2"/events.*
+    local folder
+    folder=$(point_folder "$@")
+    [ -n "${KEEP_BRANCH_POINTS:-}" ] || branch_point_is_needed "$@" || rm -rf "$folder"/step-* "$folder"/events.*
 }
