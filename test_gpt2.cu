@@ -528,7 +528,7 @@ int main(int argc, char **argv) {
         test_bf16_against_fp32();
         test_training();
         test_smaller_pass();
-        test_documents();
+        test_documents(DEVICE_CPU);
         test_fp8();
     }
     block = blocks;

@@ -1,36 +1,35 @@
 // The table of the GPU's operations. What each does is said in operations.h.
 #include "cuda/attention/attention.h"
-#include "cuda/attention/attention_backward.h"
+#include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/fp8/fp8_ops.h"
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 is cuDNN's, but for the backward with heads of 64 or 128 on Hopper, where a kernel of our own takes
-// half the time; in FP32, for exact comparisons, there are slow kernels of our own.
+// Attention in BF16 is cuDNN's, but for what kernels of our own do on Hopper with heads of 64 or 128: the backward, in half
+// the time, and documents that are apart. What is left, and FP32 for exact comparisons, have slow kernels.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
-    require_joined("attention_forward", positions);
-    if (q.format == FMT_FP32)
-        attention_fp32_forward(exec, o, lse, q, k, v, shape);
-    else
+    if (q.format == FMT_BF16 && !positions.data)
         attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
+    else if (q.format == FMT_FP32 || !attention_forward_hopper(exec, o, lse, q, k, v, positions, shape))
+        attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                              Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
-    require_joined("attention_backward", positions);
-    if (q.format == FMT_FP32)
-        attention_fp32_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape);
-    else if (!attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, shape)) {
+    if (q.format == FMT_BF16 && attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape))
+        return;
+    if (q.format == FMT_FP32 || positions.data)
+        attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
+    else
         attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
                            exec->workspace_bytes);
-        Tensor packed = dq; // cuDNN leaves no maxima
-        packed.cols = dq.cols + dk.cols + dv.cols;
-        if (dq.amax) bf16_row_maxima(exec, packed, dq.amax);
-    }
+    Tensor packed = dq; // these leave no maxima
+    packed.cols = dq.cols + dk.cols + dv.cols;
+    if (dq.amax && q.format == FMT_BF16) bf16_row_maxima(exec, packed, dq.amax);
 }
 
 // --- by format ----------------------------------------------------------------------------------------------

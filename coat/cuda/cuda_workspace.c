@@ -1,6 +1,6 @@
 // The CUDA backend's part of the memory plan: plain arithmetic, in C, so that a machine without CUDA can plan. See ops.h.
 #include "cuda/attention/attention.h"
-#include "cuda/attention/attention_backward.h"
+#include "cuda/attention/attention_hopper.h"
 #include "ops.h"
 
 #define CUBLASLT_WORKSPACE ((size_t)32 << 20) // what cuBLASLt's fastest algorithms ask for
@@ -24,7 +24,7 @@ static size_t reductions_bytes(const Config *config) {
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-    const size_t ours = attention_backward_supported(shape, 90) ? attention_backward_bytes(shape) : 0;
+    const size_t ours = attention_hopper_supported(shape, 90) ? attention_backward_bytes(shape) : 0;
     return larger(attention_workspace_bytes(shape), ours);
 }
 

@@ -1,15 +1,17 @@
-// Our own backward of causal attention (coat/cuda/attention/attention_backward.h) against the FP32 kernels, on shapes chosen to
+// Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes chosen to
 // show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
-// share of what a large BF16 product reaches in the same run.
+// share of what a large BF16 product reaches in the same run. Then the same of our forward, and both where sequences are
+// documents of 256 tokens that are apart; TFLOP/s are of whole sequences there, too.
 //
 //   bench_attention_backward [--quick] [--check]
 //
-// --quick leaves out the variants of the schedule, --check all times. Where a gradient is wrong its first wrong element is printed, and a map of the error of the first wrong head, relative
-// to the size of the gradient: rows of 64 tokens (a warpgroup's part) by groups of 8 columns, and the 64 rows of the
-// first wrong part; of the first few gradients, that one run's output may be read.
+// --quick leaves out the variants of the schedule, --check all times. Where a gradient is wrong its first wrong element is
+// printed, and a map of the error of the first wrong head, relative to the size of the gradient: rows of 64 tokens (a
+// warpgroup's part) by groups of 8 columns, and the 64 rows of the first wrong part; of the first few gradients, that one
+// run's output may be read.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
-#include "coat/cuda/attention/attention_backward.h"
+#include "coat/cuda/attention/attention_hopper.h"
 
 #define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
 #define ROW_TOLERANCE 0.10 // of an element, relative to the mean square of its row
@@ -18,10 +20,10 @@
 #define POISON 0xff     // bytes that are NaN in BF16
 
 // One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads * head_dim); lse
-// (B * heads, T) and the gradient's maxima (M), FP32.
+// (B * heads, T) and the gradient's maxima (M), FP32; positions (M) within documents, or without data.
 typedef struct {
     AttentionShape shape;
-    Tensor qkv, o, lse, d_o, dqkv, maxima;
+    Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
 } Attention;
 
 // Of q, k or v: the first head in a packed row, and how many there are.
@@ -41,7 +43,8 @@ static void run_ours(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
     AttentionShape s = a->shape;
     if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
-                                   a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2), s))
+                                   a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2),
+                                   a->positions, s))
         fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }
@@ -52,6 +55,22 @@ static void run_cudnn(Bench *bench, void *context) {
     attention_backward(cuda_backend(&bench->exec)->attention, part(s, a->dqkv, 0), part(s, a->dqkv, 1),
                        part(s, a->dqkv, 2), a->d_o, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
                        part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
+}
+
+static void run_our_forward(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    AttentionShape s = a->shape;
+    if (!attention_forward_hopper(&bench->exec, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
+                                  part(s, a->qkv, 2), a->positions, s))
+        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
+              s.kv_heads, s.head_dim);
+}
+
+static void run_cudnn_forward(Bench *bench, void *context) {
+    Attention *a = (Attention *)context;
+    AttentionShape s = a->shape;
+    attention_forward(cuda_backend(&bench->exec)->attention, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
+                      part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
 }
 
 // --- reference ----------------------------------------------------------------------------------------------
@@ -78,7 +97,7 @@ static Tensor widened(Bench *bench, Tensor from) {
 static void forward(Bench *bench, Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
     AttentionShape s = a->shape;
-    attention_fp32_forward(&bench->exec, o, a->lse, part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), s);
+    attention_plain_forward(&bench->exec, o, a->lse, part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), {}, s);
     convert(bench, a->o, o);
     bench_release(bench, qkv);
     bench_release(bench, o);
@@ -89,8 +108,8 @@ static Tensor reference(Bench *bench, const Attention *a) {
     AttentionShape s = a->shape;
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
     Tensor dqkv = bench_tensor(bench, a->qkv.rows, a->qkv.cols, FMT_FP32, 1.0f);
-    attention_fp32_backward(&bench->exec, part(s, dqkv, 0), part(s, dqkv, 1), part(s, dqkv, 2), d_o, o, a->lse,
-                            part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), s);
+    attention_plain_backward(&bench->exec, part(s, dqkv, 0), part(s, dqkv, 1), part(s, dqkv, 2), d_o, o, a->lse,
+                             part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), {}, s);
     bench_release(bench, qkv);
     bench_release(bench, o);
     bench_release(bench, d_o);
@@ -277,14 +296,11 @@ static bool check_shape(Bench *bench, AttentionShape s) {
 }
 
 // --- time ---------------------------------------------------------------------------------------------------
-// Five products over the lower half of the scores.
-static double backward_flops(AttentionShape s) {
-    return 5.0 * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
-}
+enum { FORWARD = 2, BACKWARD = 5 }; // products over the lower half of the scores
 
-static void print_time(const char *name, double ms, AttentionShape s, double limit) {
-    const double rate = backward_flops(s) / ms * 1e3;
-    printf("  %-18s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
+static void print_time(const char *name, double ms, int products, AttentionShape s, double limit) {
+    const double rate = products * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
+    printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
 // Our kernel with other numbers of heads together.
@@ -293,9 +309,21 @@ static void time_variants(Bench *bench, Attention *a, double limit) {
         char name[32];
         snprintf(name, sizeof name, heads < 1 << 16 ? "%d heads together" : "all heads together", heads);
         attention_backward_heads_together = heads;
-        print_time(name, bench_median_ms(bench, run_ours, a), a->shape, limit);
+        print_time(name, bench_median_ms(bench, run_ours, a), BACKWARD, a->shape, limit);
     }
     attention_backward_heads_together = 0;
+}
+
+// Positions where documents are so many tokens long.
+static Tensor documents_of(Bench *bench, AttentionShape s, int tokens) {
+    Tensor positions = {};
+    positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
+    positions.data = bench_allocate(bench, (size_t)positions.rows * sizeof(int32_t));
+    int32_t *host = (int32_t *)xmalloc((size_t)positions.rows * sizeof *host);
+    for (int64_t row = 0; row < positions.rows; row++) host[row] = (int32_t)(row % s.T % tokens);
+    bench->exec.ops->upload(&bench->exec, positions.data, host, (size_t)positions.rows * sizeof *host);
+    free(host);
+    return positions;
 }
 
 // limit: what a large product reaches, operations per second.
@@ -308,9 +336,15 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     const double ours_again = bench_median_ms(bench, run_ours, &a);
     printf("%s, B %d T %d heads %d/%d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
            s.kv_heads, s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
-    print_time("ours", ours, s, limit);
-    print_time("cuDNN", cudnn, s, limit);
-    print_time("ours, again", ours_again, s, limit);
+    print_time("ours", ours, BACKWARD, s, limit);
+    print_time("cuDNN", cudnn, BACKWARD, s, limit);
+    print_time("ours, again", ours_again, BACKWARD, s, limit);
+    print_time("forward, cuDNN", bench_median_ms(bench, run_cudnn_forward, &a), FORWARD, s, limit);
+    print_time("forward, ours", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
+    a.positions = documents_of(bench, s, 256);
+    print_time("forward, documents", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
+    print_time("backward, documents", bench_median_ms(bench, run_ours, &a), BACKWARD, s, limit);
+    bench_release(bench, a.positions);
     if (!bench->quick) time_variants(bench, &a, limit);
     close_shape(bench, &a);
 }

@@ -103,12 +103,15 @@ static void compare_all_models(bool small_only) {
     compare_bf16_block(s, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
     test_loss_scale(DEVICE_CUDA);
+    test_documents(DEVICE_CUDA);
     if (small_only) {
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++; // shares heads, with norms of q and k
         compare_models("coat", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0, updates);
         block = blocks;
         return;
     }
+    for (block = blocks + 1; block < blocks + BLOCKS; block++) test_documents(DEVICE_CUDA);
+    block = blocks;
     test_fp8_watched(fp8_coat, DEVICE_CUDA);
     test_fp8_watched(by_token_exact(fp8_linear), DEVICE_CUDA);
     compare_ways(s, fp8_linear, MOMENTS_FP32, updates);

@@ -97,6 +97,23 @@ static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream)
     return p;
 }
 
+// Positions within documents of very different lengths, the first of which may have begun before its sequence.
+static Pair pair_positions(Backends *b, int B, int T) {
+    int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
+    for (int row = 0, end = 0, position = 0; row < B * T; row++, position++) {
+        const uint64_t random = rng_hash(77, 60, (uint64_t)row);
+        const bool begins = row % T == 0;
+        if (begins || row == end) {
+            end = row + 1 + (int)((random >> 8) % (random % 3 ? 90 : 600));
+            position = begins && end - row + 3 < T ? (int)(random >> 40 & 3) : 0;
+        }
+        host[row] = position;
+    }
+    Pair p = pair_of_bytes(b, (int64_t)B * T, 1, FMT_I32, host);
+    free(host);
+    return p;
+}
+
 static void pair_free(Backends *b, Pair p) {
     for (int s = 0; s < 2; s++) b->exec[s].ops->release(&b->exec[s], p.t[s].data);
 }
@@ -353,39 +370,47 @@ static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
 }
 
 // The backward is run twice, for its bits.
-static void compare_attention_of(Backends *b, AttentionShape shape, Format format, double limit) {
+static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool apart) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
     const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
     Pair qkv = pair_random(b, M, packed, format, 1.0f, 31), d_o = pair_random(b, M, C, format, 1.0f, 32);
     Pair out = pair_poisoned(b, M, C, format),
          lse = pair_poisoned(b, (int64_t)shape.B * shape.heads, shape.T, FMT_FP32);
-    Pair dqkv[2], maxima[2];
+    Pair dqkv[2], maxima[2], positions = pair_positions(b, shape.B, shape.T);
+    const char *forward = apart ? "attention forward, documents apart" : "attention forward";
+    const char *backward = apart ? "attention backward, documents apart" : "attention backward";
     for (int run = 0; run < 2; run++) {
         dqkv[run] = pair_poisoned(b, M, packed, format);
         maxima[run] = pair_poisoned(b, M, 1, FMT_FP32);
     }
     ON_BOTH(b) {
+        const Tensor at = apart ? positions.t[s] : no_tensor();
         Tensor part[3];
         for (int i = 0; i < 3; i++) part[i] = attention_part(shape, qkv.t[s], i);
-        CALL(b, attention_forward, out.t[s], lse.t[s], part[0], part[1], part[2], no_tensor(), shape);
+        CALL(b, attention_forward, out.t[s], lse.t[s], part[0], part[1], part[2], at, shape);
         for (int run = 0; run < 2; run++) {
             Tensor d = dqkv[run].t[s], d_part[3];
             if (format == FMT_BF16) d.amax = (uint32_t *)maxima[run].t[s].data;
             for (int i = 0; i < 3; i++) d_part[i] = attention_part(shape, d, i);
             CALL(b, attention_backward, d_part[0], d_part[1], d_part[2], d_o.t[s], out.t[s], lse.t[s], part[0], part[1],
-                 part[2], no_tensor(), shape);
+                 part[2], at, shape);
         }
     }
-    pair_check(b, out, limit, "attention forward", "o");
-    pair_check(b, lse, 1e-3, "attention forward", "lse");
-    pair_check(b, dqkv[0], limit, "attention backward", "dqkv");
-    check_repeated(b, dqkv[0], dqkv[1], "attention backward");
+    pair_check(b, out, limit, forward, "o");
+    pair_check(b, lse, 1e-3, forward, "lse");
+    pair_check(b, dqkv[0], limit, backward, "dqkv");
+    check_repeated(b, dqkv[0], dqkv[1], backward);
     if (format == FMT_BF16) {
-        check_maxima(b, dqkv[0], maxima[0], "attention backward");
-        check_repeated(b, maxima[0], maxima[1], "attention backward, maxima");
+        check_maxima(b, dqkv[0], maxima[0], backward);
+        check_repeated(b, maxima[0], maxima[1], backward);
     }
-    Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1]};
+    Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
+static void compare_attention_of(Backends *b, AttentionShape shape, Format format, double limit) {
+    compare_attention_over(b, shape, format, limit, false);
+    compare_attention_over(b, shape, format, limit, true);
 }
 
 static void compare_attention(Backends *b, OpShape o) {
@@ -393,13 +418,14 @@ static void compare_attention(Backends *b, OpShape o) {
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
-// q, k and v before attention: rotated alone, in place; with norms of the heads; with norms over all heads and a clip.
+// q, k and v before attention: rotated alone, in place; with norms of the heads, documents apart; with norms over all heads
+// and a clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D};
     const int64_t widths[3][2] = {{0, 0}, {D, D}, {shape.heads * D, shape.kv_heads * D}};
     const int64_t cols = (shape.heads + 2 * shape.kv_heads) * D;
-    Pair rotations = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51);
+    Pair rotations = pair_random(b, o.T, D, FMT_FP32, 1.0f, 51), positions = pair_positions(b, o.B, o.T);
     for (int way = 0; way < 3; way++) {
         const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
         Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
@@ -412,7 +438,7 @@ static void compare_heads(Backends *b, OpShape o) {
         ON_BOTH(b) {
             const Tensor none = no_tensor();
             Heads h = {shape,
-                       none,
+                       way == 1 ? positions.t[s] : none,
                        rotations.t[s],
                        way ? q_weight.t[s] : none,
                        way ? k_weight.t[s] : none,
@@ -434,6 +460,7 @@ static void compare_heads(Backends *b, OpShape o) {
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
     }
     pair_free(b, rotations);
+    pair_free(b, positions);
 }
 
 static void compare_embedding_and_loss(Backends *b, OpShape o) {
@@ -442,11 +469,17 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     Pair wte = pair_random(b, Vp, C, o.format, 1.0f, 43), wpe = pair_random(b, o.T + 5, C, o.format, 1.0f, 44);
     Pair r = pair_poisoned(b, M, C, o.format), g = pair_random(b, M, C, o.format, 1.0f, 45);
     Pair dwte = pair_random(b, Vp, C, FMT_FP32, 0.1f, 46), dwpe = pair_poisoned(b, o.T + 5, C, FMT_FP32);
+    Pair positions = pair_positions(b, o.B, o.T), r_apart = pair_poisoned(b, M, C, o.format);
+    Pair dwpe_apart = pair_poisoned(b, o.T + 5, C, FMT_FP32);
     Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
     ON_BOTH(b) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], no_tensor(), wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe.t[s], g.t[s], tokens.t[s], no_tensor(), o.T, accumulate != 0);
+        CALL(b, embed_forward, r_apart.t[s], tokens.t[s], positions.t[s], wte.t[s], wpe.t[s], o.T);
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            CALL(b, embed_backward, dwte.t[s], dwpe_apart.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
+                 accumulate != 0);
         CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], logits.t[s], targets.t[s], (int)V,
              b->state[s]);
         CALL(b, loss_sum, losses.t[s], b->state[s]);
@@ -454,6 +487,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     pair_check(b, r, o.tight, "embedding forward", "r");
     pair_check(b, dwte, 1e-5, "embedding backward", "dwte");
     pair_check(b, dwpe, 1e-5, "embedding backward", "dwpe");
+    pair_check(b, r_apart, o.tight, "embedding forward, documents apart", "r");
+    pair_check(b, dwpe_apart, 1e-5, "embedding backward, documents apart", "dwpe");
     pair_check(b, losses, 1e-5, "loss", "losses");
     pair_check(b, logits, o.tight, "loss", "dlogits");
     StepState a, c;
@@ -462,7 +497,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     char name[128];
     snprintf(name, sizeof name, "gpu against twin%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
-    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses};
+    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_apart, dwpe_apart};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "coat/cuda/attention/attention.h"
-#include "coat/cuda/attention/attention_backward.h"
+#include "coat/cuda/attention/attention_hopper.h"
 
 static AttentionShape shape_of(int B, int T, int heads, int kv_heads, int head_dim) {
     AttentionShape s;

@@ -15,6 +15,7 @@
 // A block is two warpgroups that compute, 64 own rows each, at their own pace, so that the exponentials of one run
 // while the tensor cores work for the other; and one thread that has the copy engine fill a ring of tiles.
 #include "attention_backward_unit.h"
+#include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
 
 // --- lse and delta, row by row ------------------------------------------------------------------------------------
@@ -53,6 +54,19 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     float *to = x.statistics + (sequence_head * x.blocks * TILE + t / rows * rows) * 2 + t % rows;
     to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
     to[rows] = delta;
+}
+
+// How many tiles a unit has where documents are apart: back to the first document of a block of queries, and on to the last
+// block with a document that begins by the end of a block of keys. A block of threads has a sequence.
+__global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
+    positions += (int64_t)blockIdx.x * T;
+    tiles += (int64_t)blockIdx.x * 2 * blocks;
+    for (int block = (int)threadIdx.x; block < blocks; block += (int)blockDim.x) {
+        int end = block + 1;
+        while (end < blocks && document_begin(positions, end * TILE) < (block + 1) * TILE) end++;
+        tiles[block] = block + 1 - document_begin(positions, block * TILE) / TILE;
+        tiles[blocks + block] = end - block;
+    }
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
@@ -161,15 +175,7 @@ template <int HEAD> __device__ static inline void copy_units_one_buffer(const Pr
     for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
 }
 
-// The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for
-// plain 9.0, which would be, stops rather than leave the gradients as they were.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr bool HOPPER_CODE = true;
-#else
-constexpr bool HOPPER_CODE = false;
-#endif
-
-template <int HEAD>
+template <int HEAD, bool APART>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ unsigned char memory[];
     if constexpr (HOPPER_CODE) {
@@ -196,7 +202,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
                 copy_units_one_buffer<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
-            compute_units<HEAD>(x, shared, warpgroup);
+            compute_units<HEAD, APART>(x, shared, warpgroup);
         }
     } else {
         __trap();
@@ -204,39 +210,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host ---------------------------------------------------------------------------------------------------------
-typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// The driver's function, found at run time, so that the program starts where there is no driver.
-static EncodeTiled encode_tiled() {
-    static EncodeTiled found = NULL;
-    if (found) return found;
-    void *address = NULL;
-    cudaDriverEntryPointQueryResult result;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result),
-               "looking up the driver's cuTensorMapEncodeTiled");
-    found = (EncodeTiled)address;
-    return found;
-}
-
-// A view as the copy engine reads it, a panel of a pair's rows at a time; rows beyond T read as zeros.
-template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads) {
-    EncodeTiled encode = encode_tiled();
-    cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
-    cuuint64_t size[] = {(cuuint64_t)heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
-    cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
-    cuuint32_t box[] = {PANEL, PAIR_ROWS<HEAD>, 1}, step[] = {1, 1, 1};
-    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 extern "C" int attention_backward_heads_together = 0;
-
-static bool view_fits(Tensor view) {
-    return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
-}
 
 // So many that the L2 cache holds their q, k, v and do, and enough to fill the device with units.
 static int heads_together(AttentionShape shape) {
@@ -256,20 +230,20 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     dim3 grid((unsigned)ceil_div((int64_t)rows.blocks * TILE * rows.heads, ROWS_PER_BLOCK<HEAD>), (unsigned)B);
     statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
     LAUNCH_CHECK("attention_backward, statistics");
-    CUDA_CHECK(
-        cudaFuncSetAttribute(backward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
-        "giving attention's backward its shared memory");
+    const auto kernel = x.positions ? backward_kernel<HEAD, true> : backward_kernel<HEAD, false>;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
+               "giving attention's backward its shared memory");
     int units = (x.heads + x.heads / x.group) * x.blocks,
         blocks = units < backend->sm_count ? units : backend->sm_count;
-    backward_kernel<HEAD><<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
+    kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
     LAUNCH_CHECK("attention_backward");
 }
 
 extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
-                                          Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+                                          Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     const CudaBackend *backend = cuda_backend(exec);
     const Tensor views[] = {dq, dk, dv, d_o, o, q, k, v};
-    if (!attention_backward_supported(shape, backend->capability)) return false;
+    if (!attention_hopper_supported(shape, backend->capability)) return false;
     if (exec->workspace_bytes < attention_backward_bytes(shape)) return false;
     for (const Tensor &view : views)
         if (!view_fits(view)) return false;
@@ -282,7 +256,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     rows.o_stride = o.stride, rows.d_o_stride = d_o.stride;
     rows.next_unit = (unsigned *)exec->workspace;
     rows.statistics = (float *)((char *)exec->workspace + 256);
-    rows.heads = shape.heads, rows.T = shape.T, rows.blocks = (int)attention_backward_blocks(shape);
+    rows.heads = shape.heads, rows.T = shape.T, rows.blocks = (int)attention_blocks(shape);
     x.statistics = rows.statistics, x.next_unit = rows.next_unit;
     x.amax = rows.amax = dq.amax;
     x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
@@ -293,6 +267,12 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.heads_together = attention_backward_heads_together;
     if (x.heads_together == 0) x.heads_together = heads_together(shape);
     x.kv_heads_together = kv_heads_together(x, backend->sm_count);
+    if (positions.data) {
+        int *tiles = (int *)((char *)exec->workspace + attention_backward_tiles_at(shape));
+        x.positions = (const int32_t *)positions.data, x.tiles = tiles;
+        tiles_kernel<<<(unsigned)shape.B, 128, 0, backend->stream>>>(x.positions, tiles, x.T, x.blocks);
+        LAUNCH_CHECK("attention_backward, tiles");
+    }
     (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, rows, x, shape.B);
     return true;
 }

@@ -4,15 +4,6 @@
 #include "attention_backward_work.h"
 
 // --- computing ----------------------------------------------------------------------------------------------------
-// A thread of a computing warpgroup, and its place in the fragments of hopper.h.
-struct Place {
-    int half;               // which rows of the own tile: HALF * half ...
-    int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
-    bool signals;           // one thread per warp tells the copying thread that a buffer is free
-    uint64_t own[2];        // operands
-    float lse[2], delta[2]; // of the own rows, if they are queries
-};
-
 template <int HEAD> struct Sums {
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // dk and dv, or dq and nothing
 };
@@ -23,24 +14,6 @@ template <int ROWS> struct Weights { uint32_t p[HALF * ROWS / 256], ds[HALF * RO
 // The first own row of a warpgroup within the buffer that it reads.
 template <int HEAD> __device__ static inline int own_row(const Place &place) {
     return OWN_BUFFERS<HEAD> == 2 ? place.half * HALF : 0;
-}
-
-__device__ static inline void release(const Place &place, uint64_t *empty) {
-    __syncwarp();
-    if (place.signals) barrier_arrive(empty);
-}
-
-// d = own rows times the rows of a streamed tile, 16 columns of the head at a time, four times in each panel.
-template <int HEAD, bool KEYS, int COLUMNS>
-__device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, const bf16 *tile) {
-    constexpr int own_panel = PANEL_BYTES < PAIR_ROWS < HEAD >>>> 4, panel = PANEL_BYTES < TILE_ROWS < HEAD,
-                  KEYS >>>> 4;
-    uint64_t other = wgmma_operand(tile);
-#pragma unroll
-    for (int k = 0; k < HEAD / 16; k++)
-        wgmma_rows(d, own + k / 4 * own_panel + k % 4 * WGMMA_NEXT_COLUMNS,
-                   other + k / 4 * panel + k % 4 * WGMMA_NEXT_COLUMNS, k > 0);
-    wgmma_commit();
 }
 
 // The sums of COLUMNS rows of a streamed pair of tiles, from a slot on.
@@ -68,16 +41,6 @@ __device__ static inline void products_hold(Sums<HEAD> &sums, Weights<ROWS> &wei
     if constexpr (KEYS) {
         wgmma_hold(sums.second);
         wgmma_hold(weights.p);
-    }
-}
-
-// Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
-template <bool KEYS, int COLUMNS>
-__device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) {
-        int own = place.row + i / 2 % 2 * 8, other = from + i / 4 * 8 + place.pair + i % 2;
-        if (KEYS ? other < own : other > own) s[i] = -INFINITY;
     }
 }
 
@@ -118,11 +81,11 @@ __device__ static inline void weights_from(Weights<ROWS> &weights, const float (
 
 // One streamed tile, rows `from` to from + COLUMNS of it, up to its weights; its first row is the own block's row
 // `origin` where it is a diagonal one. With PREVIOUS the sums of the tile before it come first, and its slot is free
-// then.
-template <int HEAD, bool KEYS, int COLUMNS, bool PREVIOUS>
+// then. With APART `documents` has the place of the tile's first row.
+template <int HEAD, bool KEYS, int COLUMNS, bool PREVIOUS, bool APART>
 __device__ static inline void tile_run(Shared *shared, const Place &place, Sums<HEAD> &sums,
                                        Weights<TILE_ROWS<HEAD, KEYS>> &weights, Ring<STAGES> stage, int previous,
-                                       int from, bool diagonal, int origin, float scale) {
+                                       int from, bool diagonal, int origin, float scale, Documents documents) {
     constexpr bool two_slots = TILE_SLOTS<HEAD, KEYS> == 2;
     const float *lse = shared->streamed_statistics[stage.index] + from, *delta = lse + PAIR_ROWS<HEAD>;
     float s[COLUMNS / 2], dp[COLUMNS / 2];
@@ -142,6 +105,10 @@ __device__ static inline void tile_run(Shared *shared, const Place &place, Sums<
     wgmma_wait<1>();
     wgmma_hold(s);
     if (!PREVIOUS && diagonal) mask<KEYS, COLUMNS>(s, place, origin);
+    if constexpr (APART) {
+        documents.streamed += from;
+        mask_documents<KEYS, COLUMNS>(s, place, documents);
+    }
     probabilities<KEYS>(s, place, lse, scale);
     // Complete already. The compiler moves the exponentials beyond the next wait, where nothing runs beside them, but
     // not across a loop.
@@ -174,65 +141,23 @@ template <int SLOTS> __device__ static inline void tile_next(Ring<STAGES> &stage
     for (int i = 0; i < SLOTS; i++) ring_next(stage);
 }
 
-__device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
-    uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
-    return i & 2 ? high : low;
-}
-
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads swap
-// their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
-// the maxima of a pair's first and second magnitudes, as bits.
-template <int COUNT>
-__device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
-                                            const Place &place, uint32_t largest) {
-    wgmma_hold(sum);
-    int quarter = place.pair / 2;
-#pragma unroll
-    for (int lower = 0; lower < 2; lower++) {
-        int row = place.row - place.half * HALF + lower * 8;
-#pragma unroll
-        for (int side = 0; side < COUNT / 16; side++) {
-            uint32_t word[4], swapped[4], mine[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float *from = sum + (side * 4 + i) * 4 + lower * 2;
-                word[i] = bf16_pair(from[0] * scale, from[1] * scale);
-            }
-            swapped[0] = choose(word, quarter);
-#pragma unroll
-            for (int i = 1; i < 4; i++) swapped[i] = __shfl_xor_sync(0xffffffffu, choose(word, quarter ^ i), i);
-#pragma unroll
-            for (int i = 0; i < 4; i++) mine[i] = choose(swapped, quarter ^ i);
-            if (row >= rows) continue;
-            *(uint4 *)(to + row * stride + side * 32 + quarter * 8) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) largest = __vmaxu2(largest, mine[i] & 0x7fff7fffu);
-        }
-    }
-    return largest;
-}
-
 // The maximum of what a warp stored, in the place of its first row. Maxima do not depend on their order.
 __device__ static inline void maximum_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-// The compiler computes what derives from the place again after this: kept over all heads of a group, it would spill.
-__device__ static inline void place_hold(Place &place) {
-    asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
-}
-
 // One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's
 // scores; NULL: another head follows.
-template <int HEAD, bool KEYS>
+template <int HEAD, bool KEYS, bool APART>
 __device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> &sums, Ring<STAGES> &stage, int blocks,
-                                       uint64_t *own_empty, float scale) {
+                                       uint64_t *own_empty, float scale, Documents documents) {
     // Half of the diagonal block is out of sight for one of the warpgroups: the first queries for the last keys, the
     // last keys for the first queries. It is half a tile, or a whole one.
     constexpr int ROWS = TILE_ROWS<HEAD, KEYS>, SLOTS = TILE_SLOTS<HEAD, KEYS>;
     constexpr int half_seen = KEYS ? 1 : 0, half_from = KEYS ? HALF : 0;
     constexpr bool skips = ROWS == HALF;
+    constexpr int step = KEYS ? ROWS : -ROWS; // from a tile to the next
     Weights<ROWS> weights;
     int j = 0, tiles = blocks * (TILE / ROWS);
     place_hold(place);
@@ -240,20 +165,23 @@ __device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> 
         if constexpr (skips) {
             tile_skip(shared, place, stage);
         } else {
-            tile_run<HEAD, KEYS, HALF, false>(shared, place, sums, weights, stage, 0, half_from, true, half_from,
-                                              scale);
+            tile_run<HEAD, KEYS, HALF, false, APART>(shared, place, sums, weights, stage, 0, half_from, true, half_from,
+                                                     scale, documents);
             tile_finish<HEAD, KEYS, HALF>(shared, place, sums, weights, stage.index, half_from);
         }
         tile_next<SLOTS>(stage);
+        documents.streamed += step;
         j = 1;
     }
     if (j < tiles) {
-        tile_run<HEAD, KEYS, ROWS, false>(shared, place, sums, weights, stage, 0, 0, skips || j == 0,
-                                          skips ? place.half * HALF : 0, scale);
+        tile_run<HEAD, KEYS, ROWS, false, APART>(shared, place, sums, weights, stage, 0, 0, skips || j == 0,
+                                                 skips ? place.half * HALF : 0, scale, documents);
         int previous = stage.index;
         tile_next<SLOTS>(stage);
         for (j++; j < tiles; j++) {
-            tile_run<HEAD, KEYS, ROWS, true>(shared, place, sums, weights, stage, previous, 0, false, 0, scale);
+            documents.streamed += step;
+            tile_run<HEAD, KEYS, ROWS, true, APART>(shared, place, sums, weights, stage, previous, 0, false, 0, scale,
+                                                    documents);
             previous = stage.index;
             tile_next<SLOTS>(stage);
         }
@@ -264,7 +192,7 @@ __device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> 
     }
 }
 
-template <int HEAD, bool KEYS>
+template <int HEAD, bool KEYS, bool APART>
 __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &place, Unit unit, int own,
                                        Ring<STAGES> &stage) {
     const Pair &pair = shared->own[own];
@@ -279,14 +207,17 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
         }
     constexpr bool own_early = OWN_BUFFERS<HEAD> == 1;
     const int sequence_heads = KEYS ? x.sequence_heads / x.group : x.sequence_heads;
+    const int sequence = unit.head / sequence_heads;
+    Documents documents = {};
+    if constexpr (APART) documents = {x.positions + (int64_t)sequence * x.T, x.T, unit.block * TILE, unit.block * TILE};
     uint64_t *const own_empty = &shared->own_empty[own];
     Sums<HEAD> sums = {};
     for (int heads = KEYS ? x.group : 1; heads > 0; heads--)
-        head_run<HEAD, KEYS>(shared, place, sums, stage, unit.tiles, own_early && heads == 1 ? own_empty : NULL,
-                             x.scale * LOG2_E);
+        head_run<HEAD, KEYS, APART>(shared, place, sums, stage, unit.tiles, own_early && heads == 1 ? own_empty : NULL,
+                                    x.scale * LOG2_E, documents);
     if constexpr (!own_early) release(place, own_empty);
     int t = unit.block * TILE + place.half * HALF;
-    int64_t token = (int64_t)(unit.head / sequence_heads) * x.T + t, column = unit.head % sequence_heads * HEAD;
+    int64_t token = (int64_t)sequence * x.T + t, column = unit.head % sequence_heads * HEAD;
     uint32_t largest = 0;
     if constexpr (KEYS) {
         largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, x.T - t, place, 0);
@@ -299,25 +230,21 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
     if (x.amax && t + warp_row < x.T) maximum_store(x, token + warp_row, largest);
 }
 
-template <int HEAD> __device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {
-    int warp = (int)threadIdx.x / 32 % 4, lane = (int)threadIdx.x % 32;
-    Place place = {};
-    place.half = warpgroup;
-    place.row = warpgroup * HALF + warp * 16 + lane / 4;
-    place.pair = lane % 4 * 2;
-    place.signals = lane == 0;
+template <int HEAD, bool APART>
+__device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {
+    Place place = place_get(warpgroup);
     Ring<OWN_BUFFERS<HEAD>> own = {};
     Ring<STAGES> stage = {};
     for (;; ring_next(own)) {
         int buffer = OWN_BUFFERS<HEAD> == 2 ? own.index : place.half;
         barrier_wait(&shared->own_full[buffer], own.phase);
-        int index = lane == 0 ? shared->unit[buffer] : 0; // the thread that will release it
+        int index = place.signals ? shared->unit[buffer] : 0; // the thread that will release it
         index = warp_uniform(index);
         if (index < 0) return;
         Unit unit = unit_get(x, index);
         if (unit.keys)
-            unit_run<HEAD, true>(x, shared, place, unit, buffer, stage);
+            unit_run<HEAD, true, APART>(x, shared, place, unit, buffer, stage);
         else
-            unit_run<HEAD, false>(x, shared, place, unit, buffer, stage);
+            unit_run<HEAD, false, APART>(x, shared, place, unit, buffer, stage);
     }
 }

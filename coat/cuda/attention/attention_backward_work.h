@@ -1,8 +1,7 @@
 // What attention's backward on Hopper is given, its units of work, and the shared memory that its copying thread and
 // its computing warpgroups share; attention_backward.cu says what they are for.
 //
-// Heads are HEAD = 64 or 128 columns wide. A tile lies in shared memory as panels of 64 columns, one after the other,
-// as hopper.h has them. Buffers hold the same number of bytes for both widths, and so:
+// Buffers hold the same number of bytes for both widths of a head, and so:
 //
 //                      HEAD 64                                HEAD 128
 //   own, a buffer      128 rows of a pair, for both           64 rows of a pair, for one warpgroup
@@ -13,27 +12,9 @@
 // Queries keep one sum beside their scores, so that 128 of these fit; the two sums of keys with heads of 128 take 128
 // registers, which leaves room for 64 scores per row, of the 192 in all that sums, scores and weights take at most.
 #pragma once
-#include "attention_backward.h"
-#include "cuda/common/cuda_internal.h"
-#include "hopper.h"
+#include "attention_fragments.h"
 
-typedef __nv_bfloat16 bf16;
-
-constexpr int TILE = ATTENTION_BACKWARD_TILE; // rows of a unit of work
-constexpr int HALF = TILE / 2;                // rows of a warpgroup
-constexpr int PANEL = 64;                     // columns side by side in shared memory
-constexpr int PAIR_VALUES = TILE * PANEL;     // of either tile of a pair
-constexpr int STAGES = 4;                     // slots in the ring
-constexpr int COMPUTING = 2;                  // warpgroups
-constexpr int THREADS = (COMPUTING + 1) * 128;
-constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// Rows of a tile in a pair; rows of a streamed tile; the slots it takes; how many own pairs a warpgroup has.
-template <int HEAD> constexpr int PAIR_ROWS = PAIR_VALUES / HEAD;
-template <int HEAD, bool KEYS> constexpr int TILE_ROWS = KEYS ? PAIR_ROWS<HEAD> : TILE;
-template <int HEAD, bool KEYS> constexpr int TILE_SLOTS = TILE_ROWS<HEAD, KEYS> / PAIR_ROWS<HEAD>;
-template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
+constexpr int STAGES = 4; // slots in the ring
 template <int HEAD> constexpr int OWN_BUFFERS = PAIR_ROWS<HEAD> == TILE ? 2 : 1;
 
 struct Problem {
@@ -42,7 +23,9 @@ struct Problem {
     const float *statistics; // (B * heads, T in PAIR_ROWS, 2, PAIR_ROWS): lse in units of log 2, and delta
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
-    uint32_t *amax; // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
+    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
+    const int *tiles;         // (B, 2, blocks), with positions: the tiles of a unit of queries, of keys
+    uint32_t *amax;           // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, sequence_heads, T, blocks; // query heads of all sequences, of one; units in T, for either kind
     int group;                            // query heads that read one key/value head
@@ -91,8 +74,14 @@ __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     return unit;
 }
 
+__device__ static inline int unit_sequence(const Problem &x, Unit unit) {
+    return unit.head / (unit.keys ? x.sequence_heads / x.group : x.sequence_heads);
+}
+
 __device__ static inline Unit unit_get(const Problem &x, int index) {
-    return x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
+    Unit unit = x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
+    if (x.tiles) unit.tiles = x.tiles[(unit_sequence(x, unit) * 2 + unit.keys) * x.blocks + unit.block];
+    return unit;
 }
 
 // The next unit to be computed, or a number beyond the last.
@@ -143,15 +132,4 @@ template <int HEAD, bool KEYS> __device__ static inline const bf16 *streamed_fir
 template <int HEAD, bool KEYS> __device__ static inline const bf16 *streamed_second(const Shared *shared, int slot) {
     if constexpr (TILE_SLOTS<HEAD, KEYS> == 2) return shared->streamed[slot + 1].first;
     return shared->streamed[slot].second;
-}
-
-// A position in a ring of buffers: a barrier's phase changes with every round.
-template <int SIZE> struct Ring {
-    int index;
-    uint32_t phase;
-};
-
-template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
-    ring.index = ring.index + 1 == SIZE ? 0 : ring.index + 1;
-    ring.phase ^= ring.index == 0;
 }

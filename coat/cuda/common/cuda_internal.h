@@ -101,10 +101,12 @@ void matmul_close(struct MatmulState *state);
 char *cuda_choices_text(Exec *exec);
 void cuda_choices_load(Exec *exec, const char *text);
 
-// attention: cuda_ops.cu calls cuDNN (attention.h), or in FP32 the kernels of cuda_attention_fp32.cu
-void attention_fp32_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
-void attention_fp32_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                             Tensor k, Tensor v, AttentionShape shape);
+// attention: cuda_ops.cu calls cuDNN (attention.h), kernels for Hopper (attention_hopper.h), or those of
+// cuda_attention_plain.cu: any head up to 256 wide, FP32 or BF16; as the operations of ops.h
+void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+                             AttentionShape shape);
+void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                              Tensor k, Tensor v, Tensor positions, AttentionShape shape);
 
 // the device: cuda_exec.cu
 bool cuda_open(Exec *exec, const Config *config, Error *err);

@@ -260,11 +260,6 @@ static inline bool tensor_wide(Tensor t) {
     return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && (uintptr_t)t.data % 16 == 0);
 }
 
-// The GPU keeps no documents apart: config_check() refuses what asks for it.
-static inline void require_joined(const char *operation, Tensor positions) {
-    if (positions.data) fatal(EXIT_DEVICE, "%s on the GPU: it has no positions within documents", operation);
-}
-
 static inline void require_format(const char *operation, const char *what, Tensor t, Format format) {
     if (t.data && t.format != format)
         fatal(EXIT_DEVICE, "%s on the GPU: %s is stored as %s where %s is needed", operation, what,

@@ -11,14 +11,15 @@ constexpr int EMBED_THREADS = 128;
 template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
-    const T *wte, *wpe; // wpe may be NULL
+    const T *wte, *wpe;       // wpe may be NULL
+    const int32_t *positions; // of documents that are apart; NULL: none are, or wpe is NULL
     int64_t r_stride, wte_stride, wpe_stride;
     int64_t rows;
     int cols, T_length;
 };
 
 // A thread takes 8 columns of a position and goes through ROWS sequences, so that the position's row is read once
-// for all of them and their tokens' rows are on their way together.
+// for all of them and their tokens' rows are on their way together. Where documents are apart, each has its own position.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);
@@ -33,7 +34,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForwa
         token[k] = row < a.rows ? __ldg(a.tokens + row) : 0;
     }
     Pack<T, V> at_position = {}, embedding[ROWS];
-    if (a.wpe) at_position = load_parameter<V>(a.wpe + position * a.wpe_stride + column);
+    if (a.wpe && !a.positions) at_position = load_parameter<V>(a.wpe + position * a.wpe_stride + column);
 #pragma unroll
     for (int k = 0; k < ROWS; k++)
         if (first + (int64_t)k * a.T_length < a.rows)
@@ -45,6 +46,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForwa
         const int64_t row = first + (int64_t)k * a.T_length;
         if (row < a.rows) {
             float sum[V];
+            if (a.positions) unpack<V>(load_parameter<V>(a.wpe + a.positions[row] * a.wpe_stride + column), add);
             unpack<V>(embedding[k], sum);
 #pragma unroll
             for (int i = 0; i < V; i++) sum[i] += add[i];
@@ -108,6 +110,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
 }
 
 // --- gradient of the tokens ---------------------------------------------------------------------------------
+// And of the positions where documents are apart, which stand in for tokens then.
 // The rows are sorted by token (a stable sort, so equal tokens stay in the order of their rows) and cut into
 // chunks of CHUNK. A run of equal tokens inside a chunk is summed and added to the token's row at once. A run
 // that crosses chunks, as those of frequent tokens do, leaves one partial sum per chunk: `head` where it comes
@@ -273,7 +276,6 @@ template <typename T, int V> void token_gradient(Exec *exec, TokenGradient<T> a,
 
 void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     const char *operation = "embed_forward";
-    require_joined(operation, positions);
     require_format(operation, "tokens", tokens, FMT_I32);
     require_format(operation, "wte", wte, r.format);
     require_format(operation, "wpe", wpe, r.format);
@@ -284,6 +286,7 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, T
                                       (const int32_t *)tokens.data,
                                       (const Type *)wte.data,
                                       (const Type *)wpe.data,
+                                      wpe.data ? (const int32_t *)positions.data : nullptr,
                                       r.stride,
                                       wte.stride,
                                       wpe.stride,
@@ -297,7 +300,6 @@ void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, T
 void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                          bool accumulate) {
     const char *operation = "embed_backward";
-    require_joined(operation, positions);
     require_format(operation, "tokens", tokens, FMT_I32);
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);
@@ -305,17 +307,21 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
     if (g.rows == 0) return;
     bool wide = tensor_wide(g) && tensor_wide(dwte) && tensor_wide(dwpe);
     for_layout(operation, g.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {
-        if (dwte.data) {
+        const auto gradient = [&](Tensor table, Tensor numbers) {
             TokenGradient<Type> a = {};
-            a.dwte = (float *)dwte.data;
+            a.dwte = (float *)table.data;
             a.g = (const Type *)g.data;
-            a.dwte_stride = dwte.stride;
+            a.dwte_stride = table.stride;
             a.g_stride = g.stride;
             a.rows = (int)g.rows;
             a.cols = (int)g.cols;
-            token_gradient<Type, V>(exec, a, (const int32_t *)tokens.data, (int)dwte.rows);
-        }
-        if (dwpe.data) {
+            token_gradient<Type, V>(exec, a, (const int32_t *)numbers.data, (int)table.rows);
+        };
+        if (dwte.data) gradient(dwte, tokens);
+        if (dwpe.data && positions.data) {
+            if (!accumulate) cuda_zero(exec, dwpe.data, (size_t)(dwpe.rows * dwpe.stride) * sizeof(float));
+            gradient(dwpe, positions);
+        } else if (dwpe.data) {
             const PositionGradient<Type> a = {(float *)dwpe.data, (const Type *)g.data, dwpe.stride, g.stride,  g.rows,
                                               dwpe.rows,          (int)g.cols,          T,           accumulate};
             const dim3 grid = grid_of(ceil_div(dwpe.rows * (g.cols / V), EMBED_THREADS));

@@ -8,18 +8,25 @@ constexpr int HEADS_THREADS = 256, HEADS_WARPS = HEADS_THREADS / WARP;
 
 // q's heads, then k's. A head's value i is rotated with value i + half.
 template <typename T> struct HeadsOf {
-    T *out;                 // forward: (tokens, columns); backward: the gradient, in place
-    const T *qkv;           // before all of it
-    const float *rotations; // (T, 2 half); NULL: none
-    const T *weight[2];     // of q's and k's norm; NULL: none
-    float *rstd;            // (tokens, norms), in the workspace
-    uint32_t *amax;         // of the gradient's rows; may be NULL
+    T *out;                   // forward: (tokens, columns); backward: the gradient, in place
+    const T *qkv;             // before all of it
+    const float *rotations;   // (T, 2 half); NULL: none
+    const int32_t *positions; // of documents that are apart; NULL: none are
+    const T *weight[2];       // of q's and k's norm; NULL: none
+    float *rstd;              // (tokens, norms), in the workspace
+    uint32_t *amax;           // of the gradient's rows; may be NULL
     int64_t out_stride, qkv_stride;
-    int positions, heads, q_heads, half, width[2]; // width: of a norm
-    int q_norms, norms;                            // of a token: q's, and all
-    int columns;                                   // q, k and v
+    int T_length, heads, q_heads, half, width[2]; // width: of a norm
+    int q_norms, norms;                           // of a token: q's, and all
+    int columns;                                  // q, k and v
     float eps, clip;
 };
+
+// The cosines and sines of a token's position.
+template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T> &a, int64_t token) {
+    if (!a.rotations) return nullptr;
+    return a.rotations + (a.positions ? a.positions[token] : token % a.T_length) * 2 * a.half;
+}
 
 __device__ inline float clipped(float x, float clip) {
     return clip > 0.0f ? fminf(fmaxf(x, -clip), clip) : x;
@@ -65,7 +72,7 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
     const int64_t token = blockIdx.x;
     const T *const from = a.qkv + token * a.qkv_stride;
     T *const to = a.out + token * a.out_stride;
-    const float *const rotation = a.rotations ? a.rotations + token % a.positions * 2 * a.half : nullptr;
+    const float *const rotation = rotation_of(a, token);
     const int vectors = a.half / V;
     for (int v = (int)threadIdx.x; v < a.heads * vectors; v += HEADS_THREADS) {
         const int i = v % vectors * V, column = v / vectors * 2 * a.half + i;
@@ -109,8 +116,8 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
 
 // The gradient of what a norm made, at a column: rotated back.
 template <typename T> __device__ inline float rotated_back(const HeadsOf<T> &a, const T *g, int64_t token, int column) {
-    if (!a.rotations) return (float)g[column];
-    const float *const rotation = a.rotations + token % a.positions * 2 * a.half;
+    const float *const rotation = rotation_of(a, token);
+    if (!rotation) return (float)g[column];
     const int i = column % (2 * a.half);
     return i < a.half ? (float)g[column] * rotation[i] + (float)g[column + a.half] * rotation[a.half + i]
                       : (float)g[column] * rotation[i - a.half] - (float)g[column - a.half] * rotation[i];
@@ -123,7 +130,7 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const T *const x = a.qkv + token * a.qkv_stride;
     T *const g = a.out + token * a.out_stride;
-    const float *const rotation = a.rotations ? a.rotations + token % a.positions * 2 * a.half : nullptr;
+    const float *const rotation = rotation_of(a, token);
     for (int n = warp; n < a.norms; n += HEADS_WARPS) {
         const NormColumns<T> at(a, n);
         const float rstd = a.rstd[token * a.norms + n];
@@ -228,7 +235,8 @@ template <typename T> HeadsOf<T> heads_of(Exec *exec, const char *operation, Ten
     a.amax = out.amax;
     a.out_stride = out.stride;
     a.qkv_stride = qkv.stride;
-    a.positions = h.shape.T;
+    a.positions = (const int32_t *)h.positions.data;
+    a.T_length = h.shape.T;
     a.q_heads = h.shape.heads;
     a.heads = h.shape.heads + h.shape.kv_heads;
     a.half = h.shape.head_dim / 2;
@@ -252,7 +260,6 @@ template <typename T> HeadsOf<T> heads_of(Exec *exec, const char *operation, Ten
 }
 
 void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h) {
-    require_joined(operation, h.positions);
     require_format(operation, "qkv", qkv, out.format);
     require_format(operation, "the weight of q's norm", h.q_weight, out.format);
     require_format(operation, "the weight of k's norm", h.k_weight, out.format);

@@ -1,57 +1,67 @@
-// Attention in FP32 for --precision fp32 and as a reference: short, exact, slow. One warp owns one row of the
-// output and walks over the other side's tokens in order, so that sums have a fixed order and nothing is shared.
-#include "cuda/common/cuda_internal.h"
+// Attention in FP32 for --precision fp32 and as a reference, and in BF16 where documents are apart and no faster kernel takes
+// the shape or the GPU: short, exact, slow. One warp owns one row of the output and walks over the other side's tokens in
+// order, so that sums, which are FP32, have a fixed order and nothing is shared.
+#include "cuda/common/cuda_kernels.h"
+
+namespace {
 
 constexpr int WARP_LANES = 32;
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // values of a head per lane
-constexpr int WIDEST_FP32_HEAD = WARP_LANES * LANE_VALUES;
+constexpr int WIDEST_HEAD = WARP_LANES * LANE_VALUES;
 
 // A view of one operand: element (b, t, head, d) is at data[(b * T + t) * stride + head * head_dim + d].
-typedef struct {
-    float *data;
+template <typename T> struct View {
+    T *data;
     int64_t stride;
-} View;
+};
 
-typedef struct {
-    View q, k, v, o, d_o, dq, dk, dv;
-    float *lse; // (B * heads, T); may be NULL in forward
+template <typename T> struct Operands {
+    View<T> q, k, v, o, d_o, dq, dk, dv;
+    float *lse;               // (B * heads, T); may be NULL in forward
+    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
     AttentionShape shape;
     float scale; // of the scores, 1 / sqrt(head_dim)
-} Operands;
+};
+
+// The first token of a sequence that its token t sees; `first` is the row that the sequence begins with.
+template <typename T> __device__ int document_begin(const Operands<T> &x, int64_t first, int t) {
+    return x.positions ? max(t - x.positions[first + t], 0) : 0;
+}
 
 // A row of a head, value d in lane d % 32; lanes beyond the head's width hold zeros.
-typedef struct {
+struct Row {
     float value[LANE_VALUES];
-} Row;
+};
 
-__device__ static float *row_address(const Operands &x, View view, int64_t token, int head) {
+template <typename T> __device__ T *row_address(const Operands<T> &x, View<T> view, int64_t token, int head) {
     return view.data + token * view.stride + (int64_t)head * x.shape.head_dim;
 }
 
-__device__ static Row row_load(const Operands &x, View view, int64_t token, int head) {
-    const float *address = row_address(x, view, token, head);
+template <typename T> __device__ Row row_load(const Operands<T> &x, View<T> view, int64_t token, int head) {
+    const T *address = row_address(x, view, token, head);
     int lane = (int)threadIdx.x % WARP_LANES;
     Row row;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
         int d = lane + i * WARP_LANES;
-        row.value[i] = d < x.shape.head_dim ? address[d] : 0.0f;
+        row.value[i] = d < x.shape.head_dim ? (float)address[d] : 0.0f;
     }
     return row;
 }
 
-__device__ static void row_store(const Operands &x, View view, int64_t token, int head, Row row, float factor) {
-    float *address = row_address(x, view, token, head);
+template <typename T>
+__device__ void row_store(const Operands<T> &x, View<T> view, int64_t token, int head, Row row, float factor) {
+    T *address = row_address(x, view, token, head);
     int lane = (int)threadIdx.x % WARP_LANES;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
         int d = lane + i * WARP_LANES;
-        if (d < x.shape.head_dim) address[d] = row.value[i] * factor;
+        if (d < x.shape.head_dim) address[d] = (T)(row.value[i] * factor);
     }
 }
 
-__device__ static Row row_zero() {
+__device__ Row row_zero() {
     Row row;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) row.value[i] = 0.0f;
@@ -59,13 +69,13 @@ __device__ static Row row_zero() {
 }
 
 // sum = sum * keep + add * factor
-__device__ static void row_add(Row *sum, float keep, Row add, float factor) {
+__device__ void row_add(Row *sum, float keep, Row add, float factor) {
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) sum->value[i] = sum->value[i] * keep + add.value[i] * factor;
 }
 
 // The dot product, the same in all lanes.
-__device__ static float row_dot(Row a, Row b) {
+__device__ float row_dot(Row a, Row b) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) sum += a.value[i] * b.value[i];
@@ -75,7 +85,7 @@ __device__ static float row_dot(Row a, Row b) {
 }
 
 // The warp's row: a token of a sequence and a head of `heads`. False beyond the last.
-__device__ static bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *head) {
+__device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *head) {
     int64_t row = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_LANES;
     if (row >= (int64_t)shape.B * heads * shape.T) return false;
     *t = (int)(row % shape.T);
@@ -85,14 +95,14 @@ __device__ static bool warp_row(AttentionShape shape, int heads, int *b, int *t,
 }
 
 // One query: softmax(q k^T scale) v over the tokens up to its own, with a running maximum.
-__global__ static void forward_kernel(Operands x) {
+template <typename T> __global__ void forward_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
     int64_t first = (int64_t)b * x.shape.T;
     Row q = row_load(x, x.q, first + t, head), sum = row_zero();
     float largest = -INFINITY, total = 0.0f;
-    for (int j = 0; j <= t; j++) {
+    for (int j = document_begin(x, first, t); j <= t; j++) {
         float score = row_dot(q, row_load(x, x.k, first + j, kv_head)) * x.scale;
         float next = fmaxf(largest, score), keep = expf(largest - next), p = expf(score - next);
         row_add(&sum, keep, row_load(x, x.v, first + j, kv_head), p);
@@ -105,14 +115,14 @@ __global__ static void forward_kernel(Operands x) {
 }
 
 // The probability p of query i reading key j, and the gradient of its score.
-__device__ static void pair(const Operands &x, Row q, Row d_o, Row k, Row v, float lse, float delta, float *p,
-                            float *ds) {
+template <typename T>
+__device__ void pair(const Operands<T> &x, Row q, Row d_o, Row k, Row v, float lse, float delta, float *p, float *ds) {
     *p = expf(row_dot(q, k) * x.scale - lse);
     *ds = *p * (row_dot(d_o, v) - delta);
 }
 
 // One query: dq = sum over keys of ds k scale, with delta = sum of do * o.
-__global__ static void backward_query_kernel(Operands x) {
+template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
@@ -120,7 +130,7 @@ __global__ static void backward_query_kernel(Operands x) {
     Row q = row_load(x, x.q, first + t, head), d_o = row_load(x, x.d_o, first + t, head), sum = row_zero();
     float delta = row_dot(d_o, row_load(x, x.o, first + t, head));
     float lse = x.lse[((int64_t)b * x.shape.heads + head) * x.shape.T + t];
-    for (int j = 0; j <= t; j++) {
+    for (int j = document_begin(x, first, t); j <= t; j++) {
         Row k = row_load(x, x.k, first + j, kv_head), v = row_load(x, x.v, first + j, kv_head);
         float p, ds;
         pair(x, q, d_o, k, v, lse, delta, &p, &ds);
@@ -130,7 +140,7 @@ __global__ static void backward_query_kernel(Operands x) {
 }
 
 // One key: dk = sum over queries of ds q scale, dv = sum of p do, over all heads that read it.
-__global__ static void backward_key_kernel(Operands x) {
+template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     int b, t, kv_head;
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;
     int group = x.shape.heads / x.shape.kv_heads;
@@ -139,7 +149,7 @@ __global__ static void backward_key_kernel(Operands x) {
     Row dk = row_zero(), dv = row_zero();
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         const float *lse = x.lse + ((int64_t)b * x.shape.heads + head) * x.shape.T;
-        for (int i = t; i < x.shape.T; i++) {
+        for (int i = t; i < x.shape.T && document_begin(x, first, i) <= t; i++) {
             Row q = row_load(x, x.q, first + i, head), d_o = row_load(x, x.d_o, first + i, head);
             float delta = row_dot(d_o, row_load(x, x.o, first + i, head)), p, ds;
             pair(x, q, d_o, k, v, lse[i], delta, &p, &ds);
@@ -151,41 +161,49 @@ __global__ static void backward_key_kernel(Operands x) {
     row_store(x, x.dv, first + t, kv_head, dv, 1.0f);
 }
 
-static View view(Tensor t) {
-    View v = {(float *)t.data, t.stride};
-    return v;
+template <typename T> View<T> view(Tensor t) {
+    return {(T *)t.data, t.stride};
 }
 
-static Operands operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
-    if (shape.head_dim > WIDEST_FP32_HEAD)
-        fatal(EXIT_DEVICE, "attention in FP32 on the GPU goes up to head width %d, not %d", WIDEST_FP32_HEAD,
+template <typename T>
+Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+    if (shape.head_dim > WIDEST_HEAD)
+        fatal(EXIT_DEVICE, "attention in plain kernels on the GPU goes up to head width %d, not %d", WIDEST_HEAD,
               shape.head_dim);
-    Operands x = {};
-    x.q = view(q), x.k = view(k), x.v = view(v), x.o = view(o);
+    Operands<T> x = {};
+    x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
     x.lse = (float *)lse.data;
+    x.positions = (const int32_t *)positions.data;
     x.shape = shape;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
     return x;
 }
 
-static unsigned blocks(AttentionShape shape, int heads) {
+unsigned blocks(AttentionShape shape, int heads) {
     return (unsigned)ceil_div((int64_t)shape.B * heads * shape.T, WARPS_PER_BLOCK);
 }
 
-void attention_fp32_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
-    Operands x = operands(o, lse, q, k, v, shape);
+} // namespace
+
+void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+                             AttentionShape shape) {
     cudaStream_t stream = cuda_backend(exec)->stream;
-    forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
-    LAUNCH_CHECK("attention_fp32_forward");
+    for_layout("attention_forward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
+        forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(
+            operands<T>(o, lse, q, k, v, positions, shape));
+        LAUNCH_CHECK("attention_plain_forward");
+    });
 }
 
-void attention_fp32_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
-                             Tensor k, Tensor v, AttentionShape shape) {
-    Operands x = operands(o, lse, q, k, v, shape);
-    x.d_o = view(d_o), x.dq = view(dq), x.dk = view(dk), x.dv = view(dv);
+void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
+                              Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     cudaStream_t stream = cuda_backend(exec)->stream;
-    backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
-    LAUNCH_CHECK("attention_fp32_backward, queries");
-    backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
-    LAUNCH_CHECK("attention_fp32_backward, keys");
+    for_layout("attention_backward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
+        Operands<T> x = operands<T>(o, lse, q, k, v, positions, shape);
+        x.d_o = view<T>(d_o), x.dq = view<T>(dq), x.dk = view<T>(dk), x.dv = view<T>(dv);
+        backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
+        LAUNCH_CHECK("attention_plain_backward, queries");
+        backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
+        LAUNCH_CHECK("attention_plain_backward, keys");
+    });
 }

@@ -1,0 +1,263 @@
+// The forward of causal attention on Hopper, BF16, heads 64 or 128 wide, with documents of a sequence apart or joined.
+//
+// A block has 128 queries of a head: two warpgroups that compute, 64 queries each, and one thread that has the copy engine
+// bring the tiles of 128 keys and values that they see, the diagonal one first, back to the first query's document. Every
+// query sees its own key, so its running maximum is finite from the first tile on. The sum over values of a tile runs in
+// the tensor cores beside the exponentials of the next.
+#include "attention_maps.h"
+#include "cuda/common/cuda_kernels.h"
+
+namespace {
+
+struct Problem {
+    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, PAIR_ROWS, PANEL)
+    const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
+    bf16 *o;
+    float *lse; // (B * heads, T); may be NULL
+    int64_t o_stride;
+    int heads, group, T; // of a sequence; query heads that read one key/value head
+    float scale;         // of the scores
+};
+
+template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 2;
+
+template <int HEAD> struct Shared {
+    bf16 q[TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
+    uint64_t q_full, k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
+};
+template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
+template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
+
+// What a block works on.
+struct Work {
+    int block, head, sequence, tiles;
+    const int32_t *positions; // of the sequence; NULL: documents are joined
+};
+
+__device__ Work work_get(const Problem &x) {
+    Work work;
+    work.block = (int)(gridDim.x - 1 - blockIdx.x); // longest first
+    work.head = (int)blockIdx.y;
+    work.sequence = (int)blockIdx.z;
+    work.positions = x.positions ? x.positions + (int64_t)work.sequence * x.T : nullptr;
+    work.tiles = work.block + 1;
+    if (work.positions) work.tiles -= document_begin(work.positions, work.block * TILE) / TILE;
+    return work;
+}
+
+// --- copying ------------------------------------------------------------------------------------------------------
+// A warpgroup's queries lie side by side: PAIR_ROWS rows of all panels.
+template <int HEAD> __device__ void queries_copy(const Problem &x, Shared<HEAD> *shared, const Work &work) {
+    constexpr int rows = PAIR_ROWS<HEAD>;
+    barrier_arrive_expect(&shared->q_full, TILE_BYTES<HEAD>);
+#pragma unroll
+    for (int part = 0; part < TILE; part += rows)
+#pragma unroll
+        for (int i = 0; i < HEAD / PANEL; i++)
+            copy_tile(shared->q + part * HEAD + i * rows * PANEL, &x.q, work.head * HEAD + i * PANEL,
+                      work.block * TILE + part, work.sequence, &shared->q_full);
+}
+
+template <int HEAD>
+__device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, int sequence, uint64_t *full) {
+    barrier_arrive_expect(full, TILE_BYTES<HEAD>);
+#pragma unroll
+    for (int i = 0; i < HEAD / PANEL; i++)
+#pragma unroll
+        for (int part = 0; part < TILE; part += PAIR_ROWS<HEAD>)
+            copy_tile(to + (i * TILE + part) * PANEL, from, head * HEAD + i * PANEL, row + part, sequence, full);
+}
+
+template <int HEAD> __device__ void copy_work(const Problem &x, Shared<HEAD> *shared, const Work &work) {
+    const int kv_head = work.head / x.group;
+    Ring<STAGES<HEAD>> stage = {};
+    queries_copy<HEAD>(x, shared, work);
+    for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
+        const int row = (work.block - j) * TILE, i = stage.index;
+        barrier_wait(&shared->empty[i], stage.phase ^ 1);
+        tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
+        tile_copy<HEAD>(shared->v[i], &x.v, kv_head, row, work.sequence, &shared->v_full[i]);
+    }
+}
+
+// --- computing ----------------------------------------------------------------------------------------------------
+// Of a warpgroup's queries, two rows per thread: the sum of values so far, its weights' largest exponent and sum, and the
+// weights of the last tile, which are not in the sum yet.
+template <int HEAD> struct Sums {
+    float o[HALF * HEAD / 128], largest[2], total[2];
+    uint32_t p[TILE / 4];
+};
+
+// The larger, or the sum, of a row's four threads.
+__device__ float row_maximum(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+__device__ float row_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// Adds the values of a tile, once they are there.
+template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
+    const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) wgmma_columns(sums.o, sums.p + 4 * k, values + k * WGMMA_NEXT_ROWS);
+    wgmma_commit();
+}
+
+// s becomes the weights of the tile, and sums.largest and sums.total count them. Returns what earlier sums are times.
+__device__ void weigh(float (&s)[TILE / 2], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float most = largest[row], sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
+        most = row_maximum(most);
+        keep[row] = fast_exp2((largest[row] - most) * scale);
+        largest[row] = most;
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i += 4)
+#pragma unroll
+            for (int j = 2 * row; j < 2 * row + 2; j++) {
+                s[i + j] = fast_exp2(fmaf(s[i + j], scale, -most * scale));
+                sum += s[i + j];
+            }
+        total[row] = total[row] * keep[row] + sum;
+    }
+}
+
+// One tile up to its weights; with PREVIOUS the values of the one before are added meanwhile.
+template <int HEAD, bool PREVIOUS>
+__device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
+                         Ring<STAGES<HEAD>> previous, const Work &work, int T, int tile, float scale) {
+    float s[TILE / 2], keep[2];
+    barrier_wait(&shared->k_full[stage.index], stage.phase);
+    if constexpr (PREVIOUS) {
+        barrier_wait(&shared->v_full[previous.index], previous.phase);
+        wgmma_hold(sums.o);
+        wgmma_hold(sums.p);
+    }
+    wgmma_fence();
+    multiply_rows<HEAD, false, TILE>(s, place.own[0], shared->k[stage.index]);
+    if constexpr (PREVIOUS) {
+        add_values<HEAD>(shared, sums, previous);
+        wgmma_wait<1>();
+    } else {
+        wgmma_wait<0>();
+    }
+    wgmma_hold(s);
+    if (!PREVIOUS) mask<false, TILE>(s, place, 0);
+    if (work.positions)
+        mask_documents<false, TILE>(s, place, {work.positions, T, work.block * TILE, (work.block - tile) * TILE});
+    weigh(s, sums.largest, sums.total, keep, scale);
+    if constexpr (PREVIOUS) {
+        wgmma_wait<0>();
+        wgmma_hold(sums.o);
+        wgmma_hold(sums.p);
+        release(place, &shared->empty[previous.index]);
+#pragma unroll
+        for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= keep[i / 2 % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = bf16_pair(s[i], s[i + 1]);
+}
+
+template <int HEAD>
+__device__ void compute_work(const Problem &x, Shared<HEAD> *shared, const Work &work, int warpgroup) {
+    const float scale = x.scale * LOG2_E;
+    Place place = place_get(warpgroup);
+    place.own[0] = wgmma_operand(shared->q + place.half * HALF * HEAD);
+    Ring<STAGES<HEAD>> stage = {}, previous = {};
+    Sums<HEAD> sums = {};
+    sums.largest[0] = sums.largest[1] = -INFINITY;
+    barrier_wait(&shared->q_full, 0);
+    tile_run<HEAD, false>(shared, place, sums, stage, previous, work, x.T, 0, scale);
+    for (int tile = 1; tile < work.tiles; tile++) {
+        previous = stage;
+        ring_next(stage);
+        tile_run<HEAD, true>(shared, place, sums, stage, previous, work, x.T, tile, scale);
+    }
+    barrier_wait(&shared->v_full[stage.index], stage.phase);
+    wgmma_hold(sums.o);
+    wgmma_hold(sums.p);
+    wgmma_fence();
+    add_values<HEAD>(shared, sums, stage);
+    wgmma_wait<0>();
+    wgmma_hold(sums.o);
+    const int t = work.block * TILE + place.half * HALF;
+    float share[2];
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const float total = row_sum(sums.total[row]);
+        const int query = work.block * TILE + place.row + 8 * row;
+        share[row] = 1.0f / total;
+        if (x.lse && place.pair == 0 && query < x.T)
+            x.lse[((int64_t)work.sequence * x.heads + work.head) * x.T + query] =
+                sums.largest[row] * x.scale + logf(total);
+    }
+#pragma unroll
+    for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= share[i / 2 % 2];
+    bf16 *const to = x.o + ((int64_t)work.sequence * x.T + t) * x.o_stride + work.head * HEAD;
+    sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, place, 0);
+}
+
+template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ Problem x) {
+    extern __shared__ unsigned char memory[];
+    if constexpr (HOPPER_CODE) {
+        Shared<HEAD> *const shared = (Shared<HEAD> *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
+        if (threadIdx.x == 0) {
+            barrier_init(&shared->q_full, 1);
+            for (int i = 0; i < STAGES<HEAD>; i++) {
+                barrier_init(&shared->k_full[i], 1);
+                barrier_init(&shared->v_full[i], 1);
+                barrier_init(&shared->empty[i], COMPUTING * 4);
+            }
+            barrier_init_fence();
+        }
+        __syncthreads();
+        const int warpgroup = warp_uniform((int)threadIdx.x / 128);
+        const Work work = work_get(x);
+        if (warpgroup == COMPUTING) {
+            registers_give<COPYING_REGISTERS>();
+            if (threadIdx.x == COMPUTING * 128) copy_work<HEAD>(x, shared, work);
+        } else {
+            registers_take<COMPUTING_REGISTERS>();
+            compute_work<HEAD>(x, shared, work, warpgroup);
+        }
+    } else {
+        __trap();
+    }
+}
+
+template <int HEAD> void launch(const CudaBackend *backend, const Problem &x, AttentionShape shape) {
+    const dim3 grid((unsigned)attention_blocks(shape), (unsigned)shape.heads, (unsigned)shape.B);
+    CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    (int)SHARED_BYTES<HEAD>),
+               "giving attention's forward its shared memory");
+    forward_kernel<HEAD><<<grid, THREADS, SHARED_BYTES<HEAD>, backend->stream>>>(x);
+    LAUNCH_CHECK("attention_forward");
+}
+
+} // namespace
+
+extern "C" bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                                         Tensor positions, AttentionShape shape) {
+    const CudaBackend *backend = cuda_backend(exec);
+    if (!attention_hopper_supported(shape, backend->capability)) return false;
+    for (const Tensor &view : {o, q, k, v})
+        if (!view_fits(view)) return false;
+    Problem x = {};
+    const auto map = shape.head_dim == 64 ? tile_map<64> : tile_map<128>;
+    if (!map(&x.q, q, shape, shape.heads) || !map(&x.k, k, shape, shape.kv_heads) ||
+        !map(&x.v, v, shape, shape.kv_heads))
+        return false;
+    x.positions = (const int32_t *)positions.data;
+    x.o = (bf16 *)o.data, x.o_stride = o.stride;
+    x.lse = (float *)lse.data;
+    x.heads = shape.heads, x.group = shape.heads / shape.kv_heads, x.T = shape.T;
+    x.scale = 1.0f / sqrtf((float)shape.head_dim);
+    (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, x, shape);
+    return true;
+}

@@ -1,0 +1,163 @@
+// Tiles of attention on Hopper, as the fragments of hopper.h that a computing warpgroup holds of them.
+//
+// Heads are HEAD = 64 or 128 columns wide. A tile lies in shared memory as panels of 64 columns, one after the other,
+// as hopper.h has them.
+#pragma once
+#include "attention_hopper.h"
+#include "cuda/common/cuda_internal.h"
+#include "hopper.h"
+
+typedef __nv_bfloat16 bf16;
+
+constexpr int TILE = ATTENTION_TILE;      // rows of a unit of work
+constexpr int HALF = TILE / 2;            // rows of a warpgroup
+constexpr int PANEL = 64;                 // columns side by side in shared memory
+constexpr int PAIR_VALUES = TILE * PANEL; // of either tile of a pair
+constexpr int COMPUTING = 2;              // warpgroups
+constexpr int THREADS = (COMPUTING + 1) * 128;
+constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// Rows of a tile in a pair; rows of a streamed tile; the slots it takes; how many own pairs a warpgroup has.
+template <int HEAD> constexpr int PAIR_ROWS = PAIR_VALUES / HEAD;
+template <int HEAD, bool KEYS> constexpr int TILE_ROWS = KEYS ? PAIR_ROWS<HEAD> : TILE;
+template <int HEAD, bool KEYS> constexpr int TILE_SLOTS = TILE_ROWS<HEAD, KEYS> / PAIR_ROWS<HEAD>;
+template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
+
+// A thread of a computing warpgroup, and its place in the fragments of hopper.h.
+struct Place {
+    int half;               // which rows of the own tile: HALF * half ...
+    int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
+    bool signals;           // one thread per warp tells the copying thread that a buffer is free
+    uint64_t own[2];        // operands
+    float lse[2], delta[2]; // of the own rows, if they are queries
+};
+
+// A position in a ring of buffers: a barrier's phase changes with every round.
+template <int SIZE> struct Ring {
+    int index;
+    uint32_t phase;
+};
+
+template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
+    ring.index = ring.index + 1 == SIZE ? 0 : ring.index + 1;
+    ring.phase ^= ring.index == 0;
+}
+
+__device__ static inline void release(const Place &place, uint64_t *empty) {
+    __syncwarp();
+    if (place.signals) barrier_arrive(empty);
+}
+
+__device__ static inline Place place_get(int warpgroup) {
+    int warp = (int)threadIdx.x / 32 % 4, lane = (int)threadIdx.x % 32;
+    Place place = {};
+    place.half = warpgroup;
+    place.row = warpgroup * HALF + warp * 16 + lane / 4;
+    place.pair = lane % 4 * 2;
+    place.signals = lane == 0;
+    return place;
+}
+
+// d = own rows times the rows of a streamed tile, 16 columns of the head at a time, four times in each panel.
+template <int HEAD, bool KEYS, int COLUMNS>
+__device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, const bf16 *tile) {
+    constexpr int own_panel = PANEL_BYTES < PAIR_ROWS < HEAD >>>> 4, panel = PANEL_BYTES < TILE_ROWS < HEAD,
+                  KEYS >>>> 4;
+    uint64_t other = wgmma_operand(tile);
+#pragma unroll
+    for (int k = 0; k < HEAD / 16; k++)
+        wgmma_rows(d, own + k / 4 * own_panel + k % 4 * WGMMA_NEXT_COLUMNS,
+                   other + k / 4 * panel + k % 4 * WGMMA_NEXT_COLUMNS, k > 0);
+    wgmma_commit();
+}
+
+// Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
+template <bool KEYS, int COLUMNS>
+__device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) {
+        int own = place.row + i / 2 % 2 * 8, other = from + i / 4 * 8 + place.pair + i % 2;
+        if (KEYS ? other < own : other > own) s[i] = -INFINITY;
+    }
+}
+
+// Where documents are apart, the first token that a query sees; `positions` are those of its sequence, which may begin in
+// the middle of a document.
+__device__ static inline int document_begin(const int32_t *positions, int t) {
+    return max(t - positions[t], 0);
+}
+
+// The positions of a sequence of T tokens, and which tokens the own block and a streamed tile begin with.
+struct Documents {
+    const int32_t *positions;
+    int T, own, streamed;
+};
+
+// As mask, of queries and keys in different documents. Documents lie one after the other, so that the last query is the
+// first to lose sight of a key.
+template <bool KEYS, int COLUMNS>
+__device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
+    const int warpgroup = x.own + place.half * HALF, own = x.own + place.row, other = x.streamed + place.pair;
+    const int last = min(KEYS ? x.streamed + COLUMNS - 1 : warpgroup + HALF - 1, x.T - 1);
+    if (document_begin(x.positions, last) <= (KEYS ? warpgroup : x.streamed)) return;
+    if constexpr (KEYS) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i += 4)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int begin = document_begin(x.positions, min(other + i / 4 * 8 + j, x.T - 1));
+                if (own < begin) s[i + j] = -INFINITY;
+                if (own + 8 < begin) s[i + 2 + j] = -INFINITY;
+            }
+    } else {
+        const int begin[2] = {document_begin(x.positions, min(own, x.T - 1)),
+                              document_begin(x.positions, min(own + 8, x.T - 1))};
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++)
+            if (other + i / 4 * 8 + i % 2 < begin[i / 2 % 2]) s[i] = -INFINITY;
+    }
+}
+
+__device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
+    uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
+    return i & 2 ? high : low;
+}
+
+// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads swap
+// their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
+// the maxima of a pair's first and second magnitudes, as bits.
+template <int COUNT>
+__device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
+                                            const Place &place, uint32_t largest) {
+    wgmma_hold(sum);
+    int quarter = place.pair / 2;
+#pragma unroll
+    for (int lower = 0; lower < 2; lower++) {
+        int row = place.row - place.half * HALF + lower * 8;
+#pragma unroll
+        for (int side = 0; side < COUNT / 16; side++) {
+            uint32_t word[4], swapped[4], mine[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *from = sum + (side * 4 + i) * 4 + lower * 2;
+                word[i] = bf16_pair(from[0] * scale, from[1] * scale);
+            }
+            swapped[0] = choose(word, quarter);
+#pragma unroll
+            for (int i = 1; i < 4; i++) swapped[i] = __shfl_xor_sync(0xffffffffu, choose(word, quarter ^ i), i);
+#pragma unroll
+            for (int i = 0; i < 4; i++) mine[i] = choose(swapped, quarter ^ i);
+            if (row >= rows) continue;
+            *(uint4 *)(to + row * stride + side * 32 + quarter * 8) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) largest = __vmaxu2(largest, mine[i] & 0x7fff7fffu);
+        }
+    }
+    return largest;
+}
+
+// The compiler computes what derives from the place again after this: kept over all heads of a group, it would spill.
+__device__ static inline void place_hold(Place &place) {
+    asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
+}

@@ -1,0 +1,35 @@
+// How the copy engine reads the operands of attention on Hopper.
+#pragma once
+#include "attention_fragments.h"
+
+typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function, found at run time, so that the program starts where there is no driver.
+static EncodeTiled encode_tiled() {
+    static EncodeTiled found = NULL;
+    if (found) return found;
+    void *address = NULL;
+    cudaDriverEntryPointQueryResult result;
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result),
+               "looking up the driver's cuTensorMapEncodeTiled");
+    found = (EncodeTiled)address;
+    return found;
+}
+
+// A view as the copy engine reads it, a panel of a pair's rows at a time; rows beyond T read as zeros.
+template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads) {
+    EncodeTiled encode = encode_tiled();
+    cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
+    cuuint64_t size[] = {(cuuint64_t)heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
+    cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
+    cuuint32_t box[] = {PANEL, PAIR_ROWS<HEAD>, 1}, step[] = {1, 1, 1};
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static bool view_fits(Tensor view) {
+    return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
+}
