@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# This program beside others, one after the other on the same GPU with the same tokens, as one table: tokens per second
+# over the second half of the steps, and the memory that the driver reports in use (1 GB = 10^9 bytes).
+#
+#   dev/peers/peers.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
+#
+# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b; gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024 where none is named.
+# The tokens are below the vocabularies of all models.
+#
+# The others: PyTorch with torch.compile in BF16, FP32 weights under autocast (of 7B BF16 weights); torchao's float8, scaled
+# by tensor and by row; fp8-coat, the paper's own, which wants versions of torch, triton and transformers of its time (name
+# such a PYTHON); pyllmq in BF16 and FP8, which wants CUDA 12's libraries. What is not installed is installed by pip into
+# PEERS; what does not install or run is named in the table with the last line of its error.
+#
+# Settings come from the environment:
+#   PEERS=build/peers   where packages are installed
+#   PYTHON=python3      one that has torch and transformers, or may install them
+#   STEPS=12 STEP_TOKENS=524288   of every run; tokens per step at most
+#   ONLY="torch-bf16 coat"        these rows
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+dry_run=''
+[ "${1:-}" != --dry-run ] || { dry_run=yes && shift; }
+[ $# -ge 1 ] || { echo "error: name a token file; --help says more" >&2; exit 1; }
+tokens=$1 peers=${PEERS:-build/peers} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
+shift
+shapes=("$@")
+[ ${#shapes[@]} -gt 0 ] || shapes=(gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024)
+[ -n "$dry_run" ] || [ -r "$tokens" ] || { echo "error: $tokens: no such file; make one with data/prepare.py" >&2; exit 1; }
+for shape in "${shapes[@]}"; do
+    [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
+done
+rows=(bf16 coat coat+head torch-bf16 torchao-tensorwise torchao-rowwise fp8-coat pyllmq-bf16 pyllmq-e4m3)
+read -r -a only <<<"${ONLY:-${rows[*]}}"
+export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+run() { # LOG COMMAND...
+    local log=$1
+    shift
+    if [ -n "$dry_run" ]; then echo "$*" >&2; return 1; fi
+    "$@" >"$log" 2>"$log.err"
+}
+
+has() { "$python" -c "import $1" 2>/dev/null; } # MODULE
+
+# MODULE PACKAGE: it can be imported, or is installed now, without what it wants to replace.
+needs() {
+    [ -z "$dry_run" ] || return 0
+    has "$1" || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$peers" "$2" && has "$1"
+}
+
+last_error() { { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100; } # FILE
+
+# A line of JSON per step, and this program's table of memory: "TOKENS_PER_S GB".
+figures() { # FILE...
+    awk -F'[:,}]' -v from=$((steps / 2)) '
+        /^{/ {
+            for (i = 1; i < NF; i++) {
+                if ($i ~ /"ms"/) ms = $(i + 1)
+                if ($i ~ /"tokens_per_s"/) rate = $(i + 1)
+                if ($i ~ /"driver_bytes"/) gb = $(i + 1) / 1e9
+            }
+            if (/"tokens_per_s"/ && ++n > from) { time += ms; tokens += ms * rate }
+        }
+        { split($0, word, " ") }
+        word[1] == "driver" { gb = word[4] == "GB" ? word[3] : word[3] / 1000 }
+        END { if (time > 0) printf "%.0f %.2f", tokens / time, gb }' "$@"
+}
+
+ours() { # RECIPE
+    local flags=(--recipe "${1%+head}")
+    [ "$1" != bf16 ] || flags+=(--master split16)
+    [[ $1 != *+head ]] || flags+=(--head fp8)
+    run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" "${flags[@]}" --micro-batch "$micro_batch" --seq-len "$length" \
+        --batch-tokens $((passes * micro_batch * length)) --steps "$steps" --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
+    figures "$work/log" "$work/log.err"
+}
+
+theirs() { # SCRIPT [FLAG...]
+    run "$work/log" "$python" "dev/peers/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
+        --passes $passes --steps "$steps" "${@:2}" || return
+    figures "$work/log"
+}
+
+torch() { # LINEAR
+    local weights=fp32 parameters=0
+    [ "$model" != llama2-7b ] && [ "$1" != coat ] || weights=bf16
+    needs transformers transformers || return
+    [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
+    theirs torch_train.py --linear "$1" --weights $weights --parameters "$parameters"
+}
+
+measured() { # ROW: "TOKENS_PER_S GB", or fails
+    case $1 in
+    torch-bf16) torch bf16 ;;
+    torchao-*) needs torchao torchao && torch "float8-${1#torchao-}" ;;
+    fp8-coat) needs coat fp8-coat && torch coat ;;
+    pyllmq-*) needs pyllmq pyllmq && theirs llmq_train.py --matmul "${1#pyllmq-}" ;;
+    *) ours "$1" ;;
+    esac
+}
+
+[ -n "$dry_run" ] || printf '%-14s %-20s %10s %8s\n' model who tokens/s "driver GB"
+for shape in "${shapes[@]}"; do
+    model=${shape%:*} micro_batch=${shape#*:} length=${shape#*x}
+    micro_batch=${micro_batch%x*}
+    passes=$((step_tokens / (micro_batch * length)))
+    [ $passes -gt 0 ] || passes=1
+    for row in "${only[@]}"; do
+        rm -f "$work"/log* "$work/pip"*
+        if found=$(measured "$row") && [ -n "$found" ]; then
+            # shellcheck disable=SC2086 # two words
+            printf '%-14s %-20s %10s %8s\n' "$model" "$row" $found
+        elif [ -z "$dry_run" ]; then
+            why=$(for file in "$work/pip.err" "$work/log.err" "$work/log"; do [ ! -s "$file" ] || last_error "$file"; done | tail -n 1)
+            printf '%-14s %-20s %s\n' "$model" "$row" "${why:-is not installed}"
+        fi
+    done
+done

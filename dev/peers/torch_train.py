@@ -1,0 +1,155 @@
+"""Trains a model in plain PyTorch, for dev/peers/peers.sh: Hugging Face's model, torch.compile, fused AdamW, FP32 weights
+under autocast to BF16 or BF16 weights; its linear layers in BF16 or, by torchao, in FP8. Prints a line of JSON per step.
+
+    torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|coat] [--weights fp32|bf16]
+                   [--micro-batch 64] [--seq-len 1024] [--passes 8] [--steps 12] [--device cuda] [--parameters N]
+
+--linear coat is fp8-coat's own model and optimizer, of Llama's block alone. --passes: micro-batches per step. --parameters: refuses a model with another number of them, vocabulary's padding aside.
+"""
+import argparse
+import json
+import sys
+import time
+
+import numpy
+import torch
+import transformers
+
+HEADER_BYTES = 1024
+
+
+def configuration(name):
+    llama = dict(hidden_act="silu", rms_norm_eps=1e-5)
+    known = {
+        "gpt2": lambda: gpt2(12, 12, 768),
+        "gpt2-xl": lambda: gpt2(48, 25, 1600),
+        "olmo-1b": lambda: transformers.OlmoConfig(
+            vocab_size=50304, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=16,
+            tie_word_embeddings=True),
+        "llama2-7b": lambda: transformers.LlamaConfig(
+            vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+            max_position_embeddings=4096, **llama),
+        "qwen2.5-1.5b": lambda: transformers.Qwen2Config(
+            vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+            num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=1e6),
+        "tiny": lambda: transformers.LlamaConfig(
+            vocab_size=50257, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, **llama),
+    }
+    if name not in known:
+        sys.exit(f"error: {name}: not one of {', '.join(known)}")
+    return known[name]()
+
+
+def gpt2(layers, heads, channels):
+    return transformers.GPT2Config(n_layer=layers, n_head=heads, n_embd=channels, resid_pdrop=0.0, embd_pdrop=0.0,
+                                   attn_pdrop=0.0)
+
+
+def with_linear_layers(model):
+    """GPT-2's transposed layers as nn.Linear, which torchao knows."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__ == "Conv1D":
+                rows, columns = child.weight.shape
+                linear = torch.nn.Linear(rows, columns, device=child.weight.device, dtype=child.weight.dtype)
+                linear.weight.data.copy_(child.weight.data.t())
+                linear.bias.data.copy_(child.bias.data)
+                setattr(module, name, linear)
+    return model
+
+
+def in_float8(model, recipe):
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    convert_to_float8_training(model, config=config, module_filter_fn=lambda module, name: "lm_head" not in name)
+
+
+def in_coat(config):
+    """fp8-coat's model of Llama's block in BF16 weights, and its optimizer."""
+    from dataclasses import asdict
+
+    from coat.models.coat_llama import CoatLlamaConfig, CoatLlamaForCausalLM
+    from coat.optimizer.fp8_adamw import CoatAdamW
+    from coat.utils._fp8_quantization_config import QuantizationConfig
+
+    if config.model_type != "llama":
+        sys.exit("error: fp8-coat has a trainable model of Llama's block alone")
+    own = CoatLlamaConfig(**config.to_dict())
+    own.coat_fp8_args = asdict(QuantizationConfig())
+    return CoatLlamaForCausalLM(own), lambda parameters, **settings: CoatAdamW(parameters, qargs=QuantizationConfig(), **settings)
+
+
+def read_tokens(path, vocabulary):
+    header = numpy.fromfile(path, dtype=numpy.int32, count=HEADER_BYTES // 4)
+    kind = {1: numpy.uint16, 7: numpy.uint32}.get(int(header[1]))
+    if kind is None:
+        sys.exit(f"error: {path}: not a token file of version 1 or 7")
+    tokens = numpy.memmap(path, dtype=kind, mode="r", offset=HEADER_BYTES)
+    largest = int(tokens[: 1 << 24].max())
+    if largest >= vocabulary:
+        sys.exit(f"error: {path}: token {largest} is beyond the model's vocabulary of {vocabulary}")
+    return tokens
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--tokens", required=True)
+    parser.add_argument("--linear", default="bf16", choices=["bf16", "float8-tensorwise", "float8-rowwise", "coat"])
+    parser.add_argument("--weights", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--micro-batch", type=int, default=64)
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--passes", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--parameters", type=int, default=0)
+    a = parser.parse_args()
+
+    config = configuration(a.model)
+    tokens = read_tokens(a.tokens, config.vocab_size)
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")
+    optimizer_class = torch.optim.AdamW
+    with torch.device(a.device):
+        if a.linear == "coat":
+            model, optimizer_class = in_coat(config)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    count = sum(p.numel() for p in model.parameters())
+    if a.parameters and abs(count - a.parameters) > 128 * config.hidden_size * 2:
+        sys.exit(f"error: {a.model} has {count} parameters here, {a.parameters} there")
+    model = with_linear_layers(model).to(torch.float32 if a.weights == "fp32" else torch.bfloat16).train()
+    if a.linear.startswith("float8"):
+        in_float8(model, a.linear.removeprefix("float8-"))
+    compiled = model if a.linear == "coat" else torch.compile(model)
+    optimizer = optimizer_class(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
+                                fused=a.device == "cuda")
+    per_pass = a.micro_batch * a.seq_len
+    at = 0
+    for step in range(1, a.steps + 1):
+        begin, loss_sum = time.perf_counter(), 0.0
+        for _ in range(a.passes):
+            if at + per_pass + 1 > len(tokens):
+                at = 0
+            ids = torch.from_numpy(tokens[at : at + per_pass].astype(numpy.int64)).view(a.micro_batch, a.seq_len)
+            at += per_pass
+            ids = ids.to(a.device, non_blocking=True)
+            with torch.autocast(a.device, torch.bfloat16, enabled=a.weights == "fp32"):
+                loss = compiled(input_ids=ids, labels=ids, use_cache=False).loss / a.passes
+            loss.backward()
+            loss_sum += loss.detach()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        value = float(loss_sum)  # waits for the device
+        seconds = time.perf_counter() - begin
+        line = {"step": step, "loss": value, "ms": seconds * 1e3, "tokens_per_s": a.passes * per_pass / seconds}
+        if a.device == "cuda":
+            free, total = torch.cuda.mem_get_info()
+            line["driver_bytes"] = total - free
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
