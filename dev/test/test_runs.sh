@@ -154,7 +154,24 @@ check "unless --allow-other-data" $? "$(cat "$folder/said")"
 
 # --- several sets of data: killed in the middle, resumed, with the small one's epochs going round, the bytes are the same
 "$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
-mixed=("${run[@]}" --train-weight 0.7 --train "$folder/small_train.bin" --train-weight)
+second=(--train "$folder/small_train.bin")
+if command -v python3 >/dev/null; then # packed examples with a mask, and documents apart
+    python3 - "$folder" <<'PYTHON' || exit 1
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file
+
+with open(sys.argv[1] + "/small_train.bin", "rb") as file:
+    tokens = file.read()[1024:]
+count = len(tokens) // 2
+with open(sys.argv[1] + "/examples.bin", "wb") as file:
+    file.write(masked_file(2, tokens, range(0, count, 23), bytes(i % 23 > 9 for i in range(count))))
+PYTHON
+    second=(--train "$folder/examples.bin" --documents apart)
+fi
+mixed=("${run[@]}" --train-weight 0.7 "${second[@]}" --train-weight)
 "$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
 for at in 32 80 112; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
