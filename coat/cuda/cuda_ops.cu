@@ -11,6 +11,7 @@
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
+    require_format("attention_forward", "positions", positions, FMT_I32);
     if (q.format == FMT_BF16 && !positions.data)
         attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
     else if (q.format == FMT_FP32 || !attention_forward_hopper(exec, o, lse, q, k, v, positions, shape))
@@ -20,6 +21,7 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                              Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
+    require_format("attention_backward", "positions", positions, FMT_I32);
     if (q.format == FMT_BF16 && attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape))
         return;
     if (q.format == FMT_FP32 || positions.data)

@@ -1,7 +1,7 @@
 // Our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on shapes chosen to
 // show which part is wrong, and its time beside cuDNN's deterministic backward: with TFLOP/s of the causal half, and their
 // share of what a large BF16 product reaches in the same run. Then the same of our forward, and both where sequences are
-// documents of 256 tokens that are apart; TFLOP/s are of whole sequences there, too.
+// documents of 300 tokens that are apart; TFLOP/s are of whole sequences there, too.
 //
 //   bench_attention_backward [--quick] [--check]
 //
@@ -16,8 +16,9 @@
 #define TOLERANCE 0.01     // in the mean square, relative: BF16 operands and results against FP32
 #define ROW_TOLERANCE 0.10 // of an element, relative to the mean square of its row
 #define PART 64
-#define MAXIMUM_ROWS 16 // tokens of a sequence for which the kernel leaves one maximum
-#define POISON 0xff     // bytes that are NaN in BF16
+#define MAXIMUM_ROWS 16    // tokens of a sequence for which the kernel leaves one maximum
+#define LSE_TOLERANCE 1e-4 // absolute: FP32 sums in another order
+#define POISON 0xff        // bytes that are NaN in BF16
 
 // One problem. qkv and its gradient packed (M, (heads + 2 kv_heads) * head_dim); o and its gradient (M, heads * head_dim); lse
 // (B * heads, T) and the gradient's maxima (M), FP32; positions (M) within documents, or without data.
@@ -97,7 +98,8 @@ static Tensor widened(Bench *bench, Tensor from) {
 static void forward(Bench *bench, Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
     AttentionShape s = a->shape;
-    attention_plain_forward(&bench->exec, o, a->lse, part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), {}, s);
+    attention_plain_forward(&bench->exec, o, a->lse, part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), a->positions,
+                            s);
     convert(bench, a->o, o);
     bench_release(bench, qkv);
     bench_release(bench, o);
@@ -109,7 +111,7 @@ static Tensor reference(Bench *bench, const Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
     Tensor dqkv = bench_tensor(bench, a->qkv.rows, a->qkv.cols, FMT_FP32, 1.0f);
     attention_plain_backward(&bench->exec, part(s, dqkv, 0), part(s, dqkv, 1), part(s, dqkv, 2), d_o, o, a->lse,
-                             part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), {}, s);
+                             part(s, qkv, 0), part(s, qkv, 1), part(s, qkv, 2), a->positions, s);
     bench_release(bench, qkv);
     bench_release(bench, o);
     bench_release(bench, d_o);
@@ -239,8 +241,24 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     return a;
 }
 
+// Positions where documents are as many tokens long as these, in turns.
+static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
+    Tensor positions = {};
+    positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
+    positions.data = bench_allocate(bench, (size_t)positions.rows * sizeof(int32_t));
+    int32_t *host = (int32_t *)xmalloc((size_t)positions.rows * sizeof *host);
+    for (int64_t row = 0, document = 0, position = 0; row < positions.rows; row++) {
+        if (position == lengths[document % count]) position = 0, document++;
+        if (row % s.T == 0) position = 0;
+        host[row] = (int32_t)position++;
+    }
+    bench->exec.ops->upload(&bench->exec, positions.data, host, (size_t)positions.rows * sizeof *host);
+    free(host);
+    return positions;
+}
+
 static void close_shape(Bench *bench, Attention *a) {
-    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv, a->maxima};
+    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv, a->maxima, a->positions};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
@@ -257,13 +275,56 @@ static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *max
     exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
 }
 
-static bool check_shape(Bench *bench, AttentionShape s) {
+// Our forward over poison against the FP32 kernels', which are left in o and lse.
+static bool check_forward(Bench *bench, Attention *a) {
+    const size_t count = (size_t)tensor_elements(a->o), rows = (size_t)tensor_elements(a->lse);
+    uint16_t *expected = (uint16_t *)xmalloc(2 * count * sizeof *expected), *found = expected + count;
+    float *lse = (float *)xmalloc(2 * rows * sizeof *lse), *found_lse = lse + rows;
+    Exec *exec = &bench->exec;
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    forward(bench, a);
+    exec->ops->download(exec, expected, a->o.data, count * sizeof *expected);
+    exec->ops->download(exec, lse, a->lse.data, rows * sizeof *lse);
+    CUDA_CHECK(cudaMemsetAsync(a->o.data, POISON, count * sizeof *found, stream), "poisoning o");
+    CUDA_CHECK(cudaMemsetAsync(a->lse.data, POISON, rows * sizeof *lse, stream), "poisoning lse");
+    run_our_forward(bench, a);
+    exec->ops->download(exec, found, a->o.data, count * sizeof *found);
+    exec->ops->download(exec, found_lse, a->lse.data, rows * sizeof *lse);
+    const int width = a->shape.head_dim;
+    double worst = 0, worst_lse = 0;
+    for (size_t head = 0; head < count; head += (size_t)width) {
+        double error = 0, size = 0;
+        for (size_t i = head; i < head + (size_t)width; i++) {
+            const double e = (double)bf16_decode(expected[i]), off = (double)bf16_decode(found[i]) - e;
+            error += off == off ? off * off : 1e30;
+            size += e * e;
+        }
+        worst = fmax(worst, sqrt(error / size));
+    }
+    for (size_t i = 0; i < rows; i++) {
+        const double off = fabs((double)found_lse[i] - (double)lse[i]);
+        worst_lse = fmax(worst_lse, off == off ? off : 1e30);
+    }
+    const bool right = worst < TOLERANCE && worst_lse < LSE_TOLERANCE;
+    printf("  forward: relative error of the worst row %.2e, of lse %.2e%s\n", worst, worst_lse,
+           right ? "" : "  WRONG");
+    exec->ops->upload(exec, a->o.data, expected, count * sizeof *expected);
+    exec->ops->upload(exec, a->lse.data, lse, rows * sizeof *lse);
+    free(expected);
+    free(lse);
+    return right;
+}
+
+static bool check_shape(Bench *bench, AttentionShape s, bool apart) {
     enum { REPEATS = 5 };
-    printf("check B %d T %d heads %d/%d of %d\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+    static const int lengths[] = {70, 59, 1, 62, 64, 700, 68, 63, 65, 127, 128, 129, 300};
+    printf("check B %d T %d heads %d/%d of %d%s\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim,
+           apart ? ", documents apart" : "");
     fflush(stdout);
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
-    forward(bench, &a);
+    if (apart) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
+    const bool forward_right = check_forward(bench, &a);
     Tensor expected_tensor = reference(bench, &a);
     size_t elements = (size_t)tensor_elements(a.dqkv), bytes = elements * sizeof(uint16_t);
     float *expected = (float *)xmalloc(elements * sizeof(float));
@@ -272,7 +333,7 @@ static bool check_shape(Bench *bench, AttentionShape s) {
     exec->ops->download(exec, expected, expected_tensor.data, elements * sizeof(float));
     run_poisoned(bench, &a, found, maxima);
     Pair pair = {s, found, expected, a.dqkv.stride};
-    bool right = true;
+    bool right = forward_right;
     for (int which = 0; which < 3; which++) right = compare(&pair, which) && right;
     right = compare_maxima(&pair, maxima) && right;
     for (int i = 0; i < REPEATS; i++) {
@@ -314,18 +375,6 @@ static void time_variants(Bench *bench, Attention *a, double limit) {
     attention_backward_heads_together = 0;
 }
 
-// Positions where documents are so many tokens long.
-static Tensor documents_of(Bench *bench, AttentionShape s, int tokens) {
-    Tensor positions = {};
-    positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
-    positions.data = bench_allocate(bench, (size_t)positions.rows * sizeof(int32_t));
-    int32_t *host = (int32_t *)xmalloc((size_t)positions.rows * sizeof *host);
-    for (int64_t row = 0; row < positions.rows; row++) host[row] = (int32_t)(row % s.T % tokens);
-    bench->exec.ops->upload(&bench->exec, positions.data, host, (size_t)positions.rows * sizeof *host);
-    free(host);
-    return positions;
-}
-
 // limit: what a large product reaches, operations per second.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
@@ -341,11 +390,11 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     print_time("ours, again", ours_again, BACKWARD, s, limit);
     print_time("forward, cuDNN", bench_median_ms(bench, run_cudnn_forward, &a), FORWARD, s, limit);
     print_time("forward, ours", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
-    a.positions = documents_of(bench, s, 256);
+    if (!bench->quick) time_variants(bench, &a, limit);
+    const int length = 300;
+    a.positions = documents_of(bench, s, &length, 1);
     print_time("forward, documents", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
     print_time("backward, documents", bench_median_ms(bench, run_ours, &a), BACKWARD, s, limit);
-    bench_release(bench, a.positions);
-    if (!bench->quick) time_variants(bench, &a, limit);
     close_shape(bench, &a);
 }
 
@@ -362,7 +411,8 @@ static int check_shapes(Bench *bench, int head_dim) {
         {1, 4097, 6, 1, head_dim},   {9, 1024, 16, 8, head_dim},
     };
     int wrong = 0;
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) wrong += !check_shape(bench, checks[i]);
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        wrong += !check_shape(bench, checks[i], false) + !check_shape(bench, checks[i], true);
     return wrong;
 }
 

@@ -2,6 +2,8 @@
 // Outputs are poisoned first: what an operation does not write shows. Included by test_gpt2.cu where both
 // backends are built; a machine without a GPU skips it.
 #pragma once
+#include "coat/cuda/attention/attention_hopper.h"
+#include "coat/cuda/common/cuda_internal.h"
 
 // The two backends and their workspaces.
 typedef struct {
@@ -97,17 +99,23 @@ static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream)
     return p;
 }
 
-// Positions within documents of very different lengths, the first of which may have begun before its sequence.
+// Positions within documents. Sequences take turns: boundaries on tiles of 64 and 128 and beside them; two halves, of which
+// the first has begun before; lengths at random.
 static Pair pair_positions(Backends *b, int B, int T) {
+    static const int lengths[] = {70, 59, 1, 62, 64, 300, 84, 63, 65, 127, 128, 129};
     int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
-    for (int row = 0, end = 0, position = 0; row < B * T; row++, position++) {
-        const uint64_t random = rng_hash(77, 60, (uint64_t)row);
-        const bool begins = row % T == 0;
-        if (begins || row == end) {
-            end = row + 1 + (int)((random >> 8) % (random % 3 ? 90 : 600));
-            position = begins && end - row + 3 < T ? (int)(random >> 40 & 3) : 0;
+    for (int s = 0; s < B; s++) {
+        const int way = (s + T) % 3;
+        for (int t = 0, end = 0, position = 0, document = 0; t < T; t++, position++) {
+            if (t == end) {
+                const uint64_t random = rng_hash(77 + (uint64_t)T, 60, (uint64_t)(s * T + t));
+                const int drawn = 1 + (int)((random >> 8) % (random % 3 ? 90 : 600));
+                end += way == 0 ? lengths[document % 12] : way == 1 ? (T + 1) / 2 : drawn;
+                position = way == 1 && document == 0 ? T / 4 : 0;
+                document++;
+            }
+            host[(int64_t)s * T + t] = position;
         }
-        host[row] = position;
     }
     Pair p = pair_of_bytes(b, (int64_t)B * T, 1, FMT_I32, host);
     free(host);
@@ -369,6 +377,119 @@ static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
     return tensor_cols(packed, which == 0 ? 0 : q + (which - 1) * kv, which == 0 ? q : kv);
 }
 
+// A tensor of the GPU's that is alone.
+static Tensor gpu_like(Backends *b, Tensor like, int poison) {
+    Error err;
+    const size_t bytes = (size_t)tensor_elements(like) * format_bytes(like.format);
+    Exec *ex = &b->exec[1];
+    void *host = xmalloc(bytes);
+    memset(host, poison, bytes);
+    like.data = ex->ops->allocate(ex, bytes, &err);
+    if (!like.data) fatal(err.code, "%s", err.text);
+    ex->ops->upload(ex, like.data, host, bytes);
+    free(host);
+    return like;
+}
+
+// What the kernels of our own make of the operands, and that they take them: an operation that falls back on others is
+// right, too.
+typedef struct {
+    AttentionShape shape;
+    Pair qkv, d_o, positions, o, lse, dqkv; // as compare_attention_over() has left them
+    bool apart;
+    double limit;
+} AttentionCase;
+
+static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d_o, Tensor o, Tensor lse, Tensor dqkv,
+                       bool taken[2]) {
+    Tensor part[3], d_part[3];
+    const Tensor at = c->apart ? c->positions.t[1] : no_tensor();
+    for (int i = 0; i < 3; i++) part[i] = attention_part(c->shape, qkv, i);
+    for (int i = 0; i < 3; i++) d_part[i] = attention_part(c->shape, dqkv, i);
+    taken[0] = attention_forward_hopper(&b->exec[1], o, lse, part[0], part[1], part[2], at, c->shape);
+    taken[1] = attention_backward_hopper(&b->exec[1], d_part[0], d_part[1], d_part[2], d_o, o, lse, part[0], part[1],
+                                         part[2], at, c->shape);
+}
+
+// Whether two tensors of the GPU's have the same bits, apart from columns `from` to `to` (in rows of `width`) or rows.
+static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t from, int64_t to) {
+    const size_t element = format_bytes(x.format), bytes = (size_t)tensor_elements(x) * element;
+    Exec *ex = &b->exec[1];
+    char *p = (char *)xmalloc(bytes), *q = (char *)xmalloc(bytes);
+    ex->ops->download(ex, p, x.data, bytes);
+    ex->ops->download(ex, q, y.data, bytes);
+    bool same = true;
+    for (int64_t i = 0; i < (int64_t)(bytes / element); i++)
+        if (i % width < from || i % width >= to)
+            same = same && memcmp(p + (size_t)i * element, q + (size_t)i * element, element) == 0;
+    free(p);
+    free(q);
+    return same;
+}
+
+// Other values in one document of the first sequence change no bit of any other's.
+static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept[3]) {
+    Exec *ex = &b->exec[1];
+    const int T = c->shape.T;
+    const int64_t M = (int64_t)c->shape.B * T;
+    int32_t *positions = (int32_t *)xmalloc((size_t)M * sizeof *positions);
+    ex->ops->download(ex, positions, c->positions.t[1].data, (size_t)M * sizeof *positions);
+    int begin = 1, end;
+    while (begin < T && positions[begin] != 0) begin++; // the second one, or the only one
+    if (begin == T) begin = 0;
+    for (end = begin + 1; end < T && positions[end] != 0;) end++;
+    free(positions);
+    Tensor changed[2] = {c->qkv.t[1], c->d_o.t[1]}, out[3];
+    for (int i = 0; i < 2; i++) {
+        const Tensor x = changed[i];
+        const size_t row = (size_t)x.cols * sizeof(uint16_t), bytes = (size_t)x.rows * row;
+        uint16_t *host = (uint16_t *)xmalloc(bytes);
+        ex->ops->download(ex, host, x.data, bytes);
+        for (int64_t j = begin * x.cols; j < end * x.cols; j++) host[j] ^= 0x8000; // the other sign
+        changed[i] = gpu_like(b, x, 0);
+        ex->ops->upload(ex, changed[i].data, host, bytes);
+        free(host);
+    }
+    for (int i = 0; i < 3; i++) out[i] = gpu_like(b, kept[i], 0xff);
+    bool taken[2];
+    run_hopper(b, c, changed[0], changed[1], out[0], out[1], out[2], taken);
+    const int64_t o_cols = out[0].cols, d_cols = out[2].cols;
+    // lse has a row per head: those of the first sequence come first
+    bool same = same_but(b, kept[0], out[0], M * o_cols, begin * o_cols, end * o_cols) &&
+                same_but(b, kept[2], out[2], M * d_cols, begin * d_cols, end * d_cols);
+    Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
+    same = same && same_but(b, first[0], first[1], T, begin, end);
+    char name[200];
+    snprintf(name, sizeof name, "gpu%s, attention: no document has a bit of another (tokens %d to %d changed)",
+             b->shape, begin, end);
+    check(same, name);
+    for (int i = 0; i < 2; i++) ex->ops->release(ex, changed[i].data);
+    for (int i = 0; i < 3; i++) ex->ops->release(ex, out[i].data);
+}
+
+static void compare_hopper(Backends *b, const AttentionCase *c) {
+    Exec *ex = &b->exec[1];
+    Pair o = c->o, lse = c->lse, dqkv = c->dqkv;
+    o.t[1] = gpu_like(b, o.t[1], 0xff), lse.t[1] = gpu_like(b, lse.t[1], 0xff),
+    dqkv.t[1] = gpu_like(b, dqkv.t[1], 0xff);
+    bool taken[2];
+    run_hopper(b, c, c->qkv.t[1], c->d_o.t[1], o.t[1], lse.t[1], dqkv.t[1], taken);
+    char name[200];
+    snprintf(name, sizeof name, "gpu%s, attention%s: kernels of our own take it", b->shape,
+             c->apart ? ", documents apart" : "");
+    check(taken[0] && taken[1], name);
+    pair_check(b, o, c->limit, "attention forward, our own", c->apart ? "o, documents apart" : "o");
+    pair_check(b, lse, 2e-5, "attention forward, our own", c->apart ? "lse, documents apart" : "lse");
+    pair_check(b, dqkv, c->limit, "attention backward behind it", c->apart ? "dqkv, documents apart" : "dqkv");
+    const Tensor made[] = {o.t[1], lse.t[1], dqkv.t[1]};
+    if (c->apart) {
+        check_repeated(b, c->o, o, "attention forward is our own");
+        check_repeated(b, c->dqkv, dqkv, "attention backward is our own");
+        check_no_leak(b, c, made);
+    }
+    for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
+}
+
 // The backward is run twice, for its bits.
 static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool apart) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
@@ -403,6 +524,10 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
     if (format == FMT_BF16) {
         check_maxima(b, dqkv[0], maxima[0], backward);
         check_repeated(b, maxima[0], maxima[1], backward);
+    }
+    if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability)) {
+        const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], apart, limit};
+        compare_hopper(b, &c);
     }
     Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
@@ -521,12 +646,13 @@ static void compare_shape(OpShape o, const char *how) {
 // Heads that share keys and values, of the widths that our own backward on Hopper has and of others, which are cuDNN's.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
-        {2, 67, 4, 2, 64},   {1, 130, 4, 2, 128}, {3, 190, 12, 4, 64},  {1, 515, 7, 1, 128},
-        {2, 300, 32, 8, 64}, {9, 33, 28, 4, 64},  {2, 129, 16, 8, 128}, {2, 77, 4, 2, 80},
-        {1, 130, 6, 3, 96},  {3, 100, 4, 2, 24},  {2, 61, 6, 1, 40},    {2, 61, 3, 3, 112},
+        {2, 150, 4, 2, 64},   {2, 150, 4, 2, 128},  {2, 67, 4, 2, 64},  {3, 1300, 2, 2, 64},  {3, 1300, 4, 2, 64},
+        {3, 1300, 2, 2, 128}, {3, 1300, 2, 1, 128}, {3, 899, 3, 1, 64}, {1, 130, 4, 2, 128},  {3, 190, 12, 4, 64},
+        {1, 515, 7, 1, 128},  {2, 300, 32, 8, 64},  {9, 33, 28, 4, 64}, {2, 129, 16, 8, 128}, {2, 77, 4, 2, 80},
+        {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
     };
     const AttentionShape exact = {2, 45, 6, 2, 40};
-    const Small small = {2, 4, 512, 3001, 3, 515, true, 0}; // the longest, and the widest heads
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // the longest, and the widest heads
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {

@@ -209,7 +209,13 @@ __device__ static inline void unit_run(const Problem &x, Shared *shared, Place &
     const int sequence_heads = KEYS ? x.sequence_heads / x.group : x.sequence_heads;
     const int sequence = unit.head / sequence_heads;
     Documents documents = {};
-    if constexpr (APART) documents = {x.positions + (int64_t)sequence * x.T, x.T, unit.block * TILE, unit.block * TILE};
+    if constexpr (APART) {
+        const int32_t *positions = x.positions + (int64_t)sequence * x.T;
+        if constexpr (KEYS)
+            documents = {positions, x.T, unit.block * TILE, unit.block * TILE};
+        else
+            documents = documents_of(positions, x.T, place, unit.block * TILE);
+    }
     uint64_t *const own_empty = &shared->own_empty[own];
     Sums<HEAD> sums = {};
     for (int heads = KEYS ? x.group : 1; heads > 0; heads--)

@@ -19,7 +19,7 @@ struct Problem {
     float scale;         // of the scores
 };
 
-template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 2;
+template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
 template <int HEAD> struct Shared {
     bf16 q[TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
@@ -99,7 +99,7 @@ __device__ float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Adds the values of a tile, once they are there.
+// Adds the values of a tile, which are there.
 template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
     const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);
 #pragma unroll
@@ -131,7 +131,7 @@ __device__ void weigh(float (&s)[TILE / 2], float (&largest)[2], float (&total)[
 // One tile up to its weights; with PREVIOUS the values of the one before are added meanwhile.
 template <int HEAD, bool PREVIOUS>
 __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
-                         Ring<STAGES<HEAD>> previous, const Work &work, int T, int tile, float scale) {
+                         Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
     float s[TILE / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
@@ -149,10 +149,11 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
     }
     wgmma_hold(s);
     if (!PREVIOUS) mask<false, TILE>(s, place, 0);
-    if (work.positions)
-        mask_documents<false, TILE>(s, place, {work.positions, T, work.block * TILE, (work.block - tile) * TILE});
+    if (apart) mask_documents<false, TILE>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
+        // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
+        barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
         wgmma_hold(sums.p);
@@ -172,12 +173,16 @@ __device__ void compute_work(const Problem &x, Shared<HEAD> *shared, const Work 
     Ring<STAGES<HEAD>> stage = {}, previous = {};
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
+    const bool apart = work.positions != nullptr;
+    Documents documents = {};
+    if (apart) documents = documents_of(work.positions, x.T, place, work.block * TILE);
     barrier_wait(&shared->q_full, 0);
-    tile_run<HEAD, false>(shared, place, sums, stage, previous, work, x.T, 0, scale);
+    tile_run<HEAD, false>(shared, place, sums, stage, previous, apart, documents, scale);
     for (int tile = 1; tile < work.tiles; tile++) {
         previous = stage;
         ring_next(stage);
-        tile_run<HEAD, true>(shared, place, sums, stage, previous, work, x.T, tile, scale);
+        documents.streamed -= TILE;
+        tile_run<HEAD, true>(shared, place, sums, stage, previous, apart, documents, scale);
     }
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);

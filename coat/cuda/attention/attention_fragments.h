@@ -88,20 +88,29 @@ __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// The positions of a sequence of T tokens, and which tokens the own block and a streamed tile begin with.
+// The positions of a sequence of T tokens, which tokens the own block and a streamed tile begin with, and of own queries
+// what those of the thread and the warpgroup's last one see first.
 struct Documents {
     const int32_t *positions;
     int T, own, streamed;
+    int begin[2], last_begin;
 };
+
+__device__ static inline Documents documents_of(const int32_t *positions, int T, const Place &place, int own) {
+    Documents x = {positions, T, own, own};
+    for (int i = 0; i < 2; i++) x.begin[i] = document_begin(positions, min(own + place.row + 8 * i, T - 1));
+    x.last_begin = document_begin(positions, min(own + place.half * HALF + HALF - 1, T - 1));
+    return x;
+}
 
 // As mask, of queries and keys in different documents. Documents lie one after the other, so that the last query is the
 // first to lose sight of a key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
-    const int warpgroup = x.own + place.half * HALF, own = x.own + place.row, other = x.streamed + place.pair;
-    const int last = min(KEYS ? x.streamed + COLUMNS - 1 : warpgroup + HALF - 1, x.T - 1);
-    if (document_begin(x.positions, last) <= (KEYS ? warpgroup : x.streamed)) return;
+    const int own = x.own + place.row, other = x.streamed + place.pair;
     if constexpr (KEYS) {
+        const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
+        if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i += 4)
 #pragma unroll
@@ -111,11 +120,10 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
                 if (own + 8 < begin) s[i + 2 + j] = -INFINITY;
             }
     } else {
-        const int begin[2] = {document_begin(x.positions, min(own, x.T - 1)),
-                              document_begin(x.positions, min(own + 8, x.T - 1))};
+        if (x.last_begin <= x.streamed) return;
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i++)
-            if (other + i / 4 * 8 + i % 2 < begin[i / 2 % 2]) s[i] = -INFINITY;
+            if (other + i / 4 * 8 + i % 2 < x.begin[i / 2 % 2]) s[i] = -INFINITY;
     }
 }
 

@@ -182,7 +182,7 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
 }
 
 // The instructions exist in code for 9.0a alone. Code for other GPUs has none of this and is never launched; that for
-// plain 9.0, which would be, stops rather than leave the gradients as they were.
+// plain 9.0, which would be, stops rather than leave results as they were.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else

@@ -277,6 +277,7 @@ template <typename T, int V> void token_gradient(Exec *exec, TokenGradient<T> a,
 void cuda_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     const char *operation = "embed_forward";
     require_format(operation, "tokens", tokens, FMT_I32);
+    require_format(operation, "positions", positions, FMT_I32);
     require_format(operation, "wte", wte, r.format);
     require_format(operation, "wpe", wpe, r.format);
     if (r.rows == 0) return;
@@ -301,6 +302,7 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
                          bool accumulate) {
     const char *operation = "embed_backward";
     require_format(operation, "tokens", tokens, FMT_I32);
+    require_format(operation, "positions", positions, FMT_I32);
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);
     if (g.rows > INT32_MAX - CHUNK) fatal(EXIT_DEVICE, "embed_backward: more than 2^31 tokens in a micro-batch");

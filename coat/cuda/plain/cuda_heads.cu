@@ -261,6 +261,7 @@ template <typename T> HeadsOf<T> heads_of(Exec *exec, const char *operation, Ten
 
 void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h) {
     require_format(operation, "qkv", qkv, out.format);
+    require_format(operation, "positions", h.positions, FMT_I32);
     require_format(operation, "the weight of q's norm", h.q_weight, out.format);
     require_format(operation, "the weight of k's norm", h.k_weight, out.format);
 }
