@@ -212,12 +212,6 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 // --- host ---------------------------------------------------------------------------------------------------------
 extern "C" int attention_backward_heads_together = 0;
 
-// So many that the L2 cache holds their q, k, v and do, and enough to fill the device with units.
-static int heads_together(AttentionShape shape) {
-    const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
-    return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
-}
-
 // The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
 // begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
@@ -265,7 +259,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.group = shape.heads / shape.kv_heads;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
     x.heads_together = attention_backward_heads_together;
-    if (x.heads_together == 0) x.heads_together = heads_together(shape);
+    if (x.heads_together == 0) x.heads_together = attention_heads_together(shape);
     x.kv_heads_together = kv_heads_together(x, backend->sm_count);
     if (positions.data) {
         int *tiles = (int *)((char *)exec->workspace + attention_backward_tiles_at(shape));

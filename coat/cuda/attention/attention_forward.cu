@@ -1,9 +1,10 @@
 // The forward of causal attention on Hopper, BF16, heads 64 or 128 wide, with documents of a sequence apart or joined.
 //
-// A block has 128 queries of a head: two warpgroups that compute, 64 queries each, and one thread that has the copy engine
-// bring the tiles of 128 keys and values that they see, the diagonal one first, back to the first query's document. Every
-// query sees its own key, so its running maximum is finite from the first tile on. The sum over values of a tile runs in
-// the tensor cores beside the exponentials of the next.
+// A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first, back
+// to the first query's document. Every query sees its own key, so its running maximum is finite from the first tile on. A
+// multiprocessor has a block, which goes through its share of units: two warpgroups that compute, 64 queries each, and one
+// thread that has the copy engine bring tiles, ahead of them into the next unit. The sum over values of a tile runs in the
+// tensor cores beside the exponentials of the next.
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
 
@@ -15,47 +16,58 @@ struct Problem {
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
     int64_t o_stride;
-    int heads, group, T; // of a sequence; query heads that read one key/value head
-    float scale;         // of the scores
+    int heads, group, T;                   // of a sequence; query heads that read one key/value head
+    int all_heads, blocks, heads_together; // of all sequences; units of a head; heads whose units follow each other
+    float scale;                           // of the scores
 };
 
+template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
 template <int HEAD> struct Shared {
-    bf16 q[TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
-    uint64_t q_full, k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
+    bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
+    uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
+    uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// What a block works on.
+// A unit, and how many tiles it has.
 struct Work {
     int block, head, sequence, tiles;
     const int32_t *positions; // of the sequence; NULL: documents are joined
 };
 
-__device__ Work work_get(const Problem &x) {
+// Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
+__device__ Work work_get(const Problem &x, int index) {
+    const int together = x.heads_together * x.blocks, first = index / together * x.heads_together;
+    const int heads = min(x.heads_together, x.all_heads - first), within = index % together;
+    const int head = first + within % heads;
     Work work;
-    work.block = (int)(gridDim.x - 1 - blockIdx.x); // longest first
-    work.head = (int)blockIdx.y;
-    work.sequence = (int)blockIdx.z;
+    work.block = x.blocks - 1 - within / heads;
+    work.head = head % x.heads;
+    work.sequence = head / x.heads;
     work.positions = x.positions ? x.positions + (int64_t)work.sequence * x.T : nullptr;
     work.tiles = work.block + 1;
     if (work.positions) work.tiles -= document_begin(work.positions, work.block * TILE) / TILE;
     return work;
 }
 
+__device__ int work_count(const Problem &x) {
+    return x.all_heads * x.blocks;
+}
+
 // --- copying ------------------------------------------------------------------------------------------------------
 // A warpgroup's queries lie side by side: PAIR_ROWS rows of all panels.
-template <int HEAD> __device__ void queries_copy(const Problem &x, Shared<HEAD> *shared, const Work &work) {
+template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     constexpr int rows = PAIR_ROWS<HEAD>;
-    barrier_arrive_expect(&shared->q_full, TILE_BYTES<HEAD>);
+    barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
     for (int part = 0; part < TILE; part += rows)
 #pragma unroll
         for (int i = 0; i < HEAD / PANEL; i++)
-            copy_tile(shared->q + part * HEAD + i * rows * PANEL, &x.q, work.head * HEAD + i * PANEL,
-                      work.block * TILE + part, work.sequence, &shared->q_full);
+            copy_tile(to + part * HEAD + i * rows * PANEL, &x.q, work.head * HEAD + i * PANEL, work.block * TILE + part,
+                      work.sequence, full);
 }
 
 template <int HEAD>
@@ -68,15 +80,20 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
             copy_tile(to + (i * TILE + part) * PANEL, from, head * HEAD + i * PANEL, row + part, sequence, full);
 }
 
-template <int HEAD> __device__ void copy_work(const Problem &x, Shared<HEAD> *shared, const Work &work) {
-    const int kv_head = work.head / x.group;
+template <int HEAD> __device__ void copy_units(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
-    queries_copy<HEAD>(x, shared, work);
-    for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
-        const int row = (work.block - j) * TILE, i = stage.index;
-        barrier_wait(&shared->empty[i], stage.phase ^ 1);
-        tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
-        tile_copy<HEAD>(shared->v[i], &x.v, kv_head, row, work.sequence, &shared->v_full[i]);
+    Ring<QUERIES<HEAD>> own = {};
+    for (int index = (int)blockIdx.x; index < work_count(x); index += (int)gridDim.x, ring_next(own)) {
+        const Work work = work_get(x, index);
+        const int kv_head = work.head / x.group;
+        barrier_wait(&shared->q_empty[own.index], own.phase ^ 1);
+        queries_copy<HEAD>(x, shared->q[own.index], work, &shared->q_full[own.index]);
+        for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
+            const int row = (work.block - j) * TILE, i = stage.index;
+            barrier_wait(&shared->empty[i], stage.phase ^ 1);
+            tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
+            tile_copy<HEAD>(shared->v[i], &x.v, kv_head, row, work.sequence, &shared->v_full[i]);
+        }
     }
 }
 
@@ -107,18 +124,19 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// s becomes the weights of the tile, and sums.largest and sums.total count them. Returns what earlier sums are times.
-__device__ void weigh(float (&s)[TILE / 2], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
+// s becomes the weights of the tile, which largest and total count; keep: what earlier sums are times.
+template <int COUNT>
+__device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         float most = largest[row], sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < TILE / 2; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
+        for (int i = 0; i < COUNT; i += 4) most = fmaxf(most, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
         most = row_maximum(most);
         keep[row] = fast_exp2((largest[row] - most) * scale);
         largest[row] = most;
 #pragma unroll
-        for (int i = 0; i < TILE / 2; i += 4)
+        for (int i = 0; i < COUNT; i += 4)
 #pragma unroll
             for (int j = 2 * row; j < 2 * row + 2; j++) {
                 s[i + j] = fast_exp2(fmaf(s[i + j], scale, -most * scale));
@@ -128,11 +146,12 @@ __device__ void weigh(float (&s)[TILE / 2], float (&largest)[2], float (&total)[
     }
 }
 
-// One tile up to its weights; with PREVIOUS the values of the one before are added meanwhile.
-template <int HEAD, bool PREVIOUS>
+// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the one before are
+// added meanwhile.
+template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                          Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
-    float s[TILE / 2], keep[2];
+    float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
     if constexpr (PREVIOUS) {
         barrier_wait(&shared->v_full[previous.index], previous.phase);
@@ -140,7 +159,7 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
         wgmma_hold(sums.p);
     }
     wgmma_fence();
-    multiply_rows<HEAD, false, TILE>(s, place.own[0], shared->k[stage.index]);
+    multiply_rows<HEAD, false, COLUMNS>(s, place.own[0], shared->k[stage.index]);
     if constexpr (PREVIOUS) {
         add_values<HEAD>(shared, sums, previous);
         wgmma_wait<1>();
@@ -148,8 +167,8 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
         wgmma_wait<0>();
     }
     wgmma_hold(s);
-    if (!PREVIOUS) mask<false, TILE>(s, place, 0);
-    if (apart) mask_documents<false, TILE>(s, place, documents);
+    if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
+    if (apart) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
         // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
@@ -162,35 +181,12 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
         for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= keep[i / 2 % 2];
     }
 #pragma unroll
-    for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = bf16_pair(s[i], s[i + 1]);
+    for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
 }
 
+// The sums divided by their weights' and stored, with the logarithms of these.
 template <int HEAD>
-__device__ void compute_work(const Problem &x, Shared<HEAD> *shared, const Work &work, int warpgroup) {
-    const float scale = x.scale * LOG2_E;
-    Place place = place_get(warpgroup);
-    place.own[0] = wgmma_operand(shared->q + place.half * HALF * HEAD);
-    Ring<STAGES<HEAD>> stage = {}, previous = {};
-    Sums<HEAD> sums = {};
-    sums.largest[0] = sums.largest[1] = -INFINITY;
-    const bool apart = work.positions != nullptr;
-    Documents documents = {};
-    if (apart) documents = documents_of(work.positions, x.T, place, work.block * TILE);
-    barrier_wait(&shared->q_full, 0);
-    tile_run<HEAD, false>(shared, place, sums, stage, previous, apart, documents, scale);
-    for (int tile = 1; tile < work.tiles; tile++) {
-        previous = stage;
-        ring_next(stage);
-        documents.streamed -= TILE;
-        tile_run<HEAD, true>(shared, place, sums, stage, previous, apart, documents, scale);
-    }
-    barrier_wait(&shared->v_full[stage.index], stage.phase);
-    wgmma_hold(sums.o);
-    wgmma_hold(sums.p);
-    wgmma_fence();
-    add_values<HEAD>(shared, sums, stage);
-    wgmma_wait<0>();
-    wgmma_hold(sums.o);
+__device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums) {
     const int t = work.block * TILE + place.half * HALF;
     float share[2];
 #pragma unroll
@@ -208,12 +204,59 @@ __device__ void compute_work(const Problem &x, Shared<HEAD> *shared, const Work 
     sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, place, 0);
 }
 
+template <int HEAD>
+__device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &place, const Work &work, int own,
+                             Ring<STAGES<HEAD>> &stage) {
+    const float scale = x.scale * LOG2_E;
+    const bool apart = work.positions != nullptr;
+    place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
+    Documents documents = {};
+    if (apart) documents = documents_of(work.positions, x.T, place, work.block * TILE);
+    Ring<STAGES<HEAD>> previous = stage;
+    Sums<HEAD> sums = {};
+    sums.largest[0] = sums.largest[1] = -INFINITY;
+    if (place.half == 0) // whose queries see no more of the diagonal tile
+        tile_run<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
+    else
+        tile_run<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+    for (int tile = 1; tile < work.tiles; tile++) {
+        previous = stage;
+        ring_next(stage);
+        documents.streamed -= TILE;
+        tile_run<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
+    }
+    release(place, &shared->q_empty[own]);
+    barrier_wait(&shared->v_full[stage.index], stage.phase);
+    wgmma_hold(sums.o);
+    wgmma_hold(sums.p);
+    wgmma_fence();
+    add_values<HEAD>(shared, sums, stage);
+    wgmma_wait<0>();
+    wgmma_hold(sums.o);
+    release(place, &shared->empty[stage.index]);
+    ring_next(stage);
+    sums_store<HEAD>(x, work, place, sums);
+}
+
+template <int HEAD> __device__ void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
+    Place place = place_get(warpgroup);
+    Ring<STAGES<HEAD>> stage = {};
+    Ring<QUERIES<HEAD>> own = {};
+    for (int index = (int)blockIdx.x; index < work_count(x); index += (int)gridDim.x, ring_next(own)) {
+        barrier_wait(&shared->q_full[own.index], own.phase);
+        compute_unit<HEAD>(x, shared, place, work_get(x, index), own.index, stage);
+    }
+}
+
 template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ Problem x) {
     extern __shared__ unsigned char memory[];
     if constexpr (HOPPER_CODE) {
         Shared<HEAD> *const shared = (Shared<HEAD> *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
         if (threadIdx.x == 0) {
-            barrier_init(&shared->q_full, 1);
+            for (int i = 0; i < QUERIES<HEAD>; i++) {
+                barrier_init(&shared->q_full[i], 1);
+                barrier_init(&shared->q_empty[i], COMPUTING * 4);
+            }
             for (int i = 0; i < STAGES<HEAD>; i++) {
                 barrier_init(&shared->k_full[i], 1);
                 barrier_init(&shared->v_full[i], 1);
@@ -223,25 +266,25 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
         }
         __syncthreads();
         const int warpgroup = warp_uniform((int)threadIdx.x / 128);
-        const Work work = work_get(x);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128) copy_work<HEAD>(x, shared, work);
+            if (threadIdx.x == COMPUTING * 128) copy_units<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
-            compute_work<HEAD>(x, shared, work, warpgroup);
+            compute_units<HEAD>(x, shared, warpgroup);
         }
     } else {
         __trap();
     }
 }
 
-template <int HEAD> void launch(const CudaBackend *backend, const Problem &x, AttentionShape shape) {
-    const dim3 grid((unsigned)attention_blocks(shape), (unsigned)shape.heads, (unsigned)shape.B);
+template <int HEAD> void launch(const CudaBackend *backend, const Problem &x) {
+    const int units = x.all_heads * x.blocks;
     CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)SHARED_BYTES<HEAD>),
                "giving attention's forward its shared memory");
-    forward_kernel<HEAD><<<grid, THREADS, SHARED_BYTES<HEAD>, backend->stream>>>(x);
+    forward_kernel<HEAD><<<grid_of(units < backend->sm_count ? units : backend->sm_count), THREADS, SHARED_BYTES<HEAD>,
+                           backend->stream>>>(x);
     LAUNCH_CHECK("attention_forward");
 }
 
@@ -263,6 +306,8 @@ extern "C" bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tenso
     x.lse = (float *)lse.data;
     x.heads = shape.heads, x.group = shape.heads / shape.kv_heads, x.T = shape.T;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
-    (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, x, shape);
+    x.all_heads = shape.B * shape.heads, x.blocks = (int)attention_blocks(shape);
+    x.heads_together = attention_heads_together(shape);
+    (shape.head_dim == 64 ? launch<64> : launch<128>)(backend, x);
     return true;
 }

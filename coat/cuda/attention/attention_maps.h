@@ -1,4 +1,4 @@
-// How the copy engine reads the operands of attention on Hopper.
+// How the copy engine reads the operands of attention on Hopper, and how many heads at a time.
 #pragma once
 #include "attention_fragments.h"
 
@@ -32,4 +32,10 @@ template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, Attentio
 
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
+}
+
+// So many that the L2 cache holds their q, k, v and do, and enough to fill the device with units.
+static inline int attention_heads_together(AttentionShape shape) {
+    const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
+    return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
