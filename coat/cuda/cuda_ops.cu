@@ -7,12 +7,14 @@
 // --- attention ----------------------------------------------------------------------------------------------
 
 // Attention in BF16 is cuDNN's, but for the backward with heads of 64 or 128 on Hopper, where a kernel of our own takes
-// half the time; in FP32, for exact comparisons, there are slow kernels of our own.
+// half the time; in FP32, for exact comparisons, there are slow kernels of our own. A sample that goes on has one in both.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     require_joined("attention_forward", positions);
-    if (q.format == FMT_FP32)
+    if (k.rows > q.rows)
+        attention_cached_forward(exec, o, lse, q, k, v, shape);
+    else if (q.format == FMT_FP32)
         attention_fp32_forward(exec, o, lse, q, k, v, shape);
     else
         attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);

@@ -101,8 +101,10 @@ void matmul_close(struct MatmulState *state);
 char *cuda_choices_text(Exec *exec);
 void cuda_choices_load(Exec *exec, const char *text);
 
-// attention: cuda_ops.cu calls cuDNN (attention.h), or in FP32 the kernels of cuda_attention_fp32.cu
+// attention: cuda_ops.cu calls cuDNN (attention.h), or in FP32 the kernels of cuda_attention_fp32.cu; where k and v have
+// rows before q's the kernel of cuda_attention_cached.cu
 void attention_fp32_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
+void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 void attention_fp32_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                              Tensor k, Tensor v, AttentionShape shape);
 
