@@ -11,6 +11,7 @@ Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits wit
 
 #include "coat/io/safetensors.h"
 #include "coat/rng.h"
+#include "coat/run/evaluate.h"
 #include "dev/test/blocks.h"
 
 #ifdef COAT_DOUBLE

@@ -46,6 +46,16 @@ static Tensor positions(const Model *m) {
     return m->apart ? act(m, POSITIONS, 0) : no_tensor();
 }
 
+// Of a table of positions, the rows of this pass.
+static Tensor of_positions(const Model *m, Tensor table) {
+    return tensor_rows(table, m->before, m->T);
+}
+
+// Keys or values of this pass with those that the sample's passes before have left.
+static Tensor with_rows_before(const Model *m, Tensor t) {
+    return tensor_rows(t, -m->before, m->before + t.rows);
+}
+
 // The attention of one layer: q, k and v are column ranges of the packed projection, for values and gradients.
 typedef struct {
     AttentionShape shape;
@@ -64,7 +74,7 @@ static Heads heads(const Model *m, int layer) {
     Heads h;
     h.shape = attention_shape(&m->config.shape, m->B, m->T);
     h.positions = positions(m);
-    h.rotations = arena_tensor(&m->arena, ROTATIONS, VALUE, 0);
+    h.rotations = of_positions(m, arena_tensor(&m->arena, ROTATIONS, VALUE, 0));
     h.q_weight = param(m, QNORMW, layer);
     h.k_weight = param(m, KNORMW, layer);
     h.eps = m->config.shape.norm_eps;
@@ -77,6 +87,8 @@ static Attention attention(const Model *m, Tensor qkv, int layer) {
     Attention a;
     a.shape = attention_shape(&m->config.shape, m->B, m->T);
     split_qkv(s, qkv, &a.q, &a.k, &a.v);
+    a.k = with_rows_before(m, a.k);
+    a.v = with_rows_before(m, a.v);
     a.lse = arena_tensor(&m->arena, LSE, VALUE, layer);
     a.lse.rows = (int64_t)m->B * s->heads;
     a.lse.cols = a.lse.stride = m->T;
@@ -131,13 +143,15 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // attention half; n1 (M, C), qkv (M, 3C), o (M, C)
+    // attention half; n1 (M, C), qkv (M, 3C), o (M, C); what attention reads is kept in place where a sample goes on
     Norm first = first_norm(m, l), second = second_norm(m, l);
     Tensor bias = centre_norm(m, l, &first, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l));
     half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
-    ops->linear_forward(ex, act(m, QKV, l), act(m, N1, l), weight(m, QKVW, l), bias);
-    ops->heads_forward(ex, act(m, HEADS, l), act(m, QKV, l), heads(m, l));
-    Attention a = attention(m, act(m, HEADS, l), l);
+    Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
+    Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
+    ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), bias);
+    ops->heads_forward(ex, read, qkv, heads(m, l));
+    Attention a = attention(m, read, l);
     ops->attention_forward(ex, act(m, O, l), a.lse, a.q, a.k, a.v, positions(m), a.shape);
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
@@ -160,7 +174,8 @@ void model_forward(Model *m) {
     int L = m->config.shape.layers;
     Tensor r = act(m, RESID_IN, 0), y = no_tensor(), y_bias = no_tensor();
     shards_pass_begin(&m->shards);
-    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), param(m, WPE, 0), m->T);
+    ops->embed_forward(ex, r, act(m, TOKENS, 0), positions(m), param(m, WTE, 0), of_positions(m, param(m, WPE, 0)),
+                       m->T);
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
         shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
@@ -343,6 +358,8 @@ void state_download(Model *m) {
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions) {
     m->B = B;
     m->T = T;
+    m->keeps_heads = false;
+    m->before = 0;
     size_t bytes = (size_t)B * (size_t)T * sizeof(int32_t);
     m->ops->upload(&m->exec, act(m, TOKENS, 0).data, inputs, bytes);
     if (targets) m->ops->upload(&m->exec, act(m, TARGETS, 0).data, targets, bytes);

@@ -227,9 +227,14 @@ static inline bool config_trains(const Config *config) {
     return config->train[0] && !config->eval_only;
 }
 
+// Whether it samples alone.
+static inline bool config_samples_only(const Config *config) {
+    return config->prompt[0] && !config->train[0] && !config->eval_only;
+}
+
 // Whether it runs forward alone: an evaluation, a sample, or the plan of one. It has no memory for gradients and states.
 static inline bool config_forward_only(const Config *config) {
-    return config->eval_only || (config->prompt[0] && !config->train[0]);
+    return config->eval_only || config_samples_only(config);
 }
 
 // What data_open_sets() is to draw from the sets of --train by; NULL: they are one.
@@ -250,6 +255,18 @@ const char *schedule_name(ScheduleKind kind);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
+}
+
+// FP8 products take tokens in sixteens.
+static inline int config_fewest_tokens(const Config *c) {
+    return c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8 ? 16 : 1;
+}
+
+// How many sequences of T tokens a pass has where one is asked for. Those of the micro-batch are enough.
+static inline int config_fewest_sequences(const Config *c, int T) {
+    int B = 1;
+    while (B * T % config_fewest_tokens(c) != 0 && B < c->micro_batch) B++;
+    return B;
 }
 
 // Whether backward makes the norms' results again instead of reading what forward left.

@@ -36,11 +36,12 @@ OPERATION_BY_FORMAT(branch_norm_forward, (Exec *exec, Tensor n, Norm norm, Tenso
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
 // out (M, heads of q, k and v) = qkv after what `heads` says; plain. Column i of a head and column i + head_dim / 2 are
-// rotated together. out and qkv may be the same memory where there is neither a norm nor a clip.
+// rotated together. out and qkv may be the same memory.
 OPERATION(heads_forward, (Exec *exec, Tensor out, Tensor qkv, Heads heads))
 
 // o (M, heads*head_dim), lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores. A token sees those before it
-// of its document, which begins where row_position() is 0.
+// of its document, which begins where row_position() is 0. Where k and v have more rows than q (of one sequence, B = 1),
+// the first of them are tokens before the M, as a sample keeps them.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
 

@@ -94,6 +94,10 @@ typedef struct {
     float eps, clip;           // clip 0: none
 } Heads;
 
+static inline bool heads_changed(const Heads *heads) {
+    return heads->rotations.data || heads->q_weight.data || heads->clip > 0;
+}
+
 // One parameter tensor as the optimizer sees it.
 typedef struct {
     Weight weight;  // value is BF16 or FP32; updated

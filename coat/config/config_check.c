@@ -265,6 +265,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     config->recipe.centred_blocks = config_centred_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
+    if (config_samples_only(config)) config->micro_batch = config_fewest_sequences(config, config->seq_len);
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise

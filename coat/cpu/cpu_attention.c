@@ -12,24 +12,24 @@ static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, i
     return end;
 }
 
-// The tokens of sequence b and the columns of one head, as a (T, head_dim) matrix.
+// The tokens of sequence b, those before its T included, and the columns of one head, as a (T, head_dim) matrix.
 static Tensor head_view(Tensor t, AttentionShape shape, int64_t b, int64_t head) {
-    return tensor_cols(tensor_rows(t, b * shape.T, shape.T), head * shape.head_dim, shape.head_dim);
+    const int64_t before = t.rows - (int64_t)shape.B * shape.T;
+    return tensor_cols(tensor_rows(t, b * shape.T, before + shape.T), head * shape.head_dim, shape.head_dim);
 }
 
 static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Turns the scores of queries [begin, begin + rows) into probabilities, zero above the diagonal.
-static void softmax_tile(const Cpu *cpu, real *scores, int64_t begin, int64_t rows, int64_t keys, real scale,
-                         real *sums, real *lse) {
+// Turns the scores of queries, of which the last sees all keys, into probabilities, zero above the diagonal.
+static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, real scale, real *sums, real *lse) {
     for (int64_t i = 0; i < rows; i++) {
         real *row = scores + i * keys;
-        int64_t visible = begin + i + 1;
+        int64_t visible = keys - rows + i + 1;
         real highest = scale * cpu->kernels->maximum(row, visible);
         sums[i] = cpu->kernels->exponentials(row, row, scale, highest, visible);
-        lse[begin + i] = highest + (real)log((double)sums[i]);
+        lse[i] = highest + (real)log((double)sums[i]);
         memset(row + visible, 0, (size_t)(keys - visible) * sizeof(real));
     }
 }
@@ -45,16 +45,16 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
 }
 
 static void forward_head(const Cpu *cpu, Scratch slot, Tensor o, real *lse, Tensor q, Tensor k, Tensor v, real scale) {
-    int64_t T = q.rows, D = q.cols;
-    real *scores = scratch_take(&slot, CPU_QUERY_ROWS * T), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
+    int64_t T = q.rows, D = q.cols, before = k.rows - T;
+    real *scores = scratch_take(&slot, CPU_QUERY_ROWS * k.rows), *sums = scratch_take(&slot, CPU_QUERY_ROWS);
     real *out = scratch_take(&slot, CPU_QUERY_ROWS * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
-        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = begin + rows;
+        int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = before + begin + rows;
         Tensor queries = tensor_rows(q, begin, rows), p = scratch_matrix(scores, rows, seen);
         Tensor sum = scratch_matrix(out, rows, D);
         product_on_thread(cpu, slot,
                           (Product){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
-        softmax_tile(cpu, scores, begin, rows, seen, scale, sums, lse);
+        softmax_tile(cpu, scores, rows, seen, scale, sums, lse + begin);
         product_on_thread(cpu, slot,
                           (Product){.a = {p, true}, .b = {v, false}, .c = sum, .m = rows, .n = D, .k = seen});
         for (int64_t i = 0; i < rows; i++) {
@@ -69,9 +69,9 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
     require_plain("attention_forward", o);
     require_plain("attention_forward", q);
     const Cpu *cpu = cpu_of(exec);
-    int64_t heads = shape.heads, group = heads / shape.kv_heads, tasks = shape.B * heads;
+    int64_t heads = shape.heads, group = heads / shape.kv_heads, tasks = shape.B * heads, before = k.rows - q.rows;
     Scratch scratch = scratch_begin(exec);
-    int threads = scratch_slots(&scratch, cpu, cpu_attention_slot(shape.T, shape.head_dim));
+    int threads = scratch_slots(&scratch, cpu, cpu_attention_slot(before + shape.T, shape.head_dim));
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         int64_t b = task / heads, head = task % heads;
@@ -81,7 +81,8 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
             end = document_end(positions, shape, b, at);
             forward_head(cpu, scratch_slot(&scratch), tensor_rows(os, at, end - at),
                          (real *)row_address(lse, task) + at, tensor_rows(qs, at, end - at),
-                         tensor_rows(ks, at, end - at), tensor_rows(vs, at, end - at), score_scale(shape));
+                         tensor_rows(ks, at, before + end - at), tensor_rows(vs, at, before + end - at),
+                         score_scale(shape));
         }
     }
 }

@@ -66,7 +66,7 @@ void cpu_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t cols = qkv.cols;
-    if (out.data == qkv.data && !heads.rotations.data) return;
+    if (out.data == qkv.data && !heads_changed(&heads)) return;
     Scratch scratch = scratch_begin(exec);
     const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
     const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);
@@ -98,7 +98,7 @@ void cpu_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_wei
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = dqkv.rows, cols = dqkv.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
-    if (!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) return;
+    if (!heads_changed(&heads)) return;
     Scratch scratch = scratch_begin(exec);
     const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
     const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);

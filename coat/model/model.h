@@ -23,6 +23,8 @@ typedef struct {
     int parameter_count;
     int B, T;         // shape of the pass under way; at most micro_batch x seq_len
     bool apart;       // its documents are: POSITIONS says where each begins
+    bool keeps_heads; // it is a sample's: QKV keeps q, k and v as attention reads them, in the rows of their positions
+    int before;       // positions before its first, whose keys and values the sample's earlier passes have left there
     StepState *state; // in the device's memory
     StepState host;   // its last known contents
     Guard *guard;     // against outliers; NULL: off
@@ -71,7 +73,8 @@ void state_upload(Model *m);
 void state_download(Model *m);
 
 // The tokens of the next pass, inputs and targets (B, T), and their positions within documents, which --documents apart
-// has room for; targets NULL where none are wanted, positions NULL where a row is one document. Sets m->B and m->T.
+// has room for; targets NULL where none are wanted, positions NULL where a row is one document. Sets m->B and m->T; the
+// pass is no sample's unless the caller says so then.
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
 // Tokens in, normalised final residual NF (M, C) out.

@@ -223,8 +223,8 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
 }
 
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
-// that of one layer, which each layer overwrites.
-static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+// that of one layer, which each layer overwrites. A sample goes on from every layer's keys and values.
+static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (size_t i = 0; i < sizeof trained / sizeof *trained; i++) {
@@ -233,6 +233,7 @@ static void keep_forward(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
         }
     }
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        if (samples && id == QKV) continue;
         TensorLayout *both[] = {&layout[id][VALUE], &layout[id][PLAIN]};
         for (int i = 0; i < 2; i++) {
             both[i]->per_layer = both[i]->per_layer_scale = false;
@@ -313,7 +314,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         if (tensor_table[id].rule == RULE_REFERENCE && layout[id][VALUE].exists)
             layout[tensor_table[id].source][VALUE].last = layout[id][VALUE].last;
-    if (config_forward_only(config)) keep_forward(layout);
+    if (config_forward_only(config)) keep_forward(config_samples_only(config), layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
         if (id >= PARAMETER_COUNT && blocks > 0)

@@ -69,43 +69,49 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// FP8 products take tokens in sixteens: how many sequences of T tokens a pass has where one is asked for. The
-// micro-batch's tokens are a multiple of 16, so as many fit.
-static int sample_sequences(const Config *c, int T) {
-    int B = 1;
-    bool fp8 = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
-    while (fp8 && B * T % 16 != 0 && B < c->micro_batch) B++;
-    return B;
+// The tokens of a pass that reads `length` of them from the beginning: rounded up, so that there are at most 64 lengths,
+// as plans of products are kept for each.
+static int padded_length(int length, int T) {
+    const int step = 64 * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
+    return padded < T ? padded : T;
+}
+
+void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits) {
+    const Config *c = &m->config;
+    const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
+    const int length = count < window ? count : window;
+    const int head_rows = c->recipe.head == LINEAR_FP8 ? 16 : 1;    // of the head's product
+    const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
+    const int T = kept ? rows : padded_length(length, window), B = config_fewest_sequences(c, T);
+    int before = kept ? (count - 1) / rows * rows : 0;
+    if (kept && before > window - rows) before = window - rows;
+    int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
+    memcpy(tokens, ids + count - length + before, (size_t)(length - before) * sizeof *ids);
+    batch_upload(m, B, T, tokens, NULL, NULL);
+    m->keeps_heads = true;
+    m->before = before;
+    model_forward(m);
+    const int last = length - 1 - before, first = last / head_rows * head_rows;
+    const Tensor few = tensor_rows(act(m, LOGITS, 0), 0, head_rows);
+    const size_t bytes = (size_t)vocab * format_bytes(few.format);
+    void *raw = xmalloc(bytes);
+    m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, head_rows),
+                           weight(m, head_weight(&c->shape), 0), no_tensor());
+    m->ops->download(&m->exec, raw, tensor_rows(few, last - first, 1).data, bytes);
+    for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
+    free(raw);
+    free(tokens);
 }
 
 void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {
     const Config *c = &m->config;
-    int T = c->seq_len, vocab = c->shape.vocab;
-    int step = 64 * (1 + (T - 1) / 4096); // passes have at most 64 lengths, as plans of products are kept for each
-    int32_t *window = (int32_t *)xcalloc((size_t)config_micro_tokens(c), sizeof *window);
-    int rows = c->recipe.head == LINEAR_FP8 ? 16 : 1; // of the head's product
-    Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
-    size_t bytes = (size_t)vocab * format_bytes(few.format);
-    void *raw = xmalloc(bytes);
-    float *logits = (float *)xmalloc((size_t)vocab * sizeof *logits);
+    float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     for (int n = count; n < count + more && !stop_at_once(m); n++) {
-        int length = n < T ? n : T;
-        int padded = length + step - 1 < T ? (length + step - 1) / step * step : T;
-        int B = sample_sequences(c, padded), first = (length - 1) / rows * rows;
-        memset(window, 0, (size_t)B * (size_t)padded * sizeof *window);
-        memcpy(window, ids + n - length, (size_t)length * sizeof *ids);
-        batch_upload(m, B, padded, window, NULL, NULL);
-        model_forward(m);
-        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), first, rows),
-                               weight(m, head_weight(&m->config.shape), 0), no_tensor());
-        m->ops->download(&m->exec, raw, tensor_rows(few, length - 1 - first, 1).data, bytes);
-        for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
-        uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
-        ids[n] = sample_token(logits, vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
+        const uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
+        sample_logits(m, ids, n, n > count, logits);
+        ids[n] = sample_token(logits, c->shape.vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
     }
     free(logits);
-    free(raw);
-    free(window);
 }
 
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {

@@ -59,6 +59,57 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     model_destroy(&gpu);
 }
 
+// ||a - b|| / ||b|| of the logits behind tokens of a sample, in `all` steps: a goes on from one to the next, b reads all
+// tokens anew.
+static double samples_differ(Model *a, Model *b, int all) {
+    enum { PROMPT_TOKENS = 5 };
+    const int vocab = a->config.shape.vocab;
+    float *x = (float *)xmalloc(2 * (size_t)vocab * sizeof *x), *y = x + vocab;
+    int32_t *ids = (int32_t *)xmalloc((size_t)(PROMPT_TOKENS + all) * sizeof *ids);
+    double apart = 0.0, size = 0.0;
+    for (int n = 0; n < PROMPT_TOKENS + all; n++) ids[n] = (int32_t)(rng_hash(78, 1, (uint64_t)n) % (uint64_t)vocab);
+    for (int n = PROMPT_TOKENS; n < PROMPT_TOKENS + all; n++) {
+        sample_logits(a, ids, n, n > PROMPT_TOKENS, x);
+        sample_logits(b, ids, n, false, y);
+        for (int i = 0; i < vocab; i++) {
+            apart += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+            size += (double)y[i] * y[i];
+        }
+    }
+    free(ids);
+    free(x);
+    return isfinite(apart) ? sqrt(apart / size) : INFINITY;
+}
+
+// A sample that goes on, on the GPU, against passes over all tokens: the twin's, or for FP8 those of the FP32 twin, from
+// which it may be as far as compare_models() allows.
+static void compare_samples(const char *recipe, Config c, double limit) {
+    enum { STEPS = 40 };
+    const bool fp8 = limit == 0.0;
+    Model cpu, gpu, full;
+    create(&cpu, c);
+    c.device = DEVICE_CUDA;
+    create(&gpu, c);
+    cpu.ops->weights_quantize(&cpu.exec, cpu.parameters, cpu.parameter_count);
+    gpu.ops->weights_quantize(&gpu.exec, gpu.parameters, gpu.parameter_count);
+    char name[200];
+    if (fp8) {
+        c.device = DEVICE_CPU;
+        c.recipe.precision = PRECISION_FP32;
+        create(&full, c);
+        const double error = samples_differ(&gpu, &full, STEPS), twin = samples_differ(&cpu, &full, STEPS);
+        snprintf(name, sizeof name, "a sample, %s: %.4f from fp32, the twin's %.4f", recipe, error, twin);
+        check(error < (block == blocks ? 1.1 : 1.4) * twin, name);
+        model_destroy(&full);
+    } else {
+        const double error = samples_differ(&gpu, &cpu, STEPS);
+        snprintf(name, sizeof name, "a sample, gpu against twin, %s: %.1e", recipe, error);
+        check(error < limit, name);
+    }
+    model_destroy(&cpu);
+    model_destroy(&gpu);
+}
+
 // A model with FP8 products, in every way.
 static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -86,6 +137,8 @@ static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
     compare_models("bf16", small_config(s), 3e-2, UPDATES);
+    compare_samples("bf16", small_config(s), 3e-2);
+    compare_samples("coat", fp8_config(s, by_token_exact(fp8_coat)), 0.0);
     compare_ways(s, fp8_linear, MOMENTS_FP32, UPDATES);
     compare_ways(s, fp8_coat, MOMENTS_COAT, UPDATES);
     compare_bf16_block(s, UPDATES);
@@ -93,12 +146,15 @@ static void compare_block(void) {
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);
     s.bf16 = false;
     compare_models("fp32", small_config(s), 1e-4, UPDATES);
+    compare_samples("fp32", small_config(s), 1e-4);
 }
 
 static void compare_all_models(bool small_only) {
     const int updates = small_only ? 2 : 10;
     Small s = {3, 4, 256, 1000, 4, 100, true, 0};
     compare_models("bf16", small_config(s), 3e-2, updates);
+    compare_samples("bf16", small_config(s), 3e-2);
+    compare_samples("coat --head fp8", fp8_config(s, by_token_exact(fp8_coat_head)), 0.0);
     compare_ways(s, fp8_coat, MOMENTS_COAT, updates);
     compare_bf16_block(s, updates);
     test_fp8_watched(by_token_exact(fp8_coat_head), DEVICE_CUDA);

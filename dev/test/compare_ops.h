@@ -538,6 +538,26 @@ static void compare_attention_of(Backends *b, AttentionShape shape, Format forma
     compare_attention_over(b, shape, format, limit, true);
 }
 
+// `queries` tokens behind others, whose keys and values are kept, as a sample goes on.
+static void compare_attention_cached(Backends *b, int before, int queries, AttentionShape shape, Format format,
+                                     double limit) {
+    const int64_t C = (int64_t)shape.heads * shape.head_dim, packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
+    Pair qkv = pair_random(b, before + queries, packed, format, 1.0f, 33);
+    Pair out = pair_poisoned(b, queries, C, format), lse = pair_poisoned(b, shape.heads, queries, FMT_FP32);
+    shape.B = 1, shape.T = queries;
+    ON_BOTH(b) {
+        const Tensor q = tensor_rows(attention_part(shape, qkv.t[s], 0), before, queries);
+        CALL(b, attention_forward, out.t[s], lse.t[s], q, attention_part(shape, qkv.t[s], 1),
+             attention_part(shape, qkv.t[s], 2), no_tensor(), shape);
+    }
+    snprintf(b->shape, sizeof b->shape, " (%d behind %d, heads %d/%d of %d)", queries, before, shape.heads,
+             shape.kv_heads, shape.head_dim);
+    pair_check(b, out, limit, "attention forward, cached", "o");
+    pair_check(b, lse, 1e-5, "attention forward, cached", "lse");
+    Pair all[] = {qkv, out, lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+}
+
 static void compare_attention(Backends *b, OpShape o) {
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads, o.C / o.heads};
     compare_attention_of(b, shape, o.format, o.loose);
@@ -554,6 +574,7 @@ static void compare_heads(Backends *b, OpShape o) {
     for (int way = 0; way < 3; way++) {
         const int64_t q_width = way ? widths[way][0] : 1, k_width = way ? widths[way][1] : 1;
         Pair qkv = pair_random(b, M, cols, o.format, 1.0f, 52), kept = pair_random(b, M, cols, o.format, 1.0f, 52);
+        Pair again = pair_random(b, M, cols, o.format, 1.0f, 52); // in place
         Pair separate = pair_poisoned(b, M, cols, o.format), d = pair_random(b, M, cols, o.format, 1.0f, 53);
         Pair q_weight = pair_random(b, 1, q_width, o.format, 1.0f, 54),
              k_weight = pair_random(b, 1, k_width, o.format, 1.0f, 55);
@@ -571,17 +592,19 @@ static void compare_heads(Backends *b, OpShape o) {
                        way == 2 ? 0.7f : 0.0f};
             d.t[s].amax = (uint32_t *)maxima.t[s].data;
             CALL(b, heads_forward, out.t[s], qkv.t[s], h);
+            CALL(b, heads_forward, again.t[s], again.t[s], h);
             CALL(b, heads_backward, d.t[s], way ? dq.t[s] : none, way ? dk.t[s] : none, kept.t[s], h, true);
         }
         pair_check(b, out, o.tight, "heads forward",
                    way == 0   ? "rotated"
                    : way == 1 ? "normed by head"
                               : "normed and cut off");
+        check_repeated(b, out, again, "heads forward, in place");
         pair_check(b, d, o.tight, "heads backward", "dqkv");
         if (way) pair_check(b, dq, 1e-4, "heads backward", "dq_weight");
         if (way) pair_check(b, dk, 1e-4, "heads backward", "dk_weight");
         check_maxima(b, d, maxima, "heads backward");
-        Pair all[] = {qkv, kept, separate, d, q_weight, k_weight, dq, dk, maxima};
+        Pair all[] = {qkv, kept, again, separate, d, q_weight, k_weight, dq, dk, maxima};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
     }
     pair_free(b, rotations);
@@ -666,6 +689,25 @@ static void compare_grouped_attention(bool small_only) {
     backends_close(&b);
 }
 
+// From fewer keys than the warps of a block take at once to more than any model's window in tests.
+static void compare_all_cached_attention(bool small_only) {
+    static const struct {
+        int before, queries, heads, kv_heads, head_dim;
+    } cases[] = {
+        {1, 1, 4, 4, 64},      {40, 16, 6, 2, 80},     {15, 1, 12, 12, 64}, {31, 1, 5, 1, 96},    {500, 1, 32, 8, 128},
+        {4096, 1, 32, 4, 128}, {1024, 16, 28, 4, 128}, {96, 16, 8, 2, 64},  {2000, 1, 4, 2, 256}, {33, 1, 3, 3, 8},
+    };
+    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // the longest
+    Backends b;
+    backends_open(&b, small_config(small));
+    for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
+        const AttentionShape shape = {0, 0, cases[i].heads, cases[i].kv_heads, cases[i].head_dim};
+        compare_attention_cached(&b, cases[i].before, cases[i].queries, shape, FMT_BF16, 2e-3);
+        compare_attention_cached(&b, cases[i].before, cases[i].queries, shape, FMT_FP32, 1e-5);
+    }
+    backends_close(&b);
+}
+
 // Shape `index` of a fixed sequence: an odd batch, a length that is a multiple of nothing in particular, a width of GPT-2.
 static OpShape random_shape(uint64_t index) {
     static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // channels, heads
@@ -689,4 +731,5 @@ static void compare_operations(bool small_only) {
     for (size_t i = small_only ? count - 1 : 0; i < count; i++) compare_shape(shapes[i], "");
     for (uint64_t i = 0; i < (small_only ? 0 : RANDOM); i++) compare_shape(random_shape(i), ", drawn");
     compare_grouped_attention(small_only);
+    compare_all_cached_attention(small_only);
 }

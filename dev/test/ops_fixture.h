@@ -12,7 +12,7 @@
 
 #include "coat/cpu/cpu_internal.h"
 
-#define MAX_TENSORS 96
+#define MAX_TENSORS 128
 
 typedef struct {
     Exec exec;

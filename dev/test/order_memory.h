@@ -70,6 +70,8 @@ static struct {
     int pass, step_pass, updates;            // the pass under way, the first one of its step; updates of the weights
     int oldest;                              // `made` of what the operation under way has read, at least
     int weight_made;                         // and of the weights that it writes
+    int sample_pass;                         // the first one of a sample
+    bool kept;                               // what is read now may be of its passes since then
     bool recording;                          // of a micro-batch that may be replayed
     char report[MOST_REPORTS][320];          // those that differ
     int reports;                             // their number
@@ -249,6 +251,7 @@ static bool current(const Unit *u) {
     if (label <= 0) return true;
     if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
     if (label_id(label) == ROTATIONS) return true; // written once
+    if (order.kept) return u->made >= order.sample_pass;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
     switch (label_role(label)) {
     case GRAD:

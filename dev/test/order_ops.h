@@ -154,7 +154,7 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
 
 static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     (void)exec;
-    if (same_memory(out.data, qkv.data) && !heads.rotations.data) return;
+    if (same_memory(out.data, qkv.data) && !heads_changed(&heads)) return;
     begin("heads_forward");
     reads(heads.positions);
     reads(qkv);
@@ -170,8 +170,12 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
     begin("attention_forward");
     reads(positions);
     reads(q);
-    reads(k);
-    reads(v);
+    order.kept = k.rows > q.rows; // the first are of the sample's passes before
+    reads(tensor_rows(k, 0, k.rows - q.rows));
+    reads(tensor_rows(v, 0, v.rows - q.rows));
+    order.kept = false;
+    reads(tensor_rows(k, k.rows - q.rows, q.rows));
+    reads(tensor_rows(v, v.rows - q.rows, q.rows));
     writes(o);
     writes(lse);
 }

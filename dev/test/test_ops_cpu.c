@@ -376,9 +376,29 @@ static void check_attention(Fixture *f, AttentionShape s) {
     free(r.o);
 }
 
+// The last tokens of a sequence behind the others, whose keys and values are kept: what they see of them is the same. (By
+// OpenBLAS up to the order of sums.)
+static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries) {
+    const int64_t D = s.head_dim, k_at = s.heads * D, kv = s.kv_heads * D, before = s.T - queries;
+    Tensor qkv = random_tensor(f, f->format, s.T, k_at + 2 * kv, 2), o = poisoned(f, f->format, s.T, k_at);
+    Tensor lse = poisoned(f, FMT_FP32, s.heads, s.T), few_lse = poisoned(f, FMT_FP32, s.heads, queries);
+    Tensor few = poisoned(f, f->format, queries, k_at);
+    Tensor q = tensor_cols(qkv, 0, k_at), k = tensor_cols(qkv, k_at, kv), v = tensor_cols(qkv, k_at + kv, kv);
+    f->exec.ops->attention_forward(&f->exec, o, lse, q, k, v, no_tensor(), s);
+    s.T = (int)queries;
+    f->exec.ops->attention_forward(&f->exec, few, few_lse, tensor_rows(q, before, queries), k, v, no_tensor(), s);
+    for (int64_t i = 0; i < queries; i++) {
+        for (int64_t j = 0; j < k_at; j++) assert_value(few, i, j, value(o, before + i, j), 2);
+        for (int64_t head = 0; head < s.heads; head++) assert_value(few_lse, head, i, value(lse, head, before + i), 1);
+    }
+    if (!cpu_of(&f->exec)->blas) assert_true(same_bits(few, tensor_rows(o, before, queries)));
+}
+
 static void attention_shapes(Fixture *f) {
     const AttentionShape shapes[4] = {{3, 17, 2, 2, 16}, {1, 100, 4, 2, 24}, {1, 65, 3, 1, 8}, {2, 1, 1, 1, 4}};
     for (int i = 0; i < 4; i++) check_attention(f, shapes[i]);
+    for (int64_t queries = 1; queries <= 90; queries += 15)
+        check_cached_attention(f, (AttentionShape){1, 100, 4, 2, 24}, queries);
 }
 
 static void attention(void **state) {

@@ -94,7 +94,10 @@ static void check_heads(Fixture *f, HeadCase c) {
     Tensor dk = random_tensor(f, FMT_FP32, 1, c.q_width ? c.k_width : 1, 1), dk_before = copy_of(f, dk);
     Tensor maxima = poisoned(f, FMT_I32, M, 1);
     dqkv.amax = (uint32_t *)maxima.data;
+    Tensor in_place = copy_of(f, qkv);
     ops->heads_forward(&f->exec, out, qkv, h);
+    ops->heads_forward(&f->exec, in_place, in_place, h);
+    assert_true(same_bits(in_place, out));
     ops->heads_backward(&f->exec, dqkv, c.q_width ? dq : no_tensor(), c.q_width ? dk : no_tensor(), kept, h, true);
     double *row = (double *)xcalloc(3 * (size_t)cols, sizeof *row), *gradient = row + cols, *before = row + 2 * cols;
     double *dq_sum = (double *)xcalloc(2 * (size_t)cols, sizeof *dq_sum), *dk_sum = dq_sum + cols;

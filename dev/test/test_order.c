@@ -118,7 +118,7 @@ static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [BF16_BLOCKS] = {"--bf16-blocks 0", "--bf16-blocks 1", "--bf16-blocks 2"},
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [PRODUCTS] = {"", "--health-products 1"},
-    [TRAINS] = {"", ""}, // or runs forward alone, as --eval-only does; that flag itself would want weights
+    [TRAINS] = {"", "", ""}, // or runs forward alone, as with --eval-only or --prompt; those flags would want weights
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first: one process alone
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last has no share of small tensors
     [MICRO_BATCHES] = {"", "", ""},                                // --batch-tokens: so many, and one more
@@ -178,16 +178,22 @@ static void evaluate_short(Model *m) {
     state_upload(m);
 }
 
-// As for a sample, of which the last token's logits are wanted.
+// As for a sample, of which the last token's logits are wanted: half of a sequence, then two passes that go on.
 static void sample(Model *m) {
     const int T = m->config.seq_len / 2, rows = m->config.recipe.head == LINEAR_FP8 ? 16 : 1;
+    const int more = config_fewest_tokens(&m->config);
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
-    batch_upload(m, 1, T, none, NULL, NULL);
-    model_forward(m);
-    m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), T - rows, rows),
-                           weight(m, head_weight(&m->config.shape), 0), no_tensor());
-    m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,
-                     (size_t)few.cols * format_bytes(few.format));
+    order.sample_pass = order.pass + 1;
+    for (int i = 0; i < 3; i++) {
+        batch_upload(m, 1, i == 0 ? T : more, none, NULL, NULL);
+        m->keeps_heads = true;
+        m->before = i == 0 ? 0 : more == 1 ? T + i - 1 : T;
+        model_forward(m);
+        m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), m->T - rows, rows),
+                               weight(m, head_weight(&m->config.shape), 0), no_tensor());
+        m->ops->download(&m->exec, &nowhere, tensor_rows(few, rows - 1, 1).data,
+                         (size_t)few.cols * format_bytes(few.format));
+    }
 }
 
 static void train_step(Model *m, bool watched) {
@@ -248,15 +254,21 @@ static size_t faults_of(const Choice *choice, int steps) {
     order_rank = place.rank;
     accept(command_line(choice));
     config.eval_only = choice->of[TRAINS] == 1;
+    if (choice->of[TRAINS] == 2) {
+        snprintf(config.prompt, sizeof config.prompt, "x");
+        config.train[0] = '\0';
+    }
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", command_line(choice), error.text);
     if (!model_create(&m, &config, &place, &error)) fail_msg("%s", error.text);
     parameters_init(&m.arena, &m.exec, 1);
     shards_weights_loaded(&m.shards);
     if (steps == ALL_STEPS || choice->of[TRAINS]) evaluate(&m, 2);
-    if (choice->of[TRAINS]) {
+    if (choice->of[TRAINS] == 1) {
         evaluate_short(&m);
-        sample(&m);
         evaluate(&m, 1);
+    } else if (choice->of[TRAINS] == 2) {
+        sample(&m);
+        sample(&m);
     } else {
         train(&m, steps);
     }
@@ -313,7 +325,11 @@ static void every_access_is_ordered(void **state) {
         if (!is_new(&choice) && !all_of_them) continue;
         runs++;
         if (faults_of(&choice, ALL_STEPS) == 0) continue;
-        if (bad++ < 20) print_message("# %s%s\n", command_line(&choice), choice.of[TRAINS] ? "  (forward only)" : "");
+        if (bad++ < 20)
+            print_message("# %s%s\n", command_line(&choice),
+                          choice.of[TRAINS] == 1   ? "  (evaluates)"
+                          : choice.of[TRAINS] == 2 ? "  (samples)"
+                                                   : "");
         for (int i = 0; bad < 20 && i < order.reports; i++) print_message("#     %s\n", order.report[i]);
     }
     print_message("# %d of %d configurations, %d of them with faults\n", runs, all, bad);

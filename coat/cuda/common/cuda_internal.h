@@ -102,11 +102,13 @@ char *cuda_choices_text(Exec *exec);
 void cuda_choices_load(Exec *exec, const char *text);
 
 // attention: cuda_ops.cu calls cuDNN (attention.h), kernels for Hopper (attention_hopper.h), or those of
-// cuda_attention_plain.cu: any head up to 256 wide, FP32 or BF16; as the operations of ops.h
+// cuda_attention_plain.cu: any head up to 256 wide, FP32 or BF16; where k and v have rows before q's, the kernel of
+// cuda_attention_cached.cu. As the operations of ops.h
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
+void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
 // the device: cuda_exec.cu
 bool cuda_open(Exec *exec, const Config *config, Error *err);

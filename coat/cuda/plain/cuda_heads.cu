@@ -104,7 +104,7 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
         store(to + column, packed<T, V>(x[0]));
         store(to + column + a.half, packed<T, V>(x[1]));
     }
-    if (to == from) return;
+    if (to == from && !(a.clip > 0.0f)) return;
     for (int c = 2 * a.half * a.heads + (int)threadIdx.x * V; c < a.columns; c += HEADS_THREADS * V) {
         float x[V];
         unpack<V>(load_streaming<V>(from + c), x);
@@ -275,7 +275,7 @@ bool heads_wide(Tensor out, Tensor qkv, const Heads &h) {
 
 void cuda_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     const char *operation = "heads_forward";
-    if ((out.data == qkv.data && !heads.rotations.data) || out.rows == 0) return;
+    if ((out.data == qkv.data && !heads_changed(&heads)) || out.rows == 0) return;
     require_heads(operation, out, qkv, heads);
     for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
         const HeadsOf<T> a = heads_of<T>(exec, operation, out, qkv, heads);
@@ -287,7 +287,7 @@ void cuda_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
 void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, Heads heads,
                          bool accumulate) {
     const char *operation = "heads_backward";
-    if ((!heads.rotations.data && !heads.q_weight.data && !(heads.clip > 0)) || dqkv.rows == 0) return;
+    if (!heads_changed(&heads) || dqkv.rows == 0) return;
     require_heads(operation, dqkv, qkv, heads);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
     for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {

@@ -1,0 +1,122 @@
+// Attention of a few queries that go on with a sequence, whose earlier keys and values are kept: the tokens of a sample.
+// A block has a query and a head. Its warps take the keys in turn, a few at a time, each with a running maximum and sums
+// of its own, which are added at the end in the warps' order.
+#include "cuda/common/cuda_kernels.h"
+
+namespace {
+
+constexpr int CACHED_WARPS = 8, CACHED_THREADS = CACHED_WARPS * WARP;
+constexpr int CACHED_KEYS = 4; // of a warp, on their way together
+constexpr int WIDEST_CACHED_HEAD = 256;
+
+template <typename T> struct Cached {
+    Matrix<T> o;
+    Matrix<const T> q, k, v; // k and v: of all tokens so far
+    float *lse;              // (heads, queries); may be NULL
+    int before, queries;     // tokens
+    int group, head_dim;     // query heads per key and value head
+    float scale;             // of the scores, 1 / sqrt(head_dim)
+};
+
+// A row of a head: value lane + 32 i in lane `lane`, zeros beyond its width.
+template <int N, typename T> __device__ inline void row_load(const T *row, int head_dim, float value[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int d = (int)threadIdx.x % WARP + i * WARP;
+        value[i] = d < head_dim ? (float)row[d] : 0.0f;
+    }
+}
+
+// N: values of a head per lane.
+template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void attention_cached_kernel(Cached<T> a) {
+    __shared__ float sums[CACHED_WARPS][N * WARP], largests[CACHED_WARPS], totals[CACHED_WARPS];
+    const int head = (int)blockIdx.x, query = (int)blockIdx.y, lane = (int)threadIdx.x % WARP;
+    const int warp = (int)threadIdx.x / WARP, keys = a.before + query + 1;
+    const int64_t q_column = (int64_t)head * a.head_dim, kv_column = (int64_t)(head / a.group) * a.head_dim;
+    float q[N], sum[N] = {}, largest = -INFINITY, total = 0.0f;
+    row_load<N>(a.q.at(query, q_column), a.head_dim, q);
+    for (int first = warp * CACHED_KEYS; first < keys; first += CACHED_WARPS * CACHED_KEYS) {
+        float k[CACHED_KEYS][N], v[CACHED_KEYS][N], score[CACHED_KEYS], next = largest;
+#pragma unroll
+        for (int j = 0; j < CACHED_KEYS; j++) {
+            const int key = min(first + j, keys - 1);
+            row_load<N>(a.k.at(key, kv_column), a.head_dim, k[j]);
+            row_load<N>(a.v.at(key, kv_column), a.head_dim, v[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < CACHED_KEYS; j++) {
+            float dot = 0.0f;
+#pragma unroll
+            for (int i = 0; i < N; i++) dot = fmaf(q[i], k[j][i], dot);
+            score[j] = first + j < keys ? warp_sum(dot) * a.scale : -INFINITY;
+            next = fmaxf(next, score[j]);
+        }
+        const float keep = expf(largest - next);
+        total *= keep;
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] *= keep;
+#pragma unroll
+        for (int j = 0; j < CACHED_KEYS; j++) {
+            const float p = expf(score[j] - next);
+            total += p;
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] = fmaf(p, v[j][i], sum[i]);
+        }
+        largest = next;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) sums[warp][lane + i * WARP] = sum[i];
+    if (lane == 0) largests[warp] = largest, totals[warp] = total;
+    __syncthreads();
+    const int d = (int)threadIdx.x;
+    if (d >= a.head_dim) return;
+    for (float other : largests) largest = fmaxf(largest, other);
+    float out = 0.0f;
+    total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < CACHED_WARPS; w++) {
+        const float weight = expf(largests[w] - largest); // 0 of a warp without keys
+        out = fmaf(weight, sums[w][d], out);
+        total = fmaf(weight, totals[w], total);
+    }
+    out /= total;
+    store(a.o.at(query, q_column + d), packed<T, 1>(&out));
+    if (a.lse && d == 0) a.lse[(int64_t)head * a.queries + query] = largest + logf(total);
+}
+
+template <typename T> void attention_cached_run(Exec *exec, const Cached<T> &a, dim3 grid) {
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    if (a.head_dim <= 2 * WARP)
+        attention_cached_kernel<T, 2><<<grid, CACHED_THREADS, 0, stream>>>(a);
+    else if (a.head_dim <= 4 * WARP)
+        attention_cached_kernel<T, 4><<<grid, CACHED_THREADS, 0, stream>>>(a);
+    else
+        attention_cached_kernel<T, 8><<<grid, CACHED_THREADS, 0, stream>>>(a);
+    LAUNCH_CHECK("attention_cached_kernel");
+}
+
+} // namespace
+
+void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape) {
+    const char *operation = "attention_forward";
+    if (shape.B != 1 || shape.head_dim > WIDEST_CACHED_HEAD)
+        fatal(EXIT_DEVICE, "%s on the GPU: one sequence goes on at a time, with heads of up to %d, not %d of %d",
+              operation, WIDEST_CACHED_HEAD, shape.B, shape.head_dim);
+    require_format(operation, "k", k, q.format);
+    require_format(operation, "v", v, q.format);
+    require_format(operation, "o", o, q.format);
+    for_layout(operation, q.format, false, [&]<typename T, int V>(Layout<T, V>) {
+        Cached<T> a = {};
+        a.o = matrix_of<T>(o);
+        a.q = matrix_of<const T>(q);
+        a.k = matrix_of<const T>(k);
+        a.v = matrix_of<const T>(v);
+        a.lse = (float *)lse.data;
+        a.before = (int)(k.rows - q.rows);
+        a.queries = shape.T;
+        a.group = shape.heads / shape.kv_heads;
+        a.head_dim = shape.head_dim;
+        a.scale = 1.0f / sqrtf((float)shape.head_dim);
+        attention_cached_run(exec, a, dim3((unsigned)shape.heads, (unsigned)shape.T));
+    });
+}
