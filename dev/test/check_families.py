@@ -1,22 +1,32 @@
 #!/usr/bin/env python3
 """Trains a small model of every family beside PyTorch: 30 updates of AdamW from the same weights and tokens.
 
-    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [FAMILY...] [-- FLAGS]
+    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--packed] [FAMILY...] [-- FLAGS]
 
 Each model is a random one of odd shape that transformers wrote (grouped heads, a head width of its own, tied and own heads,
 scaled rotations, a clip). The program starts from its folder and trains in FP32, BF16 and COAT; the losses of all updates
 are compared with those of transformers' own model in FP32. Then transformers opens the last FP32 checkpoint, whose loss
 must be that of PyTorch's trained model. FLAGS go to the program (--device cpu).
 
+--packed is fine-tuning: examples with a mask on their answers, packed into sequences and kept apart. transformers gets them
+with labels -100, positions that begin anew, and attention within each example; it takes an update at once, the program in
+two micro-batches.
+
 Prints one line per check and PASS or FAIL; the exit status says the same. Needs torch and transformers 4.56 or later.
 """
 import argparse
+import itertools
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "data"))
+sys.dont_write_bytecode = True
+from prepare_masks import masked_file  # noqa: E402
 
 if {"-h", "--help"} & set(sys.argv):
     print(__doc__)
@@ -32,6 +42,7 @@ except ImportError as e:
     sys.exit(2)
 
 transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)  # small products; threads would wait for each other on a busy machine
 VOCAB, B, T, UPDATES = 300, 4, 40, 30
 SIZES = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05)
@@ -75,24 +86,71 @@ def write_model(name, folder):
     return model
 
 
-def write_tokens(path):
-    count = UPDATES * B * T + T + 1
+def some_tokens(count):
     tokens = torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(2))
-    tokens = (tokens * tokens // VOCAB)  # small ones are likelier, so that there is something to learn
-    with open(path, "wb") as file:
-        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-        file.write(struct.pack(f"<{count}H", *tokens.tolist()))
-    return tokens
+    return tokens * tokens // VOCAB  # small ones are likelier, so that there is something to learn
 
 
-def loss_of(model, tokens, step):
-    first = step * B * T
-    rows = torch.stack([tokens[first + i * T : first + i * T + T + 1] for i in range(B)])
-    logits = model(rows[:, :-1]).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
+class Stream:
+    """Tokens one after the other, all of which count."""
+
+    flags = ("--micro-batch", B)
+
+    def __init__(self, path):
+        count = UPDATES * B * T + T + 1
+        self.tokens = some_tokens(count)
+        with open(path, "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+            file.write(struct.pack(f"<{count}H", *self.tokens.tolist()))
+
+    def loss(self, model, step):
+        first = step * B * T
+        rows = torch.stack([self.tokens[first + i * T : first + i * T + T + 1] for i in range(B)])
+        logits = model(rows[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
 
 
-def train_here(model, tokens, rates):
+class Packed:
+    """Examples of 2 to T tokens, whose first 30 to 70 % do not count, in sequences of whole ones."""
+
+    flags = ("--micro-batch", B // 2, "--batch-tokens", B * T, "--documents", "apart")
+
+    def __init__(self, path):
+        pick = random.Random(3)
+        lengths, tokens = [pick.randint(2, T) for _ in range(12 * UPDATES)], some_tokens(12 * UPDATES * T)
+        prompts = [max(1, int(length * pick.uniform(0.3, 0.7))) for length in lengths]
+        self.examples = [(tokens[i * T : i * T + lengths[i]], prompts[i]) for i in range(len(lengths))]
+        mask = b"".join(bytes(prompt) + b"\1" * (length - prompt) for length, prompt in zip(lengths, prompts))
+        text = b"".join(struct.pack(f"<{len(ids)}H", *ids.tolist()) for ids, _ in self.examples)
+        starts = [0, *itertools.accumulate(lengths)][:-1]
+        with open(path, "wb") as file:
+            file.write(masked_file(2, text, starts, mask))
+        self.rows, left = [], []  # first fit, the longest first; rows and their examples in the file's order
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
+            if row == len(left):
+                left.append(T)
+                self.rows.append([])
+            left[row] -= lengths[i]
+            self.rows[row].append(i)
+        self.rows = sorted(sorted(row) for row in self.rows)
+
+    def loss(self, model, step):
+        ids, positions = torch.zeros(B, T, dtype=torch.long), torch.zeros(B, T, dtype=torch.long)
+        labels, sees = torch.full((B, T), -100), torch.eye(T, dtype=torch.bool).repeat(B, 1, 1)
+        for b, row in enumerate(self.rows[step * B : (step + 1) * B]):
+            at = 0
+            for tokens, prompt in (self.examples[i] for i in row):
+                end = at + len(tokens)
+                ids[b, at:end], positions[b, at:end] = tokens, torch.arange(end - at)
+                labels[b, at + prompt : end] = tokens[prompt:]
+                sees[b, at:end, at:end] = torch.ones(end - at, end - at, dtype=torch.bool).tril()
+                at = end
+        hidden = torch.zeros(B, 1, T, T).masked_fill(~sees[:, None], torch.finfo(torch.float32).min)
+        return model(input_ids=ids, position_ids=positions, attention_mask=hidden, labels=labels).loss
+
+
+def train_here(model, data, rates):
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     adamw = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
@@ -100,7 +158,7 @@ def train_here(model, tokens, rates):
     losses = []
     for step, rate in enumerate(rates):
         adamw.zero_grad()
-        loss = loss_of(model, tokens, step)
+        loss = data.loss(model, step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in adamw.param_groups:
@@ -111,7 +169,7 @@ def train_here(model, tokens, rates):
 
 
 def train_there(a, folder, tokens, out, recipe):
-    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", UPDATES, "--micro-batch", B,
+    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", UPDATES, *a.data.flags,
                "--seq-len", T, "--lr", 1e-3, "--warmup", UPDATES, "--schedule", "constant", "--weight-decay", 0.1,
                "--beta2", 0.95, "--grad-clip", 1, "--sample-tokens", 0, "--quiet", "--out", out, *recipe.split(), *a.flags]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -124,19 +182,19 @@ def train_there(a, folder, tokens, out, recipe):
 
 def check(a, name, work):
     folder, token_file = os.path.join(work, name), os.path.join(work, "tokens.bin")
-    model, tokens = write_model(name, folder), write_tokens(token_file)
+    model, data = write_model(name, folder), a.data(token_file)
     expected = None
     for recipe, limit in TOLERANCES.items():
         out = os.path.join(work, name + recipe.replace(" ", ""))
         losses, rates = train_there(a, folder, token_file, out, recipe)
-        expected = expected or train_here(model, tokens, rates)
+        expected = expected or train_here(model, data, rates)
         largest = max(abs(x - y) for x, y in zip(losses, expected, strict=True))
         report(f"{name}, {recipe}, {len(losses)} losses from {expected[0]:.4f} to {expected[-1]:.4f}", largest, limit)
         if recipe == "--precision fp32":
             opened = AutoModelForCausalLM.from_pretrained(os.path.join(out, f"step-{UPDATES:08d}"), dtype=torch.float32)
             with torch.no_grad():
                 report(f"{name}, the checkpoint in transformers",
-                       abs(loss_of(opened, tokens, 0).item() - loss_of(model, tokens, 0).item()), 1e-5)
+                       abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
 
 
 def main():
@@ -145,6 +203,7 @@ def main():
         words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--program", required=True)
+    parser.add_argument("--packed", dest="data", action="store_const", const=Packed, default=Stream)
     parser.add_argument("families", nargs="*")
     a = parser.parse_args(words)
     a.flags = flags

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every family of models through the CPU's program: it trains, its checkpoints go on bit for bit and on other processes, its
-# folder is what config.json says, and it writes samples.
+# folder is what config.json says, it writes samples, and where PyTorch is present it has its losses.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -49,5 +49,15 @@ if [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; leave --he
     ok "another shape is refused on resume"
 else
     bad "another shape is refused on resume" "$(cat "$folder/page")"
+fi
+
+# Beside PyTorch: 30 updates on a stream of tokens, and on examples with a mask that are packed and kept apart.
+if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null; then
+    for flag in "" --packed; do
+        name="PyTorch's losses${flag:+, fine-tuning}"
+        said=$(python3 dev/test/check_families.py --program "$program" $flag llama qwen2 olmo2 2>&1) && ok "$name" || bad "$name" "$said"
+    done
+else
+    echo "skip - PyTorch's losses: Python has no torch, or no transformers from 4.56 on"
 fi
 exit $failures

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""The task of docs/finetuning.md: additions of two numbers from 10 to 49, as bytes.
+
+    dev/tools/additions.py make OUT                           OUT_train.jsonl, OUT_test.jsonl: 1501 and 99 of them
+    dev/tools/additions.py score TEST.jsonl PROGRAM FOLDER    how many of its questions a model answers correctly
+
+Who has learnt 12+34= knows 34+12=, so both are in the same file. An answer is correct where the likeliest tokens, one
+after the other, are the sum and the end of text. The program starts once per question.
+"""
+import concurrent.futures
+import json
+import os
+import random
+import subprocess
+import sys
+
+HELD_OUT = 50  # pairs of numbers
+END, LONGEST = 256, 8  # the token that ends a text; the tokens that an answer may have
+
+
+def make(out):
+    pairs = [(a, b) for a in range(10, 50) for b in range(10, a + 1)]
+    pick = random.Random(1)
+    pick.shuffle(pairs)
+    for split, part in (("train", pairs[HELD_OUT:]), ("test", pairs[:HELD_OUT])):
+        both = sorted({pair for a, b in part for pair in ((a, b), (b, a))})
+        pick.shuffle(both)
+        with open("%s_%s.jsonl" % (out, split), "w", encoding="utf-8") as file:
+            for a, b in both:
+                file.write(json.dumps({"prompt": "%d+%d=" % (a, b), "response": str(a + b)}) + "\n")
+
+
+def answer(program, folder, prompt):
+    done = subprocess.run([program, "--model", folder, "--prompt", prompt, "--temperature", "0", "--sample-tokens",
+                           str(LONGEST), "--threads", "1", "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    ids = json.loads(done.stdout)["sample"]
+    return bytes(ids[:ids.index(END)]).decode(errors="replace") if END in ids else None
+
+
+def score(test, program, folder):
+    with open(test, encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        answers = list(pool.map(lambda record: answer(program, folder, record["prompt"]), records))
+    right = sum(record["response"] == said for record, said in zip(records, answers))
+    print("%d of %d right, %.1f %%" % (right, len(records), 100 * right / len(records)))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "make":
+        make(sys.argv[2])
+    elif len(sys.argv) == 5 and sys.argv[1] == "score":
+        score(*sys.argv[2:])
+    else:
+        sys.exit(__doc__)
