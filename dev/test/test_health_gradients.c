@@ -191,6 +191,17 @@ static void gradients_warnings(void **state) {
                          "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
                          "--gradient-codes-weights e5m2 keeps more of it\n"
                          "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
+    // where some targets do not count, zeros say nothing
+    memset(&run.warned, 0, sizeof run.warned);
+    run.warned.masked = true;
+    memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
+    set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
+    assert_warning(&run, "");
+    set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
+    assert_warning(&run, "fp8: dqkv_q of layer 2 has 60.0 % of its codes other than 0 subnormal; "
+                         "--gradient-codes-weights e5m2 keeps more of it");
+    run.warned.masked = false;
+    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     // in a step that is skipped nothing is told of them, and all of it later
     char warning[HEALTH_WARNING];
     memset(&run.warned, 0, sizeof run.warned);
