@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 struct EventWriter {
     Appender file;
     char path[PATH_MAX_LENGTH + 160];
+    bool drawn; // it has an event of a step
 };
 
 // --- TFRecord ------------------------------------------------------------------------------------------------------
@@ -189,6 +191,7 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
     event_begin(&event, step);
     put_bytes(&event, 5, summary.bytes, summary.size); // summary
     event.overflow |= summary.overflow;
+    writer->drawn = true;
     return add_record(writer, &event) && appender_flush_say(&writer->file, step);
 }
 
@@ -205,6 +208,10 @@ const char *events_path(const EventWriter *writer) {
 
 void events_close(EventWriter *writer) {
     if (!writer) return;
+    struct stat ours, named;
+    const bool there = writer->file.fd >= 0 && fstat(writer->file.fd, &ours) == 0 && stat(writer->path, &named) == 0 &&
+                       ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     appender_close(&writer->file);
+    if (there && !writer->drawn) unlink(writer->path);
     free(writer);
 }

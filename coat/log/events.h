@@ -39,7 +39,7 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
 FileState events_keep(EventWriter *writer, const char *folder, char *text, size_t size);
 
 const char *events_path(const EventWriter *writer);
-void events_close(EventWriter *writer); // NULL is allowed
+void events_close(EventWriter *writer); // removes a file without events of steps; NULL is allowed
 
 // Whether a name in a run's folder is that of an event file.
 bool events_is_name(const char *name);

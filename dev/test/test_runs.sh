@@ -248,6 +248,9 @@ cp "$folder/done/log.jsonl" "$folder/done.jsonl"
 "$program" "${small[@]}" --train "$data" --steps 2 --resume=2 --out "$folder/done" >/dev/null 2>"$folder/said"
 [ $? -eq 1 ] && [ -d "$folder/done/step-00000006" ] && cmp -s "$folder/done.jsonl" "$folder/done/log.jsonl"
 check "--resume=STEP with nothing left to do changes nothing" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
+ls "$folder/done" >"$folder/done.files"
+"$program" "${small[@]}" --train "$data" --steps 6 --resume --out "$folder/done" >/dev/null 2>"$folder/said" && diff "$folder/done.files" <(ls "$folder/done")
+check "a run that is done leaves no file more" $? "$(cat "$folder/said")" "$(ls "$folder/done")"
 
 # --- the Slurm script, with stand-ins for Slurm's commands: a job that is ended early queues again until all is done
 mkdir "$folder/bin"
