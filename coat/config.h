@@ -262,10 +262,11 @@ static inline int config_fewest_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8 ? 16 : 1;
 }
 
-// How many sequences of T tokens a pass has where one is asked for. Those of the micro-batch are enough.
-static inline int config_fewest_sequences(const Config *c, int T) {
+// How many sequences the passes of a sample have: one, but where FP8 products take more tokens than one has.
+static inline int config_sample_sequences(const Config *c) {
+    const int tokens = config_fewest_tokens(c);
     int B = 1;
-    while (B * T % config_fewest_tokens(c) != 0 && B < c->micro_batch) B++;
+    while (c->seq_len < tokens && B * c->seq_len % tokens != 0) B++;
     return B;
 }
 

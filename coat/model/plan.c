@@ -367,6 +367,11 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
 static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
     char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
+    const size_t bytes = planned_bytes(c, ranks, device);
+    if (config_samples_only(c)) // its micro-batch is what it is
+        return bytes <= (size_t)c->memory_limit ||
+               error_set(err, EXIT_USER, "--memory-limit: a sample needs %s, the limit is %s: shorten --seq-len",
+                         memory_text(needed, bytes), memory_text(limit, (size_t)c->memory_limit));
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
     memory_text(limit, (size_t)c->memory_limit);
     c->micro_batch = largest > 0 ? largest : 1;
@@ -404,7 +409,7 @@ bool plan_print(const Config *config, FILE *out, Error *err) {
                 c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
                 c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
-        if (c.memory_limit > 0)
+        if (c.memory_limit > 0 && !config_samples_only(&c))
             fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
                     c.micro_batch);
     }

@@ -70,10 +70,22 @@ static float decode_value(const void *data, Format format, int i) {
 }
 
 // The tokens of a pass that reads `length` of them from the beginning: rounded up, so that there are at most 64 lengths,
-// as plans of products are kept for each.
-static int padded_length(int length, int T) {
+// as plans of products are kept for each. Where T is no multiple of `rows`, as many multiples as it has.
+static int padded_length(int length, int T, int rows) {
     const int step = 64 * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
-    return padded < T ? padded : T;
+    return padded < T ? padded : T < rows ? T : T / rows * rows;
+}
+
+// A sample's pass over T of the `length` tokens of its window, from `before` on.
+static void sample_pass(Model *m, const int32_t *ids, int length, int before, int T) {
+    const int B = config_sample_sequences(&m->config), count = length - before < T ? length - before : T;
+    int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
+    memcpy(tokens, ids + before, (size_t)count * sizeof *ids);
+    batch_upload(m, B, T, tokens, NULL, NULL);
+    m->keeps_heads = true;
+    m->before = before;
+    model_forward(m);
+    free(tokens);
 }
 
 void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits) {
@@ -82,15 +94,14 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     const int length = count < window ? count : window;
     const int head_rows = c->recipe.head == LINEAR_FP8 ? 16 : 1;    // of the head's product
     const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
-    const int T = kept ? rows : padded_length(length, window), B = config_fewest_sequences(c, T);
-    int before = kept ? (count - 1) / rows * rows : 0;
+    int T = kept ? rows : padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
+    ids += count - length;
+    if (!kept && T < length) { // what is left of a window that is no multiple
+        sample_pass(m, ids, length, 0, T);
+        before = window - rows, T = rows;
+    }
     if (kept && before > window - rows) before = window - rows;
-    int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
-    memcpy(tokens, ids + count - length + before, (size_t)(length - before) * sizeof *ids);
-    batch_upload(m, B, T, tokens, NULL, NULL);
-    m->keeps_heads = true;
-    m->before = before;
-    model_forward(m);
+    sample_pass(m, ids, length, before, T);
     const int last = length - 1 - before, first = last / head_rows * head_rows;
     const Tensor few = tensor_rows(act(m, LOGITS, 0), 0, head_rows);
     const size_t bytes = (size_t)vocab * format_bytes(few.format);
@@ -100,7 +111,6 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     m->ops->download(&m->exec, raw, tensor_rows(few, last - first, 1).data, bytes);
     for (int i = 0; i < vocab; i++) logits[i] = decode_value(raw, few.format, i);
     free(raw);
-    free(tokens);
 }
 
 void sample_tokens(Model *m, int32_t *ids, int count, int more, int number) {

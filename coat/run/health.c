@@ -229,23 +229,23 @@ static const char *advice(const Recipe *r, QuantizedGradient what, bool for_weig
     return "--gradient-codes-data e5m2 --gradient-codes-weights e5m2"; // the first alone is not built
 }
 
-// The share of a layer's codes that says that most are too small (HEALTH_SMALL).
-static double small_share(const Collection *c, QuantizedGradient what, int transposed, int layer, bool masked) {
-    const double zero = counted_share(c, what, transposed, layer, SHARE_ZERO);
+// The share of a layer's codes that are too small (HEALTH_SMALL): of those that are not 0 for want of a target.
+static double small_share(const Collection *c, QuantizedGradient what, int transposed, int layer, double counted) {
+    const double untouched = 1 - counted, zero = counted_share(c, what, transposed, layer, SHARE_ZERO);
     const double subnormal = counted_share(c, what, transposed, layer, SHARE_SUBNORMAL);
-    return !masked ? zero + subnormal : zero < 1 ? subnormal / (1 - zero) : 0;
+    return ((zero > untouched ? zero - untouched : 0) + subnormal) / (counted > 0 ? counted : 1);
 }
 
 // A gradient whose codes do not fit. Small codes count where a weight gradient is made from them, but for the loss's: its
 // scale keeps all probabilities that matter (quantize.h), and most are smaller in a model that has learnt something.
-static bool warn_gradient(const Collection *c, QuantizedGradient what, int transposed, bool masked,
+static bool warn_gradient(const Collection *c, QuantizedGradient what, int transposed, double counted,
                           char warning[HEALTH_WARNING]) {
     const bool for_weights = transposed || !layers_counted(c, what, 1);
     double saturated = 0, small = 0;
     int full = 0, empty = 0; // the worst layers
     for (int layer = 0; layer < layers_counted(c, what, transposed); layer++) {
         const double of_full = counted_share(c, what, transposed, layer, SHARE_SATURATED);
-        const double of_small = small_share(c, what, transposed, layer, masked);
+        const double of_small = small_share(c, what, transposed, layer, counted);
         if (of_full > saturated) saturated = of_full, full = layer;
         if (of_small > small) small = of_small, empty = layer;
     }
@@ -255,9 +255,9 @@ static bool warn_gradient(const Collection *c, QuantizedGradient what, int trans
     const char *flag = advice(&c->arena->config.recipe, what, transposed || !too_full);
     add_line(warning, "fp8: %s of layer %d has %.1f %% of its codes %s; %s keeps more of it",
              gradient_table[what].name[transposed], too_full ? full : empty, 100 * (too_full ? saturated : small),
-             too_full ? "saturated"
-             : masked ? "other than 0 subnormal"
-                      : "zero or subnormal",
+             too_full        ? "saturated"
+             : counted < 1.0 ? "zero or subnormal beyond what has no target"
+                             : "zero or subnormal",
              flag);
     return true;
 }
@@ -267,7 +267,7 @@ static void warn_gradients(const Collection *c, HealthWarned *warned, char warni
         for (int transposed = 0; transposed < 2; transposed++)
             if (!warned->codes[what][transposed])
                 warned->codes[what][transposed] =
-                    warn_gradient(c, (QuantizedGradient)what, transposed, warned->masked, warning);
+                    warn_gradient(c, (QuantizedGradient)what, transposed, 1 - warned->uncounted, warning);
 }
 
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {

@@ -14,7 +14,7 @@ extern "C" {
 // have several large values often enough, and cannot saturate, since each has its own maximum.
 #define HEALTH_SATURATED 0.01
 // The same of codes that are zero or subnormal, of a gradient that the product of a weight gradient reads. Where some
-// targets do not count, gradients are 0 where nothing that counts sees: of their other codes those that are subnormal.
+// targets do not count, as many may be 0 and are left out.
 #define HEALTH_SMALL 0.5
 
 #define HEALTH_WARNING 4096 // bytes that lines of warning may take
@@ -27,7 +27,7 @@ extern "C" {
 // that a product is wrong. NULL instead of it: no warning.
 typedef struct {
     bool codes[GRADIENT_COUNT][2], products;
-    bool masked; // some targets do not count
+    double uncounted; // the share of the last step's targets that do not count
 } HealthWarned;
 
 // Where the CodeCounts of a gradient lie in CODE_COUNTS. The next ones are those of its transpose, where that has a

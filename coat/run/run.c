@@ -46,7 +46,9 @@ static void train_step(Run *run) {
     int64_t accumulation = config_accumulation(c, m->exec.ranks), tokens = config_micro_tokens(c);
     int64_t sequences = run->done.sequences + accumulation * c->micro_batch * m->exec.ranks; // after this step
     const int64_t counted = count_targets(run);
-    if (run->masked) log_counted(run->log, (double)counted / (double)(accumulation * tokens * m->exec.ranks));
+    const double share = (double)counted / (double)(accumulation * tokens * m->exec.ranks);
+    if (run->masked) log_counted(run->log, share);
+    run->warned.uncounted = run->masked ? 1 - share : 0;
     step_begin(m, schedule_lr(c, run->done.step, run->steps), counted);
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;

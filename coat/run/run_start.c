@@ -297,7 +297,6 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
-    run->warned.masked = run->masked;
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);
     const Config *c = &m->config;

@@ -191,16 +191,21 @@ static void gradients_warnings(void **state) {
                          "fp8: dqkv_q of layer 0 has 2.0 % of its codes saturated; --gradient-codes-data e5m2 "
                          "--gradient-codes-weights e5m2 keeps more of it\n"
                          "fp8: dlogits_q of layer 0 has 2.0 % of its codes saturated; --head bf16 keeps more of it");
-    // where some targets do not count, zeros say nothing
+    // where 70 % of the targets do not count, as many zeros say nothing
     memset(&run.warned, 0, sizeof run.warned);
-    run.warned.masked = true;
+    run.warned.uncounted = 0.7;
     memset(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data, 0, run.arena.layout[CODE_COUNTS][VALUE].data_bytes);
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
     assert_warning(&run, "");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
-    assert_warning(&run, "fp8: dqkv_q of layer 2 has 60.0 % of its codes other than 0 subnormal; "
+    assert_warning(&run, "fp8: dqkv_q of layer 2 has 60.0 % of its codes zero or subnormal beyond what has no target; "
                          "--gradient-codes-weights e5m2 keeps more of it");
-    run.warned.masked = false;
+    memset(&run.warned, 0, sizeof run.warned);
+    run.warned.uncounted = 0.7;
+    set_counts(&run, GRADIENT_DQKV, 0, 0, 900, 0);
+    assert_warning(&run, "fp8: dqkv_q of layer 2 has 100.0 % of its codes zero or subnormal beyond what has no target; "
+                         "--gradient-codes-weights e5m2 keeps more of it");
+    run.warned.uncounted = 0;
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     // in a step that is skipped nothing is told of them, and all of it later
     char warning[HEALTH_WARNING];

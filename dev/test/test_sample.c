@@ -202,9 +202,9 @@ static void training_does_not_see_samples(void **state) {
 // In training the cache is memory that there is; samples alone have it of every layer.
 static void the_plan_has_the_cache(void **state) {
     (void)state;
-    for (int i = 0; i < MODELS; i++) {
+    for (int i = 0; i < 2 * MODELS; i++) {
         Model m;
-        open_model(&m, models[i], "--recipe bf16", false, false);
+        open_model(&m, models[i / 2], i % 2 ? "--recipe coat" : "--recipe bf16", false, false);
         const TensorLayout *qkv = &m.arena.layout[QKV][VALUE];
         assert_int_equal(m.config.micro_batch, 1);
         assert_true(qkv->saved && qkv->per_layer && qkv->layers == m.config.shape.layers && qkv->rows == WINDOW);

@@ -42,6 +42,9 @@ def answer(program, folder, prompt):
 def score(test, program, folder):
     with open(test, encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
+    if not records:
+        sys.exit("error: %s: no questions" % test)
+    answer(program, folder, records[0]["prompt"])  # what is wrong is told once
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(lambda record: answer(program, folder, record["prompt"]), records))
     right = sum(record["response"] == said for record, said in zip(records, answers))
@@ -49,9 +52,12 @@ def score(test, program, folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "make":
-        make(sys.argv[2])
-    elif len(sys.argv) == 5 and sys.argv[1] == "score":
-        score(*sys.argv[2:])
-    else:
-        sys.exit(__doc__)
+    try:
+        if len(sys.argv) == 3 and sys.argv[1] == "make":
+            make(sys.argv[2])
+        elif len(sys.argv) == 5 and sys.argv[1] == "score":
+            score(*sys.argv[2:])
+        else:
+            sys.exit(__doc__)
+    except (OSError, ValueError, KeyError) as problem:
+        sys.exit("error: %s" % problem)
