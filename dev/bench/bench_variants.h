@@ -17,6 +17,7 @@ template <int ROWS> void embed(Bench *bench, void *context) {
                                   (const int32_t *)o->tokens.data,
                                   (const bf16 *)o->wte.data,
                                   (const bf16 *)o->wpe.data,
+                                  nullptr,
                                   r.stride,
                                   o->wte.stride,
                                   o->wpe.stride,
