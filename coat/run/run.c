@@ -48,7 +48,7 @@ static void train_step(Run *run) {
     const int64_t counted = count_targets(run);
     const double share = (double)counted / (double)(accumulation * tokens * m->exec.ranks);
     if (run->masked) log_counted(run->log, share);
-    run->warned.uncounted = run->masked ? 1 - share : 0;
+    run->warned.uncounted = 1 - share;
     step_begin(m, schedule_lr(c, run->done.step, run->steps), counted);
     const bool logs = m->exec.rank == 0; // what FP8 health finds
     const int64_t step = run->done.step + 1;

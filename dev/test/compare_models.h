@@ -7,6 +7,15 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
     print_gradient_errors(name, a, b);
 }
 
+// The same model on both, with its weights' codes; c is left as the GPU's.
+static void create_both(Model *cpu, Model *gpu, Config *c) {
+    create(cpu, *c);
+    c->device = DEVICE_CUDA;
+    create(gpu, *c);
+    cpu->ops->weights_quantize(&cpu->exec, cpu->parameters, cpu->parameter_count);
+    gpu->ops->weights_quantize(&gpu->exec, gpu->parameters, gpu->parameter_count);
+}
+
 // Whole models: the same weights and batches on both. In FP32 and BF16 the gradients are compared with the twin's
 // within `limit`. In FP8 a sum in another order carries a value here and there across the boundary between two
 // codes, 6 to 25 % apart, so that two right answers differ by almost as much as each differs from the exact one:
@@ -19,11 +28,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     const double over_twin = block == blocks ? 1.1 : 1.4, loss_apart = block == blocks ? 2e-3 : 2e-2;
     c.grad_clip = 0.0f;
     Model cpu, gpu, full;
-    create(&cpu, c);
-    c.device = DEVICE_CUDA;
-    create(&gpu, c);
-    cpu.ops->weights_quantize(&cpu.exec, cpu.parameters, cpu.parameter_count);
-    gpu.ops->weights_quantize(&gpu.exec, gpu.parameters, gpu.parameter_count);
+    create_both(&cpu, &gpu, &c);
     double a = run_batch(&cpu, 3, true, false, 1.0), g = run_batch(&gpu, 3, true, false, 1.0);
     const char *worst, *worst_cpu;
     char name[200];
@@ -87,11 +92,7 @@ static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;
     Model cpu, gpu, full;
-    create(&cpu, c);
-    c.device = DEVICE_CUDA;
-    create(&gpu, c);
-    cpu.ops->weights_quantize(&cpu.exec, cpu.parameters, cpu.parameter_count);
-    gpu.ops->weights_quantize(&gpu.exec, gpu.parameters, gpu.parameter_count);
+    create_both(&cpu, &gpu, &c);
     char name[200];
     if (fp8) {
         c.device = DEVICE_CPU;

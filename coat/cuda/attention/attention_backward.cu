@@ -212,7 +212,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 // --- host ---------------------------------------------------------------------------------------------------------
 extern "C" int attention_backward_heads_together = 0;
 
-// The same of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
+// As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
 // begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     const int kv_heads = x.heads / x.group;

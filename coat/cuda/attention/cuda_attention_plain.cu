@@ -5,10 +5,9 @@
 
 namespace {
 
-constexpr int WARP_LANES = 32;
 constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // values of a head per lane
-constexpr int WIDEST_HEAD = WARP_LANES * LANE_VALUES;
+constexpr int WIDEST_HEAD = WARP * LANE_VALUES;
 
 // A view of one operand: element (b, t, head, d) is at data[(b * T + t) * stride + head * head_dim + d].
 template <typename T> struct View {
@@ -40,11 +39,11 @@ template <typename T> __device__ T *row_address(const Operands<T> &x, View<T> vi
 
 template <typename T> __device__ Row row_load(const Operands<T> &x, View<T> view, int64_t token, int head) {
     const T *address = row_address(x, view, token, head);
-    int lane = (int)threadIdx.x % WARP_LANES;
+    int lane = (int)threadIdx.x % WARP;
     Row row;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
-        int d = lane + i * WARP_LANES;
+        int d = lane + i * WARP;
         row.value[i] = d < x.shape.head_dim ? (float)address[d] : 0.0f;
     }
     return row;
@@ -53,10 +52,10 @@ template <typename T> __device__ Row row_load(const Operands<T> &x, View<T> view
 template <typename T>
 __device__ void row_store(const Operands<T> &x, View<T> view, int64_t token, int head, Row row, float factor) {
     T *address = row_address(x, view, token, head);
-    int lane = (int)threadIdx.x % WARP_LANES;
+    int lane = (int)threadIdx.x % WARP;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
-        int d = lane + i * WARP_LANES;
+        int d = lane + i * WARP;
         if (d < x.shape.head_dim) address[d] = (T)(row.value[i] * factor);
     }
 }
@@ -79,14 +78,12 @@ __device__ float row_dot(Row a, Row b) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) sum += a.value[i] * b.value[i];
-#pragma unroll
-    for (int offset = WARP_LANES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    return sum;
+    return warp_sum(sum);
 }
 
 // The warp's row: a token of a sequence and a head of `heads`. False beyond the last.
 __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *head) {
-    int64_t row = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP_LANES;
+    int64_t row = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP;
     if (row >= (int64_t)shape.B * heads * shape.T) return false;
     *t = (int)(row % shape.T);
     *head = (int)(row / shape.T % heads);
@@ -110,7 +107,7 @@ template <typename T> __global__ void forward_kernel(Operands<T> x) {
         largest = next;
     }
     row_store(x, x.o, first + t, head, sum, 1.0f / total);
-    if (x.lse && threadIdx.x % WARP_LANES == 0)
+    if (x.lse && threadIdx.x % WARP == 0)
         x.lse[((int64_t)b * x.shape.heads + head) * x.shape.T + t] = largest + logf(total);
 }
 
@@ -189,7 +186,7 @@ void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor 
                              AttentionShape shape) {
     cudaStream_t stream = cuda_backend(exec)->stream;
     for_layout("attention_forward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
-        forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(
+        forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(
             operands<T>(o, lse, q, k, v, positions, shape));
         LAUNCH_CHECK("attention_plain_forward");
     });
@@ -201,9 +198,9 @@ void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tenso
     for_layout("attention_backward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
         Operands<T> x = operands<T>(o, lse, q, k, v, positions, shape);
         x.d_o = view<T>(d_o), x.dq = view<T>(dq), x.dk = view<T>(dk), x.dv = view<T>(dv);
-        backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
+        backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
         LAUNCH_CHECK("attention_plain_backward, queries");
-        backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP_LANES, 0, stream>>>(x);
+        backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
         LAUNCH_CHECK("attention_plain_backward, keys");
     });
 }
