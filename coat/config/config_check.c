@@ -26,10 +26,6 @@ static bool may_use_gpu(const Config *c) {
 static bool on_gpu(const Config *c) {
     return c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
 }
-static bool keeps_apart(const Config *c, int ranks) {
-    (void)ranks;
-    return c->documents == DOCUMENTS_APART && on_gpu(c);
-}
 static bool uses_autotune(const Config *c, int ranks) {
     (void)ranks;
     return c->autotune && !may_use_gpu(c);
@@ -62,8 +58,6 @@ static const NotBuilt not_built[] = {
      "use e4m3 for both, or e5m2 for weights"},
     {reads_product, false, "--activation-input product", "with one scale per tensor the activation function is made from the saved codes",
      "use --scaling token"},
-    {keeps_apart, true, "--documents apart", "attention on a GPU sees all documents of a sequence",
-     "use --device cpu, or --documents joined"},
     {uses_autotune, true, "--autotune", "it times the products of a GPU, and this runs on the CPU", "leave it away"},
     {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
      "leave it away, and use perf or gprof as for any program"},

@@ -14,7 +14,7 @@ if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --over
 
 text "$folder/text"
 "$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
-flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device cpu
+flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device "$device"
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
 
 # train PROCESSES NAME FLAGS...: a run into $folder/NAME; what it says is in $folder/NAME.said.
