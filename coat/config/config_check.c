@@ -259,7 +259,8 @@ bool config_check(Config *config, int ranks, Error *err) {
                          config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     if (!check_shape(config, err)) return false;
-    if (config_samples_only(config)) config->micro_batch = 16, config->batch_tokens = 0; // which any recipe takes
+    if (config_forward_only(config)) config->batch_tokens = 0;
+    if (config_samples_only(config)) config->micro_batch = 16; // which any recipe takes
     fit_recorded_batch(config, ranks);
     if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
     config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records
