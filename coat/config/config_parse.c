@@ -276,9 +276,10 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
-// Says which flags of the batch nothing reads where nothing is trained.
+// Says which flags of batches and data nothing reads where nothing is trained.
 static void note_batch(const Parse *p) {
-    static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents", "logits-chunk"};
+    static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents",
+                                              "logits-chunk", "val",         "hellaswag"};
     Config *c = p->config;
     const bool samples = config_samples_only(c);
     const size_t flags = samples ? sizeof of_training / sizeof *of_training : c->eval_only ? 1 : 0;
@@ -292,7 +293,7 @@ static void note_batch(const Parse *p) {
     const size_t used = strlen(c->notes);
     if (*before == ',')
         snprintf(c->notes + used, sizeof c->notes - used, ": without effect, as %s\n",
-                 samples ? "a sample alone is one sequence" : "nothing is trained");
+                 samples ? "nothing is trained or evaluated" : "nothing is trained");
 }
 
 // Remarks on flags that do nothing, or hardly what is meant.

@@ -38,11 +38,13 @@ static void check_batch_notes(void) {
     static const struct {
         const char *line, *notes;
     } cases[] = {
-        {"--prompt x --micro-batch 4", "note: --micro-batch: without effect, as a sample alone is one sequence\n"},
+        {"--prompt x --micro-batch 4", "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
         {"--prompt x --logits-chunk 64 --batch-tokens 77 --seq-len 64 --micro-batch 4",
-         "note: --batch-tokens, --micro-batch, --logits-chunk: without effect, as a sample alone is one sequence\n"},
+         "note: --batch-tokens, --micro-batch, --logits-chunk: without effect, as nothing is trained or evaluated\n"},
         {"--prompt x --plan --micro-batch 4",
-         "note: --micro-batch: without effect, as a sample alone is one sequence\n"},
+         "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --val y --hellaswag z",
+         "note: --val, --hellaswag: without effect, as nothing is trained or evaluated\n"},
         {"--prompt x --train y --micro-batch 4", ""},
         {"--prompt x --seq-len 64", ""},
         {"--eval-only --val x --micro-batch 3 --batch-tokens 77",
