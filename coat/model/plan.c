@@ -370,7 +370,8 @@ static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     const size_t bytes = planned_bytes(c, ranks, device);
     if (config_samples_only(c)) // its micro-batch is what it is
         return bytes <= (size_t)c->memory_limit ||
-               error_set(err, EXIT_USER, "--memory-limit: a sample needs %s, the limit is %s: shorten --seq-len",
+               error_set(err, EXIT_USER,
+                         "--memory-limit: a sample needs %s, the limit is %s: lower --sample-tokens or --seq-len",
                          memory_text(needed, bytes), memory_text(limit, (size_t)c->memory_limit));
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
     memory_text(limit, (size_t)c->memory_limit);
