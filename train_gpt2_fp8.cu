@@ -476,6 +476,7 @@ void model_destroy(Model *m) {
 #ifndef TESTING // the tests include all of the above
 
 #include "coat/clock.h"
+#include "coat/run/report.h"
 #include "coat/run/run.h"
 #include "coat/signals.h"
 
@@ -504,7 +505,7 @@ int main(int argc, char **argv) {
         if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
         if (ok && place->rank == 0) fputs(config.notes, stderr);
         if (ok && config.plan) {
-            ok = plan_print(&config, stdout, &err);
+            ok = report_plan(&config, stdout, &err);
         } else if (ok) {
             config.threads = shards_threads(&config, place->local_ranks);
             bool trains = config_trains(&config);

@@ -257,9 +257,16 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
+#define SAMPLE_STEP 64 // the lengths of the passes over a sample's beginning are multiples of it
+
 // FP8 products take tokens in sixteens.
 static inline int config_fewest_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8 ? 16 : 1;
+}
+
+// The rows of logits of which a sample reads the last: the head's product takes as many.
+static inline int config_sample_logits(const Config *c) {
+    return c->recipe.head == LINEAR_FP8 ? 16 : 1;
 }
 
 // How many sequences the passes of a sample have: one, but where FP8 products take more tokens than one has.

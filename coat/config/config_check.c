@@ -165,7 +165,8 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
     bool linear = r->linear == LINEAR_FP8, head = r->head == LINEAR_FP8, saved = r->saved == SAVED_COAT;
-    int64_t tokens = config_micro_tokens(c), qkv = shape_qkv_width(s);
+    const bool samples = config_samples_only(c);
+    int64_t tokens = samples ? config_fewest_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
     if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
         return false;
@@ -183,7 +184,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     // gate and up, side by side, share no group
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
-    return !head || c->logits_chunk >= tokens ||
+    return !head || samples || c->logits_chunk >= tokens ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }
 
@@ -246,6 +247,15 @@ static void note_alone(Config *c) {
              c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
 }
 
+// A sample alone has one sequence, no longer than its tokens are. Those of the prompt are no more than its bytes, where
+// normalization or a replacement does not make up to three of one, and what a vocabulary puts before a text.
+static void fit_sample(Config *c) {
+    int64_t tokens = 2 + (int64_t)c->sample_tokens;
+    for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
+    tokens = (tokens + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
+    if (tokens < c->seq_len) c->seq_len = (int)tokens;
+}
+
 bool config_check(Config *config, int ranks, Error *err) {
     if (config->plan == PLAN_NONE && config->world_size > 0 && config->world_size != ranks)
         return error_set(err, EXIT_USER,
@@ -253,14 +263,16 @@ bool config_check(Config *config, int ranks, Error *err) {
                          config->world_size, ranks, ranks == 1 ? "" : "es", config->world_size, config->world_size);
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
     if (!check_shape(config, err)) return false;
-    if (config_samples_only(config)) config->micro_batch = 16, config->batch_tokens = 0; // which any recipe takes
+    if (config_forward_only(config)) config->batch_tokens = 0;
+    if (config_samples_only(config)) fit_sample(config);
     fit_recorded_batch(config, ranks);
-    if (!recipe_settle(config, err) || !check_batch(config, ranks, err)) return false;
+    if (!recipe_settle(config, err)) return false;
+    if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
+    if (!check_batch(config, ranks, err)) return false;
     config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records
     config->recipe.centred_blocks = config_centred_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
-    if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (ranks == 1 && config->zero > 0) note_alone(config);
     if (config_forward_only(config)) config->recipe.cache_transposed = false; // room for those of one layer, unused
     // codes that are gathered layer by layer are transposed after their arrival: half of what would travel otherwise

@@ -276,9 +276,31 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
+// Says which flags of batches and data nothing reads where nothing is trained.
+static void note_batch(const Parse *p) {
+    static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents",
+                                              "logits-chunk", "val",         "hellaswag"};
+    Config *c = p->config;
+    const bool samples = config_samples_only(c);
+    const size_t flags = samples ? sizeof of_training / sizeof *of_training : c->eval_only ? 1 : 0;
+    const char *before = "note: ";
+    for (size_t i = 0; i < flags; i++) {
+        const size_t used = strlen(c->notes);
+        if (!given(p, of_training[i])) continue;
+        snprintf(c->notes + used, sizeof c->notes - used, "%s--%s", before, of_training[i]);
+        before = ", ";
+    }
+    const size_t used = strlen(c->notes);
+    if (*before == ',')
+        snprintf(c->notes + used, sizeof c->notes - used, ": without effect, as %s\n",
+                 samples ? "nothing is trained or evaluated" : "nothing is trained");
+}
+
 // Remarks on flags that do nothing, or hardly what is meant.
-static void note_given(Config *c) {
+static void note_given(const Parse *p) {
+    Config *c = p->config;
     const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    note_batch(p);
     size_t used = strlen(c->notes);
     if (c->plan != PLAN_NONE) return;
     if (c->threads > cores)
@@ -330,7 +352,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(&p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;
     config->plain_recipe = chosen->recipe;
-    note_given(config);
+    note_given(p);
     return check_given(p, err);
 }
 

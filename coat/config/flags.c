@@ -121,7 +121,8 @@ static const Flag table[] = {
 
     {GROUP_BATCH, "micro-batch", FLAG_INT, AT(micro_batch), "B", 1, MOST_MICRO_BATCH, NULL,
      "sequences per GPU in one forward and backward pass"},
-    {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "TOKENS", 1, MOST_POSITIONS, NULL, "tokens per sequence"},
+    {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), "TOKENS", 1, MOST_POSITIONS, NULL,
+     "tokens per sequence; of a sample alone the most that it reads"},
     {GROUP_BATCH, "examples", FLAG_CHOICE, AT(examples), "cut|whole|split", 0, 0, NULL,
      "of files with a mask. Sequences are made of whole ones, and longer ones lose their end (cut) or are refused (whole); "
      "or all follow each other and are split wherever a sequence ends (split)"},

@@ -1,8 +1,6 @@
 #include "plan.h"
 #include "shapes.h"
 
-#include <inttypes.h>
-
 #define WORTH_NAMING 0.01 // of the plan: changes that save less are not advised
 #define FEWEST_LOGITS 16  // tokens whose logits advice lets exist at a time
 #define MOST_GPUS 1024    // that are advised
@@ -361,16 +359,16 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
                      memory_text(bytes, arena->category_bytes[most]), advice);
 }
 
-// --- printing ------------------------------------------------------------------------------------------------------
+// --- under --memory-limit -----------------------------------------------------------------------------------------
 
-// Takes the largest micro-batch under --memory-limit into the configuration.
-static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
+bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
     char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
     const size_t bytes = planned_bytes(c, ranks, device);
     if (config_samples_only(c)) // its micro-batch is what it is
         return bytes <= (size_t)c->memory_limit ||
-               error_set(err, EXIT_USER, "--memory-limit: a sample needs %s, the limit is %s: shorten --seq-len",
+               error_set(err, EXIT_USER,
+                         "--memory-limit: a sample needs %s, the limit is %s: lower --sample-tokens or --seq-len",
                          memory_text(needed, bytes), memory_text(limit, (size_t)c->memory_limit));
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
     memory_text(limit, (size_t)c->memory_limit);
@@ -388,31 +386,4 @@ static bool take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
                      "without a limit says for what",
                      c->seq_len, plural(c->seq_len), memory_text(needed, planned_bytes(c, ranks, device)), limit,
                      advice);
-}
-
-bool plan_print(const Config *config, FILE *out, Error *err) {
-    const DeviceKind device = config->device == DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
-    const int ranks = config->gpus > 0 ? config->gpus : 1;
-    const ModelShape *s = &config->shape;
-    Config c = *config;
-    char limit[MEMORY_TEXT];
-    if (c.memory_limit > 0 && !take_largest(&c, ranks, device, err)) return false;
-    Arena *arena = (Arena *)xmalloc(sizeof *arena);
-    arena_plan(arena, &c, ranks, device);
-    if (c.plan == PLAN_JSON) {
-        arena_report_json(arena, c.memory_limit > 0 ? c.micro_batch : 0, out);
-    } else {
-        fprintf(out, "model       %d layer%s, %d head%s, %d channel%s: %.1f M parameters\n", s->layers,
-                plural(s->layers), s->heads, plural(s->heads), s->channels, plural(s->channels),
-                (double)model_parameters(s) / 1e6);
-        fprintf(out, "recipe      %s, micro-batch %d x %d token%s, %d process%s, ZeRO %d\n",
-                c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
-                c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
-        arena_report(arena, out);
-        if (c.memory_limit > 0 && !config_samples_only(&c))
-            fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
-                    c.micro_batch);
-    }
-    free(arena);
-    return true;
 }

@@ -1,22 +1,19 @@
 // --plan: what a run would need, without a device and without allocating it; and what helps where that is too much.
 #pragma once
-#include <stdio.h>
-
 #include "arena.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Prints the memory plan of one of config->gpus processes, as a table or as JSON, for the GPU's layout unless
-// --device cpu was given. With --memory-limit that of the largest micro-batch which stays under it; false with err
-// (EXIT_USER) and advice when not even one sequence does.
-bool plan_print(const Config *config, FILE *out, Error *err);
-
 // The largest micro-batch whose plan stays within `limit` bytes and that a run takes (FP8 products and --batch-tokens may
 // ask for certain multiples); 0 if there is none. *fits: the largest that memory alone would allow; why: what keeps the
 // run from taking that one, where it is another.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
+
+// Takes the largest under --memory-limit into the configuration; false with err (EXIT_USER) and advice where not even one
+// sequence stays under it.
+bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 
 // What helps a run that needs more than `limit` bytes (0: not known): the micro-batch that would fit, the flags that
 // would shrink the plan, each with what it saves, the largest first. Where it takes all of them: what they do. Where they

@@ -13,6 +13,7 @@
 // (halving, so that all chunks are equal where the batch allows) under LOGITS_BYTES.
 static int64_t logits_chunk(const Config *c) {
     int64_t tokens = config_micro_tokens(c);
+    if (config_samples_only(c)) return config_sample_logits(c);
     if (c->logits_chunk > 0) return c->logits_chunk < tokens ? c->logits_chunk : tokens;
     int64_t chunk = tokens;
     while (chunk > 16 && chunk * c->shape.vocab_padded * (int64_t)format_bytes(FMT_BF16) > LOGITS_BYTES)
@@ -223,7 +224,8 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
 }
 
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
-// that of one layer, which each layer overwrites. A sample goes on from every layer's keys and values.
+// that of one layer, which each layer overwrites. A sample goes on from every layer's keys and values, which lie where
+// their product has left them.
 static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++) {
@@ -234,6 +236,7 @@ static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_CO
     }
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         if (samples && id == QKV) continue;
+        if (samples && id == HEADS && layout[id][VALUE].alias < 0) layout[id][VALUE].exists = false;
         TensorLayout *both[] = {&layout[id][VALUE], &layout[id][PLAIN]};
         for (int i = 0; i < 2; i++) {
             both[i]->per_layer = both[i]->per_layer_scale = false;

@@ -72,7 +72,7 @@ static float decode_value(const void *data, Format format, int i) {
 // The tokens of a pass that reads `length` of them from the beginning: rounded up, so that there are at most 64 lengths,
 // as plans of products are kept for each. Where T is no multiple of `rows`, as many multiples as it has.
 static int padded_length(int length, int T, int rows) {
-    const int step = 64 * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
+    const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T < rows ? T : T / rows * rows;
 }
 
@@ -92,7 +92,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     const Config *c = &m->config;
     const int window = c->seq_len, vocab = c->shape.vocab, rows = config_fewest_tokens(c);
     const int length = count < window ? count : window;
-    const int head_rows = c->recipe.head == LINEAR_FP8 ? 16 : 1;    // of the head's product
+    const int head_rows = config_sample_logits(c);
     const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
     int T = kept ? rows : padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
     ids += count - length;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "log/step_line.h"
+#include "model/plan.h"
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
@@ -182,4 +183,30 @@ void report_start(const Report *report, FILE *out) {
     char used[MEMORY_TEXT];
     if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
     fflush(out);
+}
+
+bool report_plan(const Config *config, FILE *out, Error *err) {
+    const DeviceKind device = config->device == DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
+    const int ranks = config->gpus > 0 ? config->gpus : 1;
+    const ModelShape *s = &config->shape;
+    Config c = *config;
+    char limit[MEMORY_TEXT];
+    if (c.memory_limit > 0 && !plan_take_largest(&c, ranks, device, err)) return false;
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, &c, ranks, device);
+    if (c.plan == PLAN_JSON) {
+        arena_report_json(arena, c.memory_limit > 0 ? c.micro_batch : 0, out);
+    } else {
+        item(out, "model", "%d layer%s, %d head%s, %d channel%s: %.1f M parameters", s->layers, plural(s->layers),
+             s->heads, plural(s->heads), s->channels, plural(s->channels), (double)model_parameters(s) / 1e6);
+        item(out, "recipe", "%s, micro-batch %d x %d token%s, %d process%s, ZeRO %d",
+             c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
+             c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
+        arena_report(arena, out);
+        if (c.memory_limit > 0 && !config_samples_only(&c))
+            fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
+                    c.micro_batch);
+    }
+    free(arena);
+    return true;
 }

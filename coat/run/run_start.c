@@ -65,6 +65,7 @@ static bool open_tokenizer(Run *run, const Config *c, Error *err) {
 static bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
+    if (config_samples_only(c)) return true;
     if (config_trains(c)) {
         run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
                                     c->shuffle, vocab, err);

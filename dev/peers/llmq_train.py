@@ -1,9 +1,10 @@
 """Trains a model by pyllmq, for dev/peers/peers.sh. Prints a line of JSON per step.
 
     llmq_train.py --model olmo-1b|llama2-7b|qwen2.5-1.5b --tokens FILE [--matmul e4m3|bf16] [--micro-batch 32]
-                  [--seq-len 1024] [--passes 8] [--steps 12]
+                  [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
 
-olmo-1b is a model of Llama's block in OLMo-1B's widths. Moments in BF16, as in its authors' figures.
+olmo-1b is a model of Llama's block in OLMo-1B's widths. Moments in BF16, as in its authors' figures. --parameters: refuses
+a model with another number of them, vocabulary's padding and norms' weights aside.
 """
 import argparse
 import json
@@ -17,7 +18,7 @@ import pyllmq
 HEADER_BYTES = 1024
 
 
-def configuration(name):
+def configuration(name, there):
     shapes = {
         "olmo-1b": ("llama", 2048, 8192, 16, 16, 16, 50304, True),
         "llama2-7b": ("llama", 4096, 11008, 32, 32, 32, 32000, False),
@@ -26,6 +27,11 @@ def configuration(name):
     if name not in shapes:
         sys.exit(f"error: pyllmq has no {name}, only {', '.join(shapes)}")
     architecture, hidden, intermediate, layers, heads, kv_heads, vocabulary, tied = shapes[name]
+    width = hidden // heads * (heads + 2 * kv_heads)  # of q, k and v
+    block = hidden * (width + hidden + 3 * intermediate + 2) + (width if architecture == "qwen2" else 0)
+    parameters = layers * block + hidden + (1 if tied else 2) * vocabulary * hidden
+    if there and abs(parameters - there) > 128 * hidden * 2:
+        sys.exit(f"error: {name} has {parameters} parameters here, {there} there")
     return vocabulary, pyllmq.LLamaConfig(
         architecture=architecture, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=vocabulary, tie_word_embeddings=tied,
@@ -47,9 +53,10 @@ def main():
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--passes", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--parameters", type=int, default=0)
     a = parser.parse_args()
 
-    vocabulary, config = configuration(a.model)
+    vocabulary, config = configuration(a.model, a.parameters)
     header = numpy.fromfile(a.tokens, dtype=numpy.int32, count=HEADER_BYTES // 4)
     tokens = numpy.memmap(a.tokens, dtype=numpy.uint16 if header[1] == 1 else numpy.uint32, mode="r", offset=HEADER_BYTES)
     largest = int(tokens[: 1 << 24].max())

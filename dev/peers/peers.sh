@@ -80,17 +80,18 @@ ours() { # RECIPE
 }
 
 theirs() { # SCRIPT [FLAG...]
+    local parameters=0 # that their own shape of the model must have
+    [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
     run "$work/log" "$python" "dev/peers/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
-        --passes $passes --steps "$steps" "${@:2}" || return
+        --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return
     figures "$work/log"
 }
 
 torch() { # LINEAR
-    local weights=fp32 parameters=0
+    local weights=fp32
     [ "$model" != llama2-7b ] && [ "$1" != coat ] || weights=bf16
     needs transformers transformers || return
-    [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
-    theirs torch_train.py --linear "$1" --weights $weights --parameters "$parameters"
+    theirs torch_train.py --linear "$1" --weights $weights
 }
 
 measured() { # ROW: "TOKENS_PER_S GB", or fails

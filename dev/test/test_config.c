@@ -33,6 +33,32 @@ static void test_defaults(void **state) {
     assert_true(config_accumulation(&config, 1) == 1);
 }
 
+// Flags that nothing reads where nothing is trained.
+static void check_batch_notes(void) {
+    static const struct {
+        const char *line, *notes;
+    } cases[] = {
+        {"--prompt x --micro-batch 4", "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --logits-chunk 64 --batch-tokens 77 --seq-len 64 --micro-batch 4",
+         "note: --batch-tokens, --micro-batch, --logits-chunk: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --plan --micro-batch 4",
+         "note: --micro-batch: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --val y --hellaswag z",
+         "note: --val, --hellaswag: without effect, as nothing is trained or evaluated\n"},
+        {"--prompt x --train y --micro-batch 4", ""},
+        {"--prompt x --seq-len 64", ""},
+        {"--eval-only --val x --micro-batch 3 --batch-tokens 77",
+         "note: --batch-tokens: without effect, as nothing is trained\n"},
+        {"--eval-only --val x --micro-batch 3", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s --recipe bf16 --out o --resume", cases[i].line);
+        accept_run(line, 1);
+        assert_string_equal(config.notes, cases[i].notes);
+    }
+}
+
 static void test_contradictions(void **state) {
     (void)state;
     refuse("", EXIT_USER, "--train is missing");
@@ -62,6 +88,7 @@ static void test_contradictions(void **state) {
     refuse("--out o --prompt=", EXIT_USER, "--prompt: the text is empty");
     accept("--prompt hello --out o --resume");
     accept("--prompt hello --train x");
+    check_batch_notes();
     refuse("--train x --memory-limit 80GB", EXIT_USER, "--memory-limit&--plan");
     refuse("--train x --moments-fp32 c_attn", EXIT_USER, "--moments-fp32 c_attn: no parameter&qkvw");
     refuse("--train x --moments-fp32 wte,fc", EXIT_USER, "--moments-fp32 fc: no parameter&fc*");

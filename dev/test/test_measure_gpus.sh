@@ -63,6 +63,22 @@ is "a run that fails ends it: status" $? 1
 is "a run that fails ends it" "$(cut -c 1-26 <<<"$said")" "error: large ended with 1:"
 unset OUT PROGRAM MPIRUN
 
+# --- peers: pyllmq's shapes, which dev/peers/llmq_train.py says itself, are this program's
+if command -v python3 >/dev/null; then
+    mkdir "$folder/python"
+    echo 'LLamaConfig = dict' >"$folder/python/pyllmq.py"
+    printf 'int32 = 0\ndef fromfile(*_, **__): raise SystemExit("taken")\n' >"$folder/python/numpy.py" # behind the check
+    peer() { PYTHONPATH=$folder/python python3 -B dev/peers/llmq_train.py --tokens t --model "$1" --parameters "$2" 2>&1; }
+    for model in olmo-1b llama2-7b qwen2.5-1.5b; do
+        count=$("${BIN:-.}"/train_gpt2_fp8_cpu --plan=json --model $model | sed 's/{"parameters": \([0-9]*\),.*/\1/')
+        is "pyllmq's $model is this program's" "$(peer $model "$count")" taken
+        is "and another number of parameters is refused" "$(peer $model $((count * 33 / 32)) | sed 's/[0-9]* param.*//')" "error: $model has "
+    done
+    is "peers.sh says how many they must have" "$(dev/peers/peers.sh --dry-run t olmo-1b:1x1024 2>&1 | grep -c -- '_train.py .* --parameters [0-9]')" 6
+else
+    echo "skip - pyllmq's shapes: there is no Python"
+fi
+
 # --- one GPU: test_gpt2 that skips where SKIPS is set, a trainer that FAILS with some flags and takes CONTEXT MB beside
 # its plan of 10 GB, and a compute-sanitizer that finds nothing
 mkdir "$folder/none" "$folder/gpu" "$folder/tools" "$folder/bin"

@@ -180,7 +180,7 @@ static void evaluate_short(Model *m) {
 
 // As for a sample, of which the last token's logits are wanted: half of a sequence, then two passes that go on.
 static void sample(Model *m) {
-    const int T = m->config.seq_len / 2, rows = m->config.recipe.head == LINEAR_FP8 ? 16 : 1;
+    const int T = m->config.seq_len / 2, rows = config_sample_logits(&m->config);
     const int more = config_fewest_tokens(&m->config);
     Tensor few = tensor_rows(act(m, LOGITS, 0), 0, rows);
     order.sample_pass = order.pass + 1;
@@ -262,7 +262,7 @@ static size_t faults_of(const Choice *choice, int steps) {
     if (!model_create(&m, &config, &place, &error)) fail_msg("%s", error.text);
     parameters_init(&m.arena, &m.exec, 1);
     shards_weights_loaded(&m.shards);
-    if (steps == ALL_STEPS || choice->of[TRAINS]) evaluate(&m, 2);
+    if (choice->of[TRAINS] < 2 && (steps == ALL_STEPS || choice->of[TRAINS])) evaluate(&m, 2);
     if (choice->of[TRAINS] == 1) {
         evaluate_short(&m);
         evaluate(&m, 1);

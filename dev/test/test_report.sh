@@ -140,6 +140,11 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     terminal 60 "$program" --help >"$folder/help"
     is "the help fits but for commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')" ""
     is "with the same words" "$(tr -s ' \n' '  ' <"$folder/help")" "$("$program" --help | tr -s ' \n' '  ')"
+    plan=("$program" --plan --model gpt2-xl --recipe fp8-linear --gpus 8 --zero 3 --memory-limit 80GB)
+    terminal 60 "${plan[@]}" >"$folder/plan"
+    is "a plan fits" "$(awk 'length > 60' "$folder/plan")" ""
+    is "with the same words as elsewhere" "$(tr -s ' \n' '  ' <"$folder/plan")" "$("${plan[@]}" | tr -s ' \n' '  ')"
+    is "in the same lines at 80" "$(terminal 80 "${plan[@]}")" "$("${plan[@]}")"
     TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
     is "one that becomes narrower has all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
     is "wide before" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1

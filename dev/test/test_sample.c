@@ -208,7 +208,36 @@ static void the_plan_has_the_cache(void **state) {
         const TensorLayout *qkv = &m.arena.layout[QKV][VALUE];
         assert_int_equal(m.config.micro_batch, 1);
         assert_true(qkv->saved && qkv->per_layer && qkv->layers == m.config.shape.layers && qkv->rows == WINDOW);
+        assert_false(m.arena.layout[HEADS][VALUE].exists && m.arena.layout[HEADS][VALUE].alias < 0);
         model_destroy(&m);
+    }
+}
+
+// As many positions as the prompt and what follows it can have, in whole passes, and no more than --seq-len.
+static void the_plan_is_as_long_as_the_sample(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *prompt;
+        int seq_len;
+    } cases[] = {
+        {"--sample-tokens 61", "x", 64},         {"--sample-tokens 61", "xy", 128},
+        {"--sample-tokens 59", "\xc3\xa9", 128}, // of two bytes, which another form may have more of
+        {"--sample-tokens 1000", "x", 300},      {"--sample-tokens 61 --seq-len 40", "x", 40},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
+            char line[256];
+            snprintf(line, sizeof line, "--device cpu --channels 64 --heads 2 --seq-len 300 --plan %s --recipe %s",
+                     cases[i].flags, fp8 ? "coat --head fp8" : "bf16");
+            accept(line);
+            snprintf(config.prompt, sizeof config.prompt, "%s", cases[i].prompt);
+            if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
+            tensors_resolve(&config, 1, layout);
+            assert_int_equal(config.micro_batch, 1);
+            assert_int_equal(layout[QKV][VALUE].rows, cases[i].seq_len);
+            assert_int_equal(layout[LOGITS][VALUE].rows, fp8 ? 16 : 1);
+        }
     }
 }
 
@@ -219,6 +248,7 @@ int main(void) {
         cmocka_unit_test(as_near_in_fp8),
         cmocka_unit_test(training_does_not_see_samples),
         cmocka_unit_test(the_plan_has_the_cache),
+        cmocka_unit_test(the_plan_is_as_long_as_the_sample),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
 }

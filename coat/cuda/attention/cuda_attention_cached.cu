@@ -1,7 +1,7 @@
 // Attention of a few queries that go on with a sequence, whose earlier keys and values are kept: the tokens of a sample.
 // A block has a query and a head. Its warps take the keys in turn, a few at a time, each with a running maximum and sums
 // of its own, which are added at the end in the warps' order.
-#include "cuda/common/cuda_kernels.h"
+#include "attention_rows.h"
 
 namespace {
 
@@ -17,15 +17,6 @@ template <typename T> struct Cached {
     int group, head_dim;     // query heads per key and value head
     float scale;             // of the scores, 1 / sqrt(head_dim)
 };
-
-// A row of a head: value lane + 32 i in lane `lane`, zeros beyond its width.
-template <int N, typename T> __device__ inline void row_load(const T *row, int head_dim, float value[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int d = (int)threadIdx.x % WARP + i * WARP;
-        value[i] = d < head_dim ? (float)row[d] : 0.0f;
-    }
-}
 
 // N: values of a head per lane.
 template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void attention_cached_kernel(Cached<T> a) {

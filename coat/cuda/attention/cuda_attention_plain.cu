@@ -1,7 +1,7 @@
 // Attention in FP32 for --precision fp32 and as a reference, and in BF16 where documents are apart and no faster kernel takes
 // the shape or the GPU: short, exact, slow. One warp owns one row of the output and walks over the other side's tokens in
 // order, so that sums, which are FP32, have a fixed order and nothing is shared.
-#include "cuda/common/cuda_kernels.h"
+#include "attention_rows.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ template <typename T> __device__ int document_begin(const Operands<T> &x, int64_
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
-// A row of a head, value d in lane d % 32; lanes beyond the head's width hold zeros.
+// A row of a head, as row_load() leaves it.
 struct Row {
     float value[LANE_VALUES];
 };
@@ -37,15 +37,9 @@ template <typename T> __device__ T *row_address(const Operands<T> &x, View<T> vi
     return view.data + token * view.stride + (int64_t)head * x.shape.head_dim;
 }
 
-template <typename T> __device__ Row row_load(const Operands<T> &x, View<T> view, int64_t token, int head) {
-    const T *address = row_address(x, view, token, head);
-    int lane = (int)threadIdx.x % WARP;
+template <typename T> __device__ Row row_of(const Operands<T> &x, View<T> view, int64_t token, int head) {
     Row row;
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++) {
-        int d = lane + i * WARP;
-        row.value[i] = d < x.shape.head_dim ? (float)address[d] : 0.0f;
-    }
+    row_load<LANE_VALUES>(row_address(x, view, token, head), x.shape.head_dim, row.value);
     return row;
 }
 
@@ -97,12 +91,12 @@ template <typename T> __global__ void forward_kernel(Operands<T> x) {
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
     int64_t first = (int64_t)b * x.shape.T;
-    Row q = row_load(x, x.q, first + t, head), sum = row_zero();
+    Row q = row_of(x, x.q, first + t, head), sum = row_zero();
     float largest = -INFINITY, total = 0.0f;
     for (int j = document_begin(x, first, t); j <= t; j++) {
-        float score = row_dot(q, row_load(x, x.k, first + j, kv_head)) * x.scale;
+        float score = row_dot(q, row_of(x, x.k, first + j, kv_head)) * x.scale;
         float next = fmaxf(largest, score), keep = expf(largest - next), p = expf(score - next);
-        row_add(&sum, keep, row_load(x, x.v, first + j, kv_head), p);
+        row_add(&sum, keep, row_of(x, x.v, first + j, kv_head), p);
         total = total * keep + p;
         largest = next;
     }
@@ -124,11 +118,11 @@ template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
     int64_t first = (int64_t)b * x.shape.T;
-    Row q = row_load(x, x.q, first + t, head), d_o = row_load(x, x.d_o, first + t, head), sum = row_zero();
-    float delta = row_dot(d_o, row_load(x, x.o, first + t, head));
+    Row q = row_of(x, x.q, first + t, head), d_o = row_of(x, x.d_o, first + t, head), sum = row_zero();
+    float delta = row_dot(d_o, row_of(x, x.o, first + t, head));
     float lse = x.lse[((int64_t)b * x.shape.heads + head) * x.shape.T + t];
     for (int j = document_begin(x, first, t); j <= t; j++) {
-        Row k = row_load(x, x.k, first + j, kv_head), v = row_load(x, x.v, first + j, kv_head);
+        Row k = row_of(x, x.k, first + j, kv_head), v = row_of(x, x.v, first + j, kv_head);
         float p, ds;
         pair(x, q, d_o, k, v, lse, delta, &p, &ds);
         row_add(&sum, 1.0f, k, ds);
@@ -142,13 +136,13 @@ template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;
     int group = x.shape.heads / x.shape.kv_heads;
     int64_t first = (int64_t)b * x.shape.T;
-    Row k = row_load(x, x.k, first + t, kv_head), v = row_load(x, x.v, first + t, kv_head);
+    Row k = row_of(x, x.k, first + t, kv_head), v = row_of(x, x.v, first + t, kv_head);
     Row dk = row_zero(), dv = row_zero();
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         const float *lse = x.lse + ((int64_t)b * x.shape.heads + head) * x.shape.T;
         for (int i = t; i < x.shape.T && document_begin(x, first, i) <= t; i++) {
-            Row q = row_load(x, x.q, first + i, head), d_o = row_load(x, x.d_o, first + i, head);
-            float delta = row_dot(d_o, row_load(x, x.o, first + i, head)), p, ds;
+            Row q = row_of(x, x.q, first + i, head), d_o = row_of(x, x.d_o, first + i, head);
+            float delta = row_dot(d_o, row_of(x, x.o, first + i, head)), p, ds;
             pair(x, q, d_o, k, v, lse[i], delta, &p, &ds);
             row_add(&dk, 1.0f, q, ds);
             row_add(&dv, 1.0f, d_o, p);
