@@ -5,8 +5,8 @@
 function words(x, y, text, anchor, colour) {
     printf "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n", x, y, anchor, colour, text
 }
-# A bar that ends at the picture's edge where it is longer. Its figure is behind its end or, where the line of the limit
-# would cross that, inside.
+# A bar that ends before the picture's edge where it is longer. Its figure is behind its end or, where the line of the
+# limit would cross that or the picture ends, inside.
 function bar(y, gb, label, colour, strong, plan,    width, shown, line, figure) {
     words(left - 8, y + 11, label, "end", "#5b6672")
     if (gb == "OOM") {
@@ -18,7 +18,7 @@ function bar(y, gb, label, colour, strong, plan,    width, shown, line, figure) 
     printf "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"%s\" fill-opacity=\"%s\"/>\n", left, y, width, colour, strong ? 1 : 0.45
     line = limit * scale - width # from the bar's end
     figure = sprintf("%.1f", gb) (plan ? ", planned" : "")
-    if (line > 0 && line < (plan ? 96 : 44))
+    if (line > 0 && line < (plan ? 104 : 44) || left + width + (plan ? 104 : 44) > 960)
         words(left + width - 6, y + 11, figure, "end", strong ? "#ffffff" : "#1f2933")
     else
         words(left + width + 6, y + 11, figure, "start", gb > limit ? "#b42318" : "#1f2933")
