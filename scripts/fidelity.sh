@@ -13,7 +13,8 @@
 # or one with more seeds, recipes or settings. OUT can be copied to another machine and continued there; the page needs
 # no more of a run than its `result`. A run that diverges (exit code 4) is a result. Any other failure is told, the
 # others go on, and the script ends with 1.
-# expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M; on two cores 1 minute for one of bytes.
+# expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M, and, not measured, 15 to 25 of olmo-1b on
+# an H100; on two cores 1 minute for one of bytes.
 #
 # Settings come from the environment:
 #   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8,
@@ -55,6 +56,7 @@ settings_table() {
 524k    gpt2     524288  600  64  3e-4  120  0    124M, 524,288 tokens per step
 stress  gpt2     262144  400  64  6e-4   40  0    124M, 262,144 tokens per step, a high rate: single runs scatter by 1 %
 1558M   gpt2-xl  131072  240  16  1e-4   48  0    1558M, 131,072 tokens per step
+olmo-1b olmo-1b  131072  800  8   2e-4  160  0    OLMo-1B, 131,072 tokens per step in sequences of 2,048, 105 million tokens, OLMo's eps
 bytes   bytes    1024    400   8  2e-3   40  0    a model of bytes with 4 layers of 128 channels, 1,024 tokens per step
 TABLE
 }
@@ -100,11 +102,12 @@ load_setting() { # SETTING[-from-STEP][-to-STEP]: `from` is the first, else 0; `
     row=$(settings_table | awk -v name="$setting" '$1 == name')
     [ -n "$row" ] || stop "$1: not one of the settings $(setting_names)"
     read -r _ name batch_tokens steps micro_batch rate warmup final about <<<"$row"
-    length=1024 val_tokens=2097152 model_flags="--model $name" tokenizer=''
+    length=1024 val_tokens=2097152 model_flags="--model $name" tokenizer='' eps=''
+    [ "$setting" != olmo-1b ] || { length=2048 eps=' --eps 1e-5'; }
     [ "$setting" != bytes ] || { length=128 val_tokens=40960 model_flags="--layers 4 --heads 4 --channels 128" tokenizer=" --tokenizer bytes"; }
     read -r -a model <<<"${MODEL:-$model_flags}$tokenizer"
     read -r -a batch <<<"${BATCH:---seq-len $length --micro-batch $micro_batch --batch-tokens $batch_tokens}"
-    read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1}"
+    read -r -a training <<<"${TRAINING:---lr $rate --schedule cosine --warmup $warmup --lr-final $final --beta2 0.95 --weight-decay 0.1$eps}"
     train_files=${words[0]:-} val_files=${words[1]:-} schedule=${STEPS:-$steps}
     [ "$setting" != bytes ] || { train_files=$out/text_train.bin val_files=$out/text_val.bin; }
     length=$(value_of --seq-len "${batch[@]}") micro_batch=$(value_of --micro-batch "${batch[@]}")

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Training speed and memory of GPT-2 on one GPU: tokens per second after warm-up, the memory plan and what the
-# driver reports in use (1 GB = 10^9 bytes), for each recipe that is asked for.
+# Training speed and memory of a model: tokens per second and GPU after warm-up, the memory plan and what the driver
+# reports in use (1 GB = 10^9 bytes), for each recipe that is asked for.
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE...]        recipes: bf16 fp8-linear coat (default: bf16),
 #                                                                and each with +head: coat+head is --head fp8 too
 #
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
 #   MICRO_BATCH=N       instead of the model's; accumulated to about the same tokens per step
-#
-#   LENGTH=1024         tokens of a sequence; beyond 1024 a step has 32768 tokens
+#   LENGTH=1024         tokens of a sequence
+#   STEP_TOKENS=N       of each GPU and step, instead of the model's; beyond length 1024: 32768
+#   GPUS=1              several, by MPIRUN="mpirun --bind-to none", share weights, gradients and states (ZeRO 3)
 #
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
 # GPT-2 1558M, and other models, with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A row that failed says
@@ -20,15 +21,18 @@ train=$1
 shift
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
-program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024}
+program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024} gpus=${GPUS:-1}
 case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
-for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length"; do
+for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"; do
     case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" >&2; exit 1 ;; esac
 done
 for recipe in "${recipes[@]}"; do
     case ${recipe%+head} in bf16 | fp8-linear | coat) ;; *) echo "error: $recipe: not one of bf16, fp8-linear, coat, or one of these with +head; quote the pattern of token files" >&2; exit 1 ;; esac
 done
 command -v "$program" >/dev/null || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
+launch=("$program")
+read -r -a mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
+[ "$gpus" -eq 1 ] || launch=("${mpirun[@]}" -np "$gpus" "$program" --zero 3)
 mkdir -p "$out"
 
 settings() { # MODEL: its batch
@@ -36,8 +40,9 @@ settings() { # MODEL: its batch
     [ "$1" != gpt2 ] || batch=64 tokens=524288
     batch=${MICRO_BATCH:-$batch}
     [ "$length" -le 1024 ] || tokens=32768
+    tokens=${STEP_TOKENS:-$tokens}
     passes=$(((tokens + batch * length / 2) / (batch * length)))
-    echo "--seq-len $length --micro-batch $batch --batch-tokens $((batch * length * (passes > 0 ? passes : 1)))"
+    echo "--seq-len $length --micro-batch $batch --batch-tokens $((gpus * batch * length * (passes > 0 ? passes : 1)))"
 }
 
 failed=0
@@ -54,19 +59,19 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         [[ $recipe != *+head ]] || extra+=(--head fp8)
         status=0
         # shellcheck disable=SC2046 # the settings are words
-        "$program" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
+        "${launch[@]}" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
             --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
         if [ $status -ne 0 ]; then
             failure "$(grep -m 1 '^error: ' "$name.log" || echo "error: ended with $status: $(tail -n 1 "$name.log")")"
             continue
         fi
-        awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) '
+        awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) -v gpus="$gpus" '
             function gb(value, unit) { return unit == "GB" ? value : value / 1000 }
             FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
                         if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
             $1 == "total" { plan = gb($2, $3) } $1 == "driver" { driver = gb($3, $4) }
             END { if (!(sum > 0)) exit 1
-                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / (sum / count) * 1000, sum / count, plan, driver }
+                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / (sum / count) * 1000, sum / count, plan, driver }
         ' "$name.jsonl" "$name.log" || failure "error: no step was timed, see $name.log"
     done
 done

@@ -1,13 +1,14 @@
 # Puts this program's figures beside the paper's: Markdown tables for scripts/reproduce.sh.
 #
-#   awk -v table=table7 -f reproduce_tables.awk paper_figures.txt RESULTS
+#   awk -v table=table7 -v limit=80 -f reproduce_tables.awk paper_figures.txt RESULTS
 #
 # RESULTS has a line per row: the fields of paper_figures.txt that name it, then this program's figures, "-" where
 # there is none.
 
-# "the paper's -> this program's (ratio)", with so many digits, the paper's with its own
+# "the paper's -> this program's (ratio)", with so many digits, the paper's with its own; this program's alone where the
+# paper has none
 function cell(paper, here, digits, paper_digits) {
-    if (!known(paper) && paper != "OOM" && !known(here) && here != "OOM") return "–"
+    if (!known(paper) && paper != "OOM") return show(here, digits)
     return show(paper, paper_digits == "" ? digits : paper_digits) " → " show(here, digits) (known(paper) && known(here) ? sprintf(" (%.2f)", here / paper) : "")
 }
 function known(x) { return x != "-" && x != "OOM" && x + 0 > 0 }
@@ -15,6 +16,9 @@ function show(x, digits) {
     if (x == "OOM") return "out of memory"
     return x == "-" || x == "" ? "–" : sprintf("%." digits "f", x)
 }
+# the same where 0 is a figure
+function pair(paper, here, digits) { return sprintf("%." digits "f → %." digits "f", paper, here) }
+function named(word) { gsub(/_/, " ", word); return word }
 function quotient(a, b) { return known(a) && known(b) ? a / b : "-" }
 function head(columns,    names, count, i, line) {
     count = split(columns, names, /\|/)
@@ -24,69 +28,79 @@ function head(columns,    names, count, i, line) {
     print line
 }
 
-BEGIN { if (table == "loss") head("training loss | BF16 | COAT | difference") }
+BEGIN { if (table == "loss") head("training loss | BF16 | TransformerEngine | COAT | difference") }
 FNR == 1 { file++ }
 /^#/ || NF == 0 { next }
 file == 1 {
     if ($1 != table) next
-    if (table == "table2") error[$2, $3] = $4
-    if (table == "table6") { ms[$2, $3, $4] = $5; mb[$2, $3, $4] = $6 }
-    if (table == "table7") for (i = 6; i <= 10; i++) paper[$2, $3, $4, $5, i] = $i
-    if (table == "speed") { faster[$2] = $3; less[$2] = $4 }
+    if (table == "table1") error[$2, $3] = $4
+    if (table == "table2") for (i = 3; i <= 8; i++) paper[$2, i] = $i
+    if (table == "table6") for (i = 4; i <= 8; i++) paper[$2, $3, $4, i] = $i # MB of eight sequences, 2^20 bytes
+    if (table == "table7") for (i = 7; i <= 11; i++) paper[$2, $3, $4, $6, i] = $i
     if (table == "figure4") { plain[$2, $3] = $4; group[$2, $3] = $5 }
-    if (table == "loss") { gsub(/_/, " ", $2); printf "| the paper, %s | %.3f | %.3f | %+.2f %% |\n", $2, $3, $4, 100 * ($4 / $3 - 1) }
+    if (table == "loss") printf "| the paper, %s | %s | %s | %s | %+.2f %% |\n", named($2), show($3, 3), show($4, 3), show($5, 3), 100 * ($5 / $3 - 1)
     next
 }
 
 # m's format, and a figure per format of v, in the order of the first line
-table == "table2" && $1 == "formats" {
+table == "table1" && $1 == "formats" {
     for (i = 2; i <= NF; i++) format[i] = $i
     line = "m \\ v"
     for (i = 2; i <= NF; i++) line = line " | " $i
     head(line)
     next
 }
-table == "table2" {
+table == "table1" {
     if (!ours) ours = $2
     line = "| " $1 " |"
     for (i = 2; i <= NF; i++) line = line " " cell(quotient(error[$1, format[i]], error["E4M3", "E4M3"]), $i / ours, 2) " |"
     print line
 }
 
-# hidden, length, recipe, ms, MB
+# recipe, then U of norms, activation function, RoPE, attention, products, and all
+table == "table2" {
+    if (!rows++) head("recipe | norms, U | activation function | RoPE | attention | products | all | times less than BF16")
+    line = "| " named($1) " |"
+    for (i = 2; i <= 7; i++) line = line " " (($1, 3) in paper ? pair(paper[$1, i + 1], $i, 2) : sprintf("%.2f", $i)) " |"
+    if (rows == 1) bf16_all = $7
+    print line " " cell(quotient(paper["bf16", 8], paper[$1, 8]), quotient(bf16_all, $7), 2) " |"
+}
+
+# layer, hidden, length, recipe, ms forward, backward and both, bytes per token
 table == "table6" {
-    if (!rows++) head("hidden, length | recipe | ms, forward and backward | MB saved | times BF16's speed | times less than BF16 | how")
-    key = $1 SUBSEP $2 SUBSEP
-    if ($3 == "bf16") { bf16_ms = $4; bf16_mb = $5 }
-    name = $3
-    gsub(/_/, " ", name)
-    printf "| %d, %d | %s | %s | %s | %s | %s | %s |\n", $1, $2, name, cell(ms[key $3], $4, 2), cell(mb[key $3], $5, 0),
-        cell(quotient(ms[key "bf16"], ms[key $3]), quotient(bf16_ms, $4), 2),
-        cell(quotient(mb[key "bf16"], mb[key $3]), quotient(bf16_mb, $5), 2),
-        known($4) ? "measured" : "memory planned, not measured"
+    if (!rows++) head("layer of | hidden, length | recipe | forward, ms | backward, ms | both, ms | times BF16's speed | saved, bytes per token | U | times less than BF16 | how")
+    key = $1 == "olmo" ? $2 SUBSEP $3 SUBSEP : "none" SUBSEP
+    if ($4 == "bf16") { bf16_ms = $7; bf16_bytes = $8 }
+    for (i = 4; i <= 8; i++) {
+        p[i] = "-"
+        base[i] = "-"
+        if ((key $4 SUBSEP i) in paper) { p[i] = paper[key $4 SUBSEP i]; base[i] = paper[key "bf16" SUBSEP i] }
+    }
+    unit = 2 * $2
+    printf "| %s | %d, %d | %s | %s | %s | %s | %s | %.0f | %s | %s | %s |\n", $1, $2, $3, named($4), cell(p[5], $5, 2), cell(p[6], $6, 2),
+        cell(p[7], $7, 2), cell(quotient(base[7], p[7]), quotient(bf16_ms, $7), 2), $8,
+        cell(known(p[8]) ? p[8] * 1048576 / 8 / $3 / unit : "-", $8 / unit, 2),
+        cell(quotient(base[8], p[8]), quotient(bf16_bytes, $8), 2), known($7) ? "measured" : "memory planned, time not measured"
 }
 
-# model, GPUs, batch, recipe, optimizer, activations, peak in GB, largest micro-batch
+# model, GPUs, batch of the row, length, setting, recipe, micro-batch, optimizer and activations in GB, tokens/s per GPU,
+# plan GB, driver GB, how
 table == "table7" {
-    if (!rows++) head("model | GPUs | batch | recipe | optimizer, GB | activations, GB | peak, GB | times less than BF16 | largest micro-batch | tokens/s, the paper")
-    for (i = 6; i <= 10; i++) p[i] = paper[$1, $2, $3, $4, i]
-    if ($4 == "bf16") { bf16_peak = $7; bf16_paper = p[8] }
-    printf "| %s | %d | %d | %s | %s | %s | %s%s | %s | %s | %s |\n", $1, $2, $3, $4, cell(p[6], $5, 1), cell(p[7], $6, 1),
-        cell(p[8], $7, 1), ($7 > limit ? ", does not fit" : ""), cell(quotient(bf16_paper, p[8]), quotient(bf16_peak, $7), 2),
-        cell(p[9], $8, 0), show(p[10], 0)
-}
-
-# model, setting, recipe, micro-batch, optimizer and activations in GB, tokens/s, plan GB, driver GB, how
-table == "speed" {
-    if (!rows++) head("model | setting | recipe | micro-batch | tokens/s | times BF16's speed | optimizer, GB | activations, GB | plan, GB | driver, GB | times less than BF16 | how")
-    gsub(/_/, " ", $2)
-    if ($3 == "bf16") { bf16_speed = $7; bf16_memory = $9; bf16_plan = $8 }
+    if (!rows++) head("model | GPUs | length | setting | recipe | micro-batch | tokens/s per GPU | times BF16's speed | optimizer, GB | activations, GB | plan, GB | driver, GB | times less than BF16 | how")
+    equal = $5 == "equal_batch"
+    for (i = 7; i <= 11; i++) {
+        p[i] = ($1, $2, $4, $6, i) in paper ? paper[$1, $2, $4, $6, i] : "-"
+        base[i] = ($1, $2, $4, "bf16", i) in paper ? paper[$1, $2, $4, "bf16", i] : "-"
+        if (equal == (i >= 10)) p[i] = base[i] = "-"
+    }
+    if ($6 == "bf16") { bf16_speed = $10; bf16_plan = $11; bf16_driver = $12 }
+    how = $13 == "failed" ? "**failed**: planned, not measured" : $13
+    if (how == "planned") how = "planned, not measured" ($11 == "OOM" || $11 + 0 > limit ? ": does not fit" : "")
     # at each recipe's largest micro-batch the memory is nearly the same
-    if ($2 !~ /^equal/) memory = "–"
-    else memory = cell($3 in less ? less[$3] : "-", known($9) && known(bf16_memory) ? bf16_memory / $9 : quotient(bf16_plan, $8), 2)
-    printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, show($4, 0), show($7, 0),
-        cell($3 in faster ? faster[$3] : "-", quotient($7, bf16_speed), 2), show($5, 1), show($6, 1), show($8, 1), show($9, 1), memory,
-        $10 == "failed" ? "**failed**: planned, not measured" : known($7) ? "measured" : "planned, not measured"
+    printf "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $4, named($5), $6,
+        equal ? $7 : cell(p[10], $7, 0), cell(p[11], $10, 0), cell(quotient(p[11], base[11]), quotient($10, bf16_speed), 2),
+        cell(p[7], $8, 1), cell(p[8], $9, 1), show($11, 1), cell(p[9], $12, 1),
+        equal ? cell(quotient(base[9], p[9]), known($12) && known(bf16_driver) ? bf16_driver / $12 : quotient(bf16_plan, $11), 2) : "–", how
 }
 
 # columns, rows, ms plain, from row maxima, from maxima of groups
@@ -96,4 +110,4 @@ table == "figure4" {
         cell(plain[$1, $2] / group[$1, $2], quotient($3, $5), 1), show($4, 4), known($3) ? "measured" : "not measured"
 }
 
-END { if (table == "loss") print "| here | `scripts/fidelity.sh` | over several seeds | `runs/fidelity/fidelity.md` |" }
+END { if (table == "loss") print "| here | `scripts/fidelity.sh` | | | not measured by this script |" }

@@ -1,12 +1,16 @@
-// One transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6. Hidden 2048
-// and 4096, heads of 128, batch 4, length 2048 and 4096, in BF16 (saving everything, and rebuilding the activation
-// function and norms), with FP8 products, and with COAT: milliseconds, bytes saved for backward as the plan counts
-// them, and both against BF16, beside the paper's figures (H100). The layer is OLMo's, as in the paper's benchmark, or
-// GPT-2's. Built from the trainer's own model code, on random values.
+// One transformer layer, forward and backward, without embedding, head and optimizer: the paper's table 6. Batch 4, in
+// BF16 (saving everything, and rebuilding the activation function and norms), with FP8 products, and with COAT:
+// milliseconds, bytes saved for backward as the plan counts them, and both against BF16. Built from the trainer's own
+// model code, on values that are normally distributed.
+//   --block NAME   hidden 2048 and 4096, length 2048 and 4096, heads of 128, beside the paper's figures (H100): a block of
+//                  olmo's, as in the paper's benchmark (default), gpt2's, llama's ...
+//   --model NAME   the layer of a model by its name, as of the trainer's --model, at lengths 2048 and 4096; several add up
+// U = 2 C bytes per token, of C channels: the paper's unit. Its MB fit a batch of 8 where its times fit one of 4, so that its
+// U are made from eight sequences.
 // TFLOP/s count the products and the causal half of attention. Their ceiling is the time that these would need at the
 // rates of large products measured in the same run, of FP8 where the recipe's products are, of BF16 for attention.
 //
-//   bench_layer [--quick] [--gpt2]
+//   bench_layer [--quick] [--block NAME] [--model NAME]...
 #define TESTING
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer only the layer is used
 #pragma nv_diag_suppress 177
@@ -16,6 +20,7 @@
 #include "coat/shapes.h"
 
 #define BATCH 4
+#define PAPER_BATCH 8 // of its megabytes
 #define HEAD_DIM 128
 #define WARM_UP 4
 
@@ -25,22 +30,30 @@ typedef struct {
     int recompute;
 } LayerRecipe;
 
-enum { RECIPES = 4, SHAPES = 4, PAPER_COLUMNS = 3 };
+enum { RECIPES = 4, PAPER_SHAPES = 4, PAPER_COLUMNS = 3, MOST_SHAPES = 16 };
 static const LayerRecipe recipes[RECIPES] = {{"bf16", "BF16", RECIPE_BF16, 0},
                                              {"bf16 --recompute 2", NULL, RECIPE_BF16, 2},
                                              {"fp8-linear", "TE", RECIPE_FP8_LINEAR, 0},
                                              {"coat", "COAT", RECIPE_COAT, 1}};
 
-// The paper's table 6: milliseconds and megabytes with BF16, TransformerEngine, COAT.
+// The paper's table 6: milliseconds and megabytes (2^20 bytes) with BF16, TransformerEngine, COAT.
 typedef struct {
     int channels, length;
-    double paper_ms[PAPER_COLUMNS], paper_mb[PAPER_COLUMNS];
-} LayerShape;
+    double ms[PAPER_COLUMNS], mb[PAPER_COLUMNS];
+} PaperShape;
 
-static const LayerShape shapes[SHAPES] = {{2048, 2048, {11.83, 8.28, 8.04}, {1457, 1210, 883}},
-                                          {2048, 4096, {24.12, 17.23, 16.71}, {2914, 2420, 1766}},
-                                          {4096, 2048, {26.55, 17.98, 16.85}, {2914, 2420, 1766}},
-                                          {4096, 4096, {54.80, 37.24, 35.60}, {5828, 4840, 3533}}};
+static const PaperShape paper[PAPER_SHAPES] = {{2048, 2048, {11.83, 8.28, 8.04}, {1457, 1210, 883}},
+                                               {2048, 4096, {24.12, 17.23, 16.71}, {2914, 2420, 1766}},
+                                               {4096, 2048, {26.55, 17.98, 16.85}, {2914, 2420, 1766}},
+                                               {4096, 4096, {54.80, 37.24, 35.60}, {5828, 4840, 3533}}};
+
+// What is timed: a model of one layer, at one length.
+typedef struct {
+    const char *name; // of the block or model
+    ModelShape shape;
+    int length;
+    const PaperShape *paper; // NULL: a shape that it lacks
+} LayerShape;
 
 typedef struct {
     double forward_ms, backward_ms, saved_bytes;
@@ -52,19 +65,26 @@ typedef struct {
     Tensor original, copy;
 } Restored;
 
-static Architecture architecture = ARCHITECTURE_OLMO;
+// A model of this architecture, as wide as one of the paper's.
+static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
+    LayerShape s = {architecture_name(architecture), {}, p->length, p};
+    architecture_shape(architecture, &s.shape);
+    s.shape.channels = p->channels;
+    s.shape.heads = s.shape.kv_heads = p->channels / HEAD_DIM;
+    s.shape.head_dim = HEAD_DIM;
+    s.shape.ffn = s.shape.activation == ACT_SWIGLU ? p->channels / 16 * 43 : 4 * p->channels;
+    return s;
+}
 
+// No block is the first one here, whose products of norms and attention GPT-2 has in BF16.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
-    architecture_shape(architecture, &c.shape);
     recipe_apply(&c.recipe, r->recipe);
     c.recipe.recompute = r->recompute;
+    c.recipe.bf16_blocks = c.recipe.centred_blocks = 0;
+    c.shape = s->shape;
     c.shape.layers = 1;
-    c.shape.channels = s->channels;
-    c.shape.heads = c.shape.kv_heads = s->channels / HEAD_DIM;
-    c.shape.head_dim = HEAD_DIM;
-    c.shape.ffn = architecture == ARCHITECTURE_GPT2 ? 4 * s->channels : s->channels / 16 * 43;
     c.shape.positions = s->length;
     model_shape_vocab(&c.shape, 256);
     c.micro_batch = BATCH;
@@ -193,13 +213,13 @@ static Ceilings ceilings_measure(bool quick) {
 
 // Three products per weight, of 2 operations per token and element; attention's two and five over half of the scores.
 static double product_flops(const LayerShape *s) {
-    const Config c = layer_config(s, &recipes[0]);
-    const double C = s->channels,
-                 weights = C * (4 * C + (double)(shape_hidden_width(&c.shape) + c.shape.ffn)); // of one layer
+    const ModelShape *m = &s->shape;
+    const double C = m->channels, o = (double)m->heads * m->head_dim;
+    const double weights = C * ((double)shape_qkv_width(m) + o + (double)(shape_hidden_width(m) + m->ffn));
     return 3 * 2.0 * BATCH * s->length * weights;
 }
 static double attention_flops(const LayerShape *s) {
-    return 7.0 * BATCH * s->length * (double)s->length * s->channels;
+    return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }
 
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
@@ -216,7 +236,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
     Figures f = measure(&m, quick ? 7 : 25);
     state_download(&m);
-    if (m.host.nonfinite) printf("WRONG: %s at %d, %d: values are not finite\n", r->name, s->channels, s->length);
+    if (m.host.nonfinite) printf("WRONG: %s at %d, %d: values are not finite\n", r->name, s->shape.channels, s->length);
     model_destroy(&m);
     return f;
 }
@@ -225,37 +245,68 @@ static void print_row(const LayerShape *s, const LayerRecipe *r, Figures f, Figu
     const double flops = product_flops(s) + attention_flops(s);
     const double ideal_ms = 1e3 * (product_flops(s) / (r->recipe == RECIPE_BF16 ? ceilings->bf16 : ceilings->fp8) +
                                    attention_flops(s) / ceilings->bf16);
-    const double ms = f.forward_ms + f.backward_ms, channels = (double)BATCH * s->length * s->channels;
-    printf("| %d, %d | %s | %.2f (%.2f + %.2f) | %.2f | %.0f | %.2f C | %.2f | %.0f, %.0f %% |", s->channels, s->length,
-           r->name, ms, f.forward_ms, f.backward_ms, (bf16.forward_ms + bf16.backward_ms) / ms, f.saved_bytes / 1e6,
-           f.saved_bytes / channels, bf16.saved_bytes / f.saved_bytes, flops / ms * 1e-9, 100 * ideal_ms / ms);
+    const double ms = f.forward_ms + f.backward_ms, bytes = f.saved_bytes / BATCH / s->length;
+    const double unit = 2.0 * s->shape.channels;
+    printf("| %s | %d, %d | %s | %.3f | %.3f | %.3f | %.2f | %.0f | %.2f | %.2f | %.0f, %.0f %% |", s->name,
+           s->shape.channels, s->length, r->name, f.forward_ms, f.backward_ms, ms,
+           (bf16.forward_ms + bf16.backward_ms) / ms, bytes, bytes / unit, bf16.saved_bytes / f.saved_bytes,
+           flops / ms * 1e-9, 100 * ideal_ms / ms);
     const int column = r->recipe == RECIPE_BF16 ? 0 : r->recipe == RECIPE_FP8_LINEAR ? 1 : 2;
-    if (r->paper)
-        printf(" %s: %.2f ms (%.2f), %.0f MB (%.2f) |\n", r->paper, s->paper_ms[column],
-               s->paper_ms[0] / s->paper_ms[column], s->paper_mb[column], s->paper_mb[0] / s->paper_mb[column]);
+    if (r->paper && s->paper)
+        printf(" %s: %.2f ms (%.2f), %.2f U (%.2f) |\n", r->paper, s->paper->ms[column],
+               s->paper->ms[0] / s->paper->ms[column], s->paper->mb[column] * 1048576 / PAPER_BATCH / s->length / unit,
+               s->paper->mb[0] / s->paper->mb[column]);
     else
         printf(" |\n");
     fflush(stdout);
 }
 
-int main(int argc, char **argv) {
-    bool quick = false;
+static Architecture named_architecture(const char *name) {
+    int architecture = 0;
+    while (architecture < ARCHITECTURE_COUNT && strcmp(name, architecture_name((Architecture)architecture)) != 0)
+        architecture++;
+    if (architecture == ARCHITECTURE_COUNT) fatal(EXIT_USER, "--block %s: not one of gpt2, llama, olmo ...", name);
+    return (Architecture)architecture;
+}
+
+// What the flags ask for: shapes into `list`; their number.
+static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
+    static const int lengths[] = {2048, 4096};
+    int count = 0;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            quick = true;
-        else if (strcmp(argv[i], "--gpt2") == 0)
-            architecture = ARCHITECTURE_GPT2;
-        else
-            fatal(EXIT_USER, "usage: bench_layer [--quick] [--gpt2]");
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--quick") == 0) {
+            *quick = true;
+        } else if (strcmp(argv[i], "--block") == 0 && value && count + PAPER_SHAPES <= MOST_SHAPES) {
+            const Architecture architecture = named_architecture(argv[++i]);
+            for (const PaperShape &p : paper) list[count++] = block_shape(architecture, &p);
+        } else if (strcmp(argv[i], "--model") == 0 && value && count + 2 <= MOST_SHAPES) {
+            LayerShape s = {argv[++i], {}, 0, NULL};
+            if (!model_shape_named(s.name, &s.shape))
+                fatal(EXIT_USER, "--model %s: not one of %s", s.name, model_names());
+            for (const int length : lengths) {
+                s.length = length;
+                list[count++] = s;
+            }
+        } else {
+            fatal(EXIT_USER, "usage: bench_layer [--quick] [--block NAME] [--model NAME]...");
+        }
     }
+    if (count > 0) return count;
+    for (const PaperShape &p : paper) list[count++] = block_shape(ARCHITECTURE_OLMO, &p);
+    return count;
+}
+
+int main(int argc, char **argv) {
+    LayerShape shapes[MOST_SHAPES];
+    bool quick = false;
+    const int count = asked_shapes(argc, argv, shapes, &quick);
     const Ceilings ceilings = ceilings_measure(quick);
-    printf("\nOne layer of %s's, batch %d, heads of %d; C = bytes per token and channel, MB = 10^6 bytes\n\n",
-           architecture_name(architecture), BATCH, HEAD_DIM);
-    printf("| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | per token | times "
-           "less than "
-           "bf16 | TFLOP/s, of ceiling | the paper |\n"
-           "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
-    for (int i = 0; i < SHAPES; i++) {
+    printf("\nOne layer, batch %d; U = 2 C bytes per token\n\n", BATCH);
+    printf("| layer of | hidden, length | recipe | forward, ms | backward, ms | both, ms | times bf16's speed | saved, "
+           "bytes per token | U | times less than bf16 | TFLOP/s, of ceiling | the paper |\n"
+           "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    for (int i = 0; i < count; i++) {
         Figures bf16 = {};
         for (int k = 0; k < RECIPES; k++) {
             const Figures f = layer_run(&shapes[i], &recipes[k], quick);

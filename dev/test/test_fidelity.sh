@@ -37,6 +37,7 @@ said=$(scripts/fidelity.sh --dry-run --out "$folder/dry" 'a b*' v 65k 1558M 2>&1
 check "a dry run ends well" $? "$said"
 has "it shows the runs of a setting" "$said" 'train_gpt2_fp8 --model gpt2 --recipe coat --master split16 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --train a\\ b\\\* --val v --steps 1526 --seed 3 '
 has "and of another" "$said" '--model gpt2-xl --recipe bf16 --master split16 .*--micro-batch 16 --batch-tokens 131072 .*--steps 240 --seed 1 '
+has "OLMo-1B, with its length and eps" "$(SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/dry" a v olmo-1b 2>&1)" '--model olmo-1b --recipe coat --master split16 --seq-len 2048 --micro-batch 8 --batch-tokens 131072 --lr 2e-4 .*--warmup 160 --lr-final 0 .*--eps 1e-5 .*--val-batches 128 '
 [ "$(grep -c -- ' --seed ' <<<"$said")" -eq 12 ]
 check "every setting, recipe and seed" $? "$said"
 [ ! -e "$folder/dry" ]

@@ -93,7 +93,7 @@ said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh alone says who u
 
 # --help says what a script is for, and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
-    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_states.sh) continue ;; esac
+    case $script in scripts/launch.sh | scripts/gpu.sh | scripts/work.sh | scripts/fidelity_*.sh | scripts/reproduce_*.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
 done
@@ -168,10 +168,10 @@ planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more 
     for gpus in 1 2 4 8; do
         batch=1
         [ "$2" != 7B ] || [ $gpus -eq 1 ] || batch=2
-        cells+=$(awk -v model="$2" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --model "$3" \
+        cells+=$(awk -v model="$3" -v gpus=$gpus -v recipe="$1" -v planned="$(planned --recipe "$1" --master split16 --model "$3" \
             --seq-len 2048 --micro-batch $batch --gpus $gpus --zero $((gpus > 1 ? 3 : 0)))" '
             BEGIN { if (planned + 0 > 80) planned = "*" planned "*" }
-            $1 == "table7" && $2 == model && $3 == gpus && $5 == recipe { paper = " (" ($8 == "OOM" ? "out of memory" : $8) ")" }
+            $1 == "table7" && $2 == model && $3 == gpus && $4 == 2048 && $6 == recipe { paper = " (" ($9 == "OOM" ? "out of memory" : $9) ")" }
             END { printf " %s%s |", planned, paper }' scripts/paper_figures.txt)
     done
     echo "$cells"

@@ -104,6 +104,11 @@ report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss 
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
          END { exit !(plain > both && both > 0) }' "$folder/table" && grep -q '</svg>' "$folder/ranges.svg"
 report $? "the error table: expansion lowers the error of the update"
+grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+ to [0-9.]+$" "$folder/table" &&
+    "$build"/quant_error --every 3 "$folder/fp32/step-00000012" >"$folder/said" 2>&1 &&
+    awk '/ elements of / { n[FILENAME] = $3; d[FILENAME] = $2 } $1 == "E4M3" && NF == 7 { e[FILENAME] = $2 }
+         END { for (f in n) { if (f ~ /said$/) s = f; else t = f } share = n[s] / n[t]; r = e[s] / e[t]; exit !(share > 0.2 && share < 0.5 && r > 0.7 && r < 1.4) }' "$folder/table" "$folder/said"
+report $? "the spread over groups, and nearly the same of one group in three"
 status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset TRAIN TOKENS QUICK
+unset TRAIN TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
 export TEXT=coat STEPS=20
 failures=0
 
@@ -42,9 +42,9 @@ export PATH="$folder/none:$path"
 # --- without a GPU
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
 check "a dry run ends well" $? "$said"
-has "it shows the training" "$said" 'train_gpt2_fp8_cpu .*--steps 20 .*--recipe bf16 --master split16'
+has "it shows the training, from point to point" "$said" 'train_gpt2_fp8_cpu --model olmo:d2 .*--schedule constant .*--beta2 0\.999 --recipe bf16 --master split16 --steps 5 .*--resume'
 has "it shows the plans" "$said" '--plan=json --model llama2-7b .*--gpus 8 --zero 3 --recipe coat'
-has "it shows the error table and its picture" "$said" "quant_error $folder/dry/bf16/step-LAST $folder/dry/ranges.svg"
+has "it shows the error table and its picture" "$said" "quant_error --every 1 $folder/dry/states-0\\.95/step-00000020 $folder/dry/ranges-0\\.95\\.svg"
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
@@ -55,22 +55,33 @@ check "all of it on the CPU" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048 --micro-batch 2 --gpus 4 \
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
-has "a row has the paper's peak and the plan's" "$page" "^\| 7B \| 4 \| 2 \| coat \|.*\| 35\.6 → $planned \([01]\.[0-9]*\) \|.*\| 11257 \|$"
-has "where the paper ran out of memory" "$page" '^\| 7B \| 1 \| 1 \| bf16 \| out of memory → .*does not fit .*\| out of memory → out of memory \|'
-has "rows are marked" "$page" '^\| 124M \| equal batch \| coat \| 64 \| – \|.*\| planned, not measured \|$'
-has "and have the moments and saved activations of the plan" "$page" "^\\| 124M \\| equal batch \\| coat \\| 64 \\|.*\\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
+has "a row has the paper's figures and the plan's" "$page" "^\| llama2-7b \| 4 \| 2048 \| equal batch \| coat \| 2 \| – \| – \| 3\.2 → .* \| 16\.9 → .* \| $planned \| 35\.6 → – \| 1\.55 → .* \| planned, not measured \|$"
+has "and the largest batch with the paper's tokens/s" "$page" '^\| llama2-7b \| 8 \| 2048 \| largest in 80GB \| coat \| 8 → [0-9]+ \([0-9.]+\) \| 11241 → – \| 1\.36 → – \|'
+has "where the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit \|$'
+has "and so do we" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
+has "the paper's extra row" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
+has "OLMo-7B, which the paper's columns are of" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
+has "what measures a planned row" "$page" '^MODELS=llama-30b GPUS=8 MICRO_BATCH=1 LENGTH=2048 STEP_TOKENS=32768 scripts/measure\.sh TOKENS bf16 fp8-linear coat$'
+has "GPT-2 with the moments and saved activations of the plan" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| equal batch \\| coat \\| 64 \\| – \\| – \\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
     sed 's/.*"moments": \([0-9]*\).*"saved": \([0-9]*\).*/\1 \2/' | awk '{ printf "%.1f \\| %.1f", $1 / 1e9, $2 / 1e9 }') \\| [0-9.]+ \\| – \\|"
-has "a larger batch fits into more memory" "$page" '^\| 1558M \| largest in 141GB \| coat \| [0-9]{2,} \|'
+has "what a layer keeps, in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 4\.02 \| 3\.33 → 0\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
+has "and per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
+has "a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
+has "what differs from the published method" "$page" '^\| scales per token, .* \| dev/NOTES\.md, Why scales per token\? \|$'
 has "the head says that there is no GPU" "$page" '^\| GPU \| none'
-error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error.log")
+error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")
 has "the error with expansion is the tool's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
-[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 3 ] && grep -q ">$planned<" "$folder/cpu/memory.svg"
+[ "$(grep -cE '^\| 0\.(95|999) \| (1|5|20) \| ([0-9.]+ \| ){5}[0-9.]+ \([0-9.]+ \.\.\. [0-9.]+\) \| [0-9.]+, 2\^[-0-9.]+ \.\.\. 2\^[0-9.]+, [0-9.]+ \|' <<<"$page")" -eq 6 ]
+check "the states at three points, for two beta2" $? "$page"
+! compgen -G "$folder/cpu/states-*/step-*" >/dev/null
+check "whose checkpoints are gone" $?
+[ "$(grep -c '>out of memory<' "$folder/cpu/memory.svg")" -eq 4 ] && grep -q ">$planned, planned<" "$folder/cpu/memory.svg"
 check "bars of both" $?
 awk -F'"' '/stroke-dasharray/ { split($2, at, /[M ]/); line = at[2] }
-    /^<text x=/ && /text-anchor="start"/ && $2 > 190 { figures++; if ($2 < line && $2 + 36 > line) exit crossed = 1 }
+    /^<text x=/ && /text-anchor="start"/ && $2 > 190 { figures++; split($0, text, /[<>]/); if ($2 < line && $2 + 6.6 * length(text[3]) > line) exit crossed = 1 }
     END { exit crossed || !line || figures < 10 }' "$folder/cpu/memory.svg"
 check "and the line of the limit crosses no figure" $?
-[ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 6 ]
+[ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 12 ]
 check "all formats have a row" $? "$page"
 
 [ "$(scripts/reproduce.sh -h)" = "$(scripts/reproduce.sh --help)" ]
@@ -78,14 +89,13 @@ check "-h is --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
     refuses "$setting with a zero in front, which would be octal" "error: $setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
 done
-has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| 2\.568 \| \+0\.67 % \|$'
-has "and those of another script" "$page" '^\| here \| `scripts/fidelity\.sh` \|'
-refuses "a piece of before" 'loss: scripts/fidelity.sh compares losses' scripts/reproduce.sh loss
-refuses "an unknown piece" 'table9: not one of table2' scripts/reproduce.sh table9
+has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
+has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
+refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
 refuses "a build that lacks a program" 'error: .*nothing/quant_error is not built: make .*nothing/quant_error' \
-    env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" quant-error
+    env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
 
@@ -102,11 +112,12 @@ esac
 END
 cat >"$folder/programs/bench_layer_gpu" <<'END'
 #!/bin/sh
-echo "One layer"
-echo "| hidden, length | recipe | ms (forward + backward) | times bf16's speed | saved MB | | times less than bf16 | TFLOP/s, of ceiling | the paper |"
-echo "| 2048, 2048 | bf16 | 10.00 (4.00 + 6.00) | 1.00 | 600 | 16.00 U | 1.00 | 600, 80 % | BF16: 11.83 ms (1.00), 1457 MB (1.00) |"
-echo "| 2048, 2048 | bf16 --recompute 2 | 11.00 (4.00 + 7.00) | 0.91 | 400 | 10.00 U | 1.50 | 550, 73 % | |"
-echo "| 2048, 2048 | coat | 4.00 (1.50 + 2.50) | 2.50 | 300 | 7.40 U | 2.00 | 900, 65 % | COAT: 8.04 ms (1.47), 883 MB (1.65) |"
+echo "One layer, $*"
+echo "| layer of | hidden, length | recipe | forward, ms | backward, ms | both, ms | times bf16's speed | saved, bytes per token | U | times less than bf16 | TFLOP/s, of ceiling | the paper |"
+echo "| olmo | 2048, 2048 | bf16 | 4.000 | 6.000 | 10.000 | 1.00 | 65872 | 16.08 | 1.00 | 600, 80 % | BF16: 11.83 ms (1.00), 22.77 U (1.00) |"
+echo "| olmo | 2048, 2048 | bf16 --recompute 2 | 4.000 | 7.000 | 11.000 | 0.91 | 46672 | 11.39 | 1.41 | 550, 73 % | |"
+echo "| olmo | 2048, 2048 | coat | 1.500 | 2.500 | 4.000 | 2.50 | 33456 | 8.17 | 1.97 | 900, 65 % | COAT: 8.04 ms (1.47), 13.80 U (1.65) |"
+echo "| llama2-7b | 4096, 2048 | bf16 | 8.000 | 12.000 | 20.000 | 1.00 | 131720 | 16.08 | 1.00 | 600, 80 % | |"
 END
 cat >"$folder/programs/bench_group_scaling_gpu" <<'END'
 #!/bin/sh
@@ -122,50 +133,71 @@ case "$*" in *"--recipe coat"*) ms=100 driver=5000 ;; *"--recipe bf16"*) ms=150 
 for step in $(seq 20); do echo "{\"step\":$step,\"tokens\":$((step * 524288)),\"ms\":$ms}"; done
 printf '  total %s.5 MB\n  driver reports %s.0 MB\n' $driver $driver >&2
 END
+printf '#!/bin/sh\nshift 4\nexec "$@"\n' >"$folder/gpu/mpirun-2" # mpirun-2 --bind-to none -np N PROGRAM: one of them
 chmod +x "$folder"/gpu/* "$folder"/programs/*
+ln -s "$(realpath "$BUILD/narrow_tokens")" "$folder/programs/"
+"$BUILD/prepare_bytes" --out "$folder/a b" coat >/dev/null
+export TRAIN="$folder/a b_train*"
 ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/programs/"
 export PATH="$folder/gpu:$path"
-said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 2>&1)
+said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
 check "with a GPU" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
 has "the head names it" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
-has "table 6" "$page" '^\| 2048, 2048 \| coat \| 8\.04 → 4\.00 \(0\.50\) \| 883 → 300 \(0\.34\) \| 1\.47 → 2\.50 \(1\.70\) \| 1\.65 → 2\.00 \(1\.21\) \| measured \|$'
-has "a row that the paper lacks" "$page" '^\| 2048, 2048 \| bf16 --recompute 2 \| – → 11\.00 \|'
-has "speed and memory" "$page" '^\| 124M \| equal batch \| coat \| 64 \| 5242880 \| 1\.43 → 1\.50 \(1\.05\) \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 1\.54 → 2\.00 \(1\.30\) \| measured \|$'
-has "QUICK=1 plans the largest" "$page" '^\| 124M \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
+has "table 6" "$page" '^\| olmo \| 2048, 2048 \| coat \| 2\.88 → 1\.50 \(0\.52\) \| 5\.16 → 2\.50 \(0\.48\) \| 8\.04 → 4\.00 \(0\.50\) \| 1\.47 → 2\.50 \(1\.70\) \| 33456 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| measured \|$'
+has "a row that the paper lacks" "$page" '^\| olmo \| 2048, 2048 \| bf16 --recompute 2 \| 4\.00 \| 7\.00 \| 11\.00 \|'
+has "and another layer" "$page" '^\| llama2-7b \| 4096, 2048 \| bf16 \| 8\.00 \|.* \| measured \|$'
+has "asked for with those of the paper" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
+has "speed and memory" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \| 5242880 \| 1\.50 \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 2\.00 \| measured \|$'
+has "of a model of the paper" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \| 1 \|.* \| measured \|$'
+has "on two GPUs: planned, where there is one" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
+has "QUICK=1 plans the largest" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
+has "and 1558M" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| – \|.*\| planned, not measured \|$'
 has "figure 4" "$page" '^\| 11008 x 16384 \| 1\.37 → 0\.137 \(0\.10\) \| 0\.10 → 0\.0050 \(0\.05\) \| 13\.7 → 27\.4 \(2\.00\) \| 0\.0040 \| measured \|$'
 
-said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 BIN=$folder/programs BUILD=$folder/programs QUICK=1 TRAIN='a b*' scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 2>&1)
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" table1 table7 2>&1)
+has "on a GPU the states are OLMo-1B's" "$said" '^.*train_gpt2_fp8 --model olmo-1b .*--batch-tokens 65536 .*--warmup 102 .*--beta2 0\.95 .*--steps 512 '
+has "of some of the groups" "$said" 'quant_error --every 16 '
+has "and Llama has the tokens that it knows" "$said" 'narrow_tokens 32000 4194304 .* [^ ]*/dry/narrow\.bin'
+
+# four GPUs: one thing on each, then what needs several on these
+: >"$folder/programs/gpus"
+said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
 check "on four GPUs at once" $? "$said"
-diff <(grep -v '^| \(date\|command\)' "$folder/pretended/reproduce.md") <(grep -v '^| \(date\|command\)' "$folder/four/reproduce.md") >"$folder/difference"
-[ "$(grep -c '^[<>]' "$folder/difference")" -eq 2 ] && grep -q '^> What was measured ran on 4 GPUs at the same time' "$folder/difference"
-check "the page is the same" $? "$(cat "$folder/difference")"
-[ "$(sort -u "$folder/programs/gpus" | wc -l)" -gt 2 ] && ! find "$folder/four" -name '.?*' | grep -q .
-check "several have worked, each on its own, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
+page=$(cat "$folder/four/reproduce.md")
+has "told" "$page" '^What needs one GPU was measured on 4 at the same time'
+has "two together" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
+has "four together" "$page" '^\| llama2-13b \| 4 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| measured \|$'
+has "eight are planned" "$page" '^\| llama2-7b \| 8 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
+diff <(grep -vE '^\| (date|command)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/pretended/reproduce.md" | cat -s) <(grep -vE '^\| (date|command)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^What' "$folder/four/reproduce.md" | cat -s) >"$folder/difference"
+check "the rest of the page is the same" $? "$(cat "$folder/difference")"
+[ "$(grep -c ^. "$folder/programs/gpus")" -gt 8 ] && [ "$(grep -xc '[4-7]' "$folder/programs/gpus")" -gt 2 ] && [ "$(grep -x '[4-7]' "$folder/programs/gpus" | sort -u | wc -l)" -gt 2 ] &&
+    grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' | grep -q .
+check "each on its own or on those that it needs, and nothing is left of the jobs" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
 # a speed that fails is told with its reason, in its row too, and the page is no success: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
 pretend_speeds() { # OUT SETTING...: what it says
-    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 TRAIN='a b*' "${@:2}" scripts/reproduce.sh --out "$1" table7 2>&1
+    env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/reproduce.sh --out "$1" gpt2 2>&1
 }
 for gpus in 4 4,5; do
     out=$folder/speeds-$gpus
     said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
-    [ $? -eq 1 ] && [ "$(grep -c "^failed: error: device memory: --recipe fp8-linear does not fit (see $out/speed-" <<<"$said")" -eq 3 ]
+    [ $? -eq 1 ] && [ "$(grep -c "^failed: error: device memory: --recipe fp8-linear does not fit (see $out/speed-" <<<"$said")" -eq 1 ]
     check "speeds that fail on GPU $gpus: told, and it ends with 1" $? "$said"
     page=$(cat "$out/reproduce.md")
-    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2-xl .*scripts/measure\.sh a b\* fp8-linear`: error: device memory: --recipe fp8-linear does not fit$'
-    has "its row has the plan" "$page" '^\| 1558M \| equal batch \| fp8-linear \| 16 \| – \| 1\.24 → – \| 12\.5 \| 32\.9 \| 62\.0 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
-    has "the others theirs" "$page" '^\| 1558M \| equal batch \| coat \| 16 \|.*\| measured \|$'
+    has "and on the page" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\* fp8-linear`: error: device memory: --recipe fp8-linear does not fit$'
+    has "its row has the plan" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
+    has "the others theirs" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \|.*\| measured \|$'
 done
 said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $largest --batch")
 [ $? -eq 1 ]
 check "a largest batch without room is a failure" $? "$said"
 page=$(cat "$folder/largest/reproduce.md")
 has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$largest .*: error: device memory: --micro-batch $largest --batch does not fit\$"
-has "in its row too" "$page" "^\\| 124M \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
-has "other models are measured" "$page" '^\| 1558M \| largest in 80GB \| coat \|.*\| measured \|$'
-has "one for more memory than the GPU has is planned" "$page" '^\| 124M \| largest in 141GB \| coat \|.*\| planned, not measured \|$'
+has "in its row too" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
+has "other models are measured" "$page" '^\| gpt2-xl \| 1 \| 1024 \| largest in 80GB \| coat \|.*\| measured \|$'
+has "larger ones only where the GPU has the memory" "$(grep -c 141GB <<<"$page")" '^0$'
 
 # a script that is ended takes its workers with it
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"

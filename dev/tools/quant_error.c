@@ -1,5 +1,5 @@
 // The quantisation error of the optimizer's update, as COAT's table and Figure 2 show it, from the FP32 moments of a
-// checkpoint: quant_error CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
+// checkpoint: quant_error [--every N] CHECKPOINT [PICTURE.svg]. Error: sum (u - û)^2 / sum u^2 over all elements, with
 // u = m̂ / (sqrt v̂ + eps); groups of 128; a non-zero v never becomes 0 in any column.
 #include <dirent.h>
 #include <inttypes.h>
@@ -16,10 +16,12 @@
 #include "histogram_svg.h"
 
 static const char usage[] =
-    "usage: quant_error CHECKPOINT [PICTURE.svg]\n"
+    "usage: quant_error [--every N] CHECKPOINT [PICTURE.svg]\n"
     "\n"
     "Prints the quantisation error of the optimizer's update in each pair of formats, from a checkpoint whose moments\n"
-    "are in FP32 (--moments fp32); PICTURE has the ranges and exponents of their groups.\n";
+    "are in FP32 (--moments fp32); PICTURE has the ranges and exponents of their groups. --every 16 measures one of "
+    "16\n"
+    "groups, which is enough of a model with billions of parameters.\n";
 
 // The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
@@ -29,11 +31,12 @@ static const char *const format_names[FORMATS] = {"E4M3", "E4M3+exp", "E5M2", "E
 typedef struct {
     double correction[2], eps; // 1 / (1 - beta^t) of m and v
     int64_t t;
+    int every;       // one of so many groups
     Codebook de8[2]; // of m and v
     double error[FORMATS][FORMATS], total;
     double spread[2];                                // sums of the groups' deviations of log|x|
     int64_t groups[2], beyond[2], elements, tensors; // beyond: groups whose range exceeds E4M3's
-    Histogram range[2], k[2];
+    Histogram range[2], k[2], gain;                  // gain: log2 of a group's error with E4M3, plain by expanded
 } Table;
 
 static void quantise(const Table *table, float *x, int n, int format, int which) {
@@ -79,6 +82,7 @@ static double update_of(const Table *table, float m, float v) {
 
 static void add_group(Table *table, const float *m, const float *v, int n) {
     float rounded[2][FORMATS][GROUP];
+    double own[2] = {0, 0}; // the group's errors with E4M3 for both, plain and expanded
     measure(table, m, n, 0);
     measure(table, v, n, 1);
     for (int f = 0; f < FORMATS; f++) {
@@ -94,13 +98,16 @@ static void add_group(Table *table, const float *m, const float *v, int n) {
             for (int column = 0; column < FORMATS; column++) {
                 double error = update - update_of(table, rounded[0][row][i], rounded[1][column][i]);
                 table->error[row][column] += error * error;
+                if (row == column && row < 2) own[row] += error * error;
             }
     }
+    if (own[0] > 0 && own[1] > 0) histogram_add(&table->gain, log2(own[0] / own[1]));
     table->elements += n;
 }
 
 static void add_part(Table *table, const Table *part) {
     table->total += part->total;
+    histogram_add_all(&table->gain, &part->gain);
     table->elements += part->elements;
     for (int row = 0; row < FORMATS; row++)
         for (int column = 0; column < FORMATS; column++) table->error[row][column] += part->error[row][column];
@@ -124,7 +131,7 @@ static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, c
         int count = (int)(bytes / sizeof(float));
 #pragma omp parallel for schedule(dynamic)
         for (int part = 0; part < PARTS; part++)
-            for (int i = part * GROUP; i < count; i += PARTS * GROUP)
+            for (int i = part * GROUP * parts->every; i < count; i += PARTS * GROUP * parts->every)
                 add_group(&parts[part], m + i, v + i, count - i < GROUP ? count - i : GROUP);
     }
     return true;
@@ -202,6 +209,8 @@ static bool read_state(Table *table, const char *folder, Error *err) {
 static void prepare(Table *table) {
     static const char *const names[] = {"m", "v"};
     memset(table, 0, sizeof *table);
+    table->gain.low = -8;
+    table->gain.high = 8;
     for (int which = 0; which < 2; which++) {
         codebook_de8(&table->de8[which], which == 0);
         Histogram *range = &table->range[which], *k = &table->k[which];
@@ -232,6 +241,9 @@ static void print_table(const Table *table) {
         for (int f = 0; f < FORMATS; f++) printf("%10.4f", 1000 * table->error[row][f] / table->total);
     }
     printf("\n\nE4M3 for both: plain / expanded = %.2f (the paper: 1.63)\n", table->error[0][0] / table->error[1][1]);
+    printf("a group's plain / expanded: median %.1f, 90 %% of them from %.1f to %.1f\n",
+           exp2(histogram_quantile(&table->gain, 0.5)), exp2(histogram_quantile(&table->gain, 0.05)),
+           exp2(histogram_quantile(&table->gain, 0.95)));
     for (int which = 0; which < 2; which++) {
         const Histogram *range = &table->range[which], *k = &table->k[which];
         double groups = (double)table->groups[which];
@@ -244,9 +256,17 @@ static void print_table(const Table *table) {
 }
 
 static bool run(int argc, char **argv, Error *err) {
+    int every = 1;
+    if (argc > 2 && strcmp(argv[1], "--every") == 0) {
+        every = atoi(argv[2]);
+        if (every < 1 || every > 4096) return error_set(err, EXIT_USER, "--every %s: a number from 1 to 4096", argv[2]);
+        argc -= 2;
+        argv += 2;
+    }
     if (argc < 2 || argc > 3 || argv[1][0] == '-') return error_set(err, EXIT_USER, USAGE_LINE(usage));
     Table *table = (Table *)xmalloc(sizeof *table);
     prepare(table);
+    table->every = every;
     bool good = read_state(table, argv[1], err) && read_moments(table, argv[1], err);
     if (good) print_table(table);
     if (good && argc == 3) {
