@@ -31,14 +31,15 @@ kill $watcher 2>/dev/null || true
 
 # Operations of a micro-batch's products: six per weight and token.
 plan=$("$program" --plan=json "$@")
-weights() { # NAME: how many, in BF16
-    if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"weights\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / 2)); else echo 0; fi
+values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
+    if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
 }
-tokens=$(sed -n 's/.*micro-batch \([0-9]*\) x \([0-9]*\) tokens.*/\1 * \2/p' "$out/output.txt" | head -n 1)
-block_flops=$((6 * (${tokens:-0}) * ($(weights qkvw) + $(weights projw) + $(weights fcw) + $(weights fcprojw))))
+weights() { values "$1" weights 2; } # NAME: how many, in BF16
+tokens=$(values tokens scratch 4)
+block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw) + $(weights fcprojw))))
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
-head_flops=$((6 * (${tokens:-0}) * head_weights))
+head_flops=$((6 * tokens * head_weights))
 {
     echo "# A training step, kernel by kernel"
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)"

@@ -7,31 +7,39 @@
 # gap. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
 # of a micro-batch's products.
 
+# Of a name as compiled that which ends with "_kernel": its length stands before it.
+function kernel_name(name,    end, from, count) {
+    if (name !~ /^_Z/ || !match(name, /_kernel/)) return ""
+    end = RSTART + RLENGTH
+    for (from = RSTART; from > 3; from--) {
+        count = "" (end - from)
+        if (substr(name, from - length(count), length(count)) == count) return substr(name, from, end - from)
+    }
+    return ""
+}
+
 # The source file that a kernel of this program is from, and its name; of a library the beginning of its name.
-function short(name,    file, rest) {
+function short(name,    file, kernel) {
     if (match(name, /_GLOBAL__N__[0-9a-f]+_[0-9]+_[a-z0-9_]+_cu_/)) {
         file = substr(name, RSTART, RLENGTH)
         sub(/^_GLOBAL__N__[0-9a-f]+_[0-9]+_/, "", file)
         sub(/_cu_$/, "", file)
     }
-    if (match(name, /[a-z_0-9]*[a-z_]_kernel/)) {
-        rest = substr(name, RSTART, RLENGTH)
-        sub(/^.*[0-9]L?[0-9]*/, "", rest)
-        return file (file != "" ? ": " : "") rest
-    }
-    return substr(name, 1, 60)
+    kernel = kernel_name(name)
+    return kernel == "" ? substr(name, 1, 60) : file (file != "" ? ": " : "") kernel
 }
 
-function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas/ && name !~ /cudnn/ }
+function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && name !~ /cudnn/ }
 
 function kind(name) {
     if (is_product(name)) return "products"
     if (name ~ /cudnn|flash|sdpa/) return name ~ /bprop|backward|dgrad/ ? "attention backward" : "attention forward"
-    if (name ~ /attention_backward/) return "attention backward"
+    if (name ~ /attention_backward|^_Z[0-9]+(backward|statistics)_kernel/) return "attention backward"
+    if (name ~ /attention_forward|^_Z[0-9]+forward_kernel/) return "attention forward"
     if (name ~ /cuda_loss/) return "head and loss"
-    if (name ~ /fp8_norm|plain_norm/) return "norms"
+    if (name ~ /fp8_norm|fp8_centre|plain_norm/) return "norms"
     if (name ~ /fp8_activation|plain_activation/) return "activation"
-    if (name ~ /fp8_quantize/) return "gradients and o quantised"
+    if (name ~ /fp8_quantize|^_Z[0-9]+cast_kernel/) return "gradients and o quantised"
     if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
     if (name ~ /cuda_embed|RadixSort|cub/) return "embedding"
     if (name ~ /cuda_heads/) return "rotations and norms of q, k"
