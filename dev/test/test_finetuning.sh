@@ -33,4 +33,22 @@ if python3 -c 'import torch, transformers as t; exit([*map(int, t.__version__.sp
 else
     echo "skip - transformers writes the same answer: Python has no torch, or no transformers from 4.56 on"
 fi
+
+# Functions as examples: those of these sources, each a head with its docstring and the body that follows.
+said=$(python3 -B dev/tools/functions.py "$folder/functions.jsonl" data dev 2>&1) && python3 -B - "$folder/functions.jsonl" <<'PYTHON'
+import ast
+import json
+import sys
+
+records = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+sources = [open(path, encoding="utf-8").read() for path in ("data/prepare_masks.py", "data/prepare_chat.py")]
+whole = [record["prompt"] + record["response"] for record in records]
+names = [name for name in ("masked_file", "examples_of") if not any("def %s(" % name in text for text in whole)]
+parts = [text for text in whole if any(text in source for source in sources)]
+docs = [ast.get_docstring(ast.parse(text).body[0]) for text in parts if text.startswith("def ")]
+sys.exit("missing: %s; %d functions of the two files, %s" % (names, len(parts), docs) if names or len(docs) < 3 or not all(docs) else 0)
+PYTHON
+[ $? -eq 0 ] && ok "functions become examples: $(sed 's/.*: //' <<<"$said")" || bad "functions become examples" "$said"
+said=$(python3 -B dev/tools/functions.py "$folder/none.jsonl" "$folder/none" 2>&1)
+[ $? -eq 1 ] && [ "$said" = "error: $folder/none: no such folder" ] && ok "a folder that is not there is one line" || bad "a folder that is not there" "$said"
 exit $failures
