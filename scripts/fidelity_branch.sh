@@ -27,10 +27,15 @@ with_branch_points() {
         }'
 }
 
-# As run, but the command is told to end as soon as the function is true of the file.
+# As run, but the command is told to end as soon as the function is true of the file; a dry run says so.
 run_until() { # FUNCTION FILE LOG COMMAND...
     local reached=$1 file=$2 log=$3 status=0
     shift 3
+    if [ -n "$dry_run" ]; then
+        run "$log" "$@"
+        echo "# ended at step $steps"
+        return
+    fi
     [ -z "$stopped" ] || return 1
     "$@" >"$log" 2>&1 </dev/null &
     child=$!

@@ -42,6 +42,13 @@ has "OLMo-1B, with its length and eps" "$(SEEDS=1 scripts/fidelity.sh --dry-run 
 check "every setting, recipe and seed" $? "$said"
 [ ! -e "$folder/dry" ]
 check "and writes nothing" $?
+mkdir -p "$folder/begun/262k-to-350/coat/1"
+said=$(SEEDS=1 TO=350 BIN="$folder/begun" scripts/fidelity.sh --dry-run --out "$folder/begun" a v 2>&1)
+check "a dry run of runs that end early ends well" $? "$said"
+has "it shows them" "$said" 'train_gpt2_fp8 --model gpt2 --recipe coat .*--steps 400 .*--val-every 350 '
+has "and where they end" "$said" '^# ended at step 350$'
+[ "$(find "$folder/begun" -type f | wc -l)" -eq 0 ]
+check "and runs none, where one has begun" $? "$(find "$folder/begun")"
 said=$(RECIPES="bf16 coat,scaling=tensor,head=fp8" SEEDS="1 1@64 2@16" scripts/fidelity.sh --dry-run --out "$folder/dry" a v 2>&1)
 has "262k where no setting is named, and flags behind a recipe" "$said" '--recipe coat --master split16 --scaling=tensor --head=fp8 .*--batch-tokens 262144 '
 has "a micro-batch behind a seed, validated on the same tokens" "$said" '--micro-batch 16 .*--seed 2 .*--val-batches 128 .*/262k/bf16/2@16 '
