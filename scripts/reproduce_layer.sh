@@ -22,7 +22,7 @@ set_layer_plans() { # WIDTH|MODEL LENGTH FLAGS...
 
 # --- table 2 ----------------------------------------------------------------------------------------------------------
 
-# Bytes that the second layer adds, by what reads them, in U of BYTES: norms, activation function, attention, products.
+# Bytes that the second layer adds, by what the paper counts them for, in U of BYTES: norms, activation function, attention, products.
 units() { # U
     awk -v unit="$1" '{
         count = split($0, tensor, /\{"name": "/)
@@ -30,7 +30,7 @@ units() { # U
             if (tensor[i] !~ /"category": "saved"/) continue
             name = tensor[i]; sub(/".*/, "", name)
             bytes = tensor[i]; sub(/.*"bytes": /, "", bytes)
-            part = name ~ /^(x_in|x_mid|mean[12]|rstd[12])$/ ? 1 : name == "h" ? 2 : name ~ /^(qkv|o|lse)$/ ? 3 : name ~ /^(x_final|meanf|rstdf)$/ ? 0 : 4
+            part = name ~ /^(x_in|x_mid|mean[12]|rstd[12])$/ ? 1 : name == "h" ? 2 : name ~ /^(qkv|lse)$/ ? 3 : name ~ /^(x_final|meanf|rstdf)$/ ? 0 : 4
             sum[part] += (NR == 1 ? -1 : 1) * bytes
         }
     }
@@ -39,7 +39,7 @@ units() { # U
 
 piece_table2() {
     local recipe one two
-    say "## What a layer saves for backward (table 2)" "U = 2 C bytes per token, of C channels. OLMo-7B's layer, which has the paper's widths; counted by the memory plan, exactly, on no GPU. The paper's BF16 is 22.66 U where every tensor that backward reads is kept once takes 16.1: its norms keep FP32 inputs, and SwiGLU keeps silu's result too. The rotated q and k are kept here in place of those before rotation, and COAT keeps none of the products' inputs: backward makes them again from what norms and activation function keep."
+    say "## What a layer saves for backward (table 2)" "U = 2 C bytes per token, of C channels. OLMo-7B's layer, which has the paper's widths; counted by the memory plan. Attention: q, k, v and its sums; its output o counts among the products' inputs, as the paper's 5.66 U have it (3 and 2.66). The paper's BF16 keeps 22.66 U; 16.1 are enough to keep every tensor that backward reads once: the paper's norms keep FP32 inputs, and its SwiGLU keeps silu's result too. Here the rotated q and k take the place of those before rotation. Of the products' inputs COAT keeps o alone, in BF16: backward makes the others again from what norms and activation function keep."
     for recipe in "${layer_recipes[@]}"; do
         # shellcheck disable=SC2086 # the recipe has flags
         set_layer_plans 4096 2048 --recipe $recipe
