@@ -98,19 +98,17 @@ model_rows() {
 
 # What measures the rows that need more GPUs than are here.
 say_commands() {
-    local model count batch length most=0
+    local model count batch length most=0 commands=''
     [ -z "$gpu" ] || most=${#gpus[@]}
     # shellcheck disable=SC2016 # Markdown
-    say "Planned rows are measured by \`TRAIN=GLOB scripts/reproduce.sh table7\`, without \`QUICK=1\`, on a machine with so many GPUs for FP8 and this memory; those of the same batch one by one by"
-    {
-        echo '```'
-        while read -r model count batch length; do
-            [ "$count" -le "$most" ] ||
-                echo "MODELS=$model GPUS=$count MICRO_BATCH=$batch LENGTH=$length STEP_TOKENS=32768 scripts/measure.sh TOKENS bf16 fp8-linear coat"
-        done <<<"$paper_models"
-        echo '```'
-        echo
-    } >>"$page"
+    say "Planned rows are measured by \`TRAIN=GLOB scripts/reproduce.sh table7\`, without \`QUICK=1\`, on a machine with so many GPUs for FP8 and this memory."
+    while read -r model count batch length; do
+        [ "$count" -le "$most" ] ||
+            commands+="MODELS=$model GPUS=$count MICRO_BATCH=$batch LENGTH=$length STEP_TOKENS=32768 scripts/measure.sh TOKENS bf16 fp8-linear coat"$'\n'
+    done <<<"$paper_models"
+    # shellcheck disable=SC2016 # Markdown
+    [ -z "$commands" ] || say "Those of the same batch one by one, where Llama's TOKENS are what \`build/narrow_tokens 32000 $narrow_tokens GPT2_TOKENS OUT.bin\` leaves:" '```
+'"$commands"'```'
 }
 
 models_table() { # FILE MODELS
@@ -124,7 +122,7 @@ models_table() { # FILE MODELS
 
 piece_table7() {
     say "## End to end (table 7)" "Each recipe at the same batch, then at the largest that 80·10⁹ bytes hold. Several GPUs share weights, gradients and states (ZeRO 3). Tokens/s and memory are of one GPU; \`driver\` is the peak that the driver reports, the optimizer (the two moments), activations (saved) and \`plan\` are the plan's. The paper's tokens/s are at each method's own largest batch. Its columns add up from OLMo-7B's parameters, and its published benchmark files name that model: so it stands beside Llama-2-7B. \`fp8-linear\` stands beside TransformerEngine and has FP32 masters, 2 bytes per parameter more than the others."
-    [ -z "$real_text" ] || say "Text: GPT-2 tokens; for Llama's vocabulary of 32,000 the others were left out of it, so that its rarer words are missing, which no speed here depends on but the embedding's gradient."
+    [ -z "$real_text" ] || say "Text: GPT-2 tokens; for Llama those from 32,000 on, the rarer words, were left out. Of the speeds only that of the embedding's gradient depends on it."
     [ -n "$real_text" ] || [ -z "$gpu" ] || say "No speeds: name token files by TRAIN."
     models_table table7 "$paper_models"
     [ -z "$dry_run" ] || return 0

@@ -95,12 +95,15 @@ table == "table7" {
     }
     if ($6 == "bf16") { bf16_speed = $10; bf16_plan = $11; bf16_driver = $12 }
     how = $13 == "failed" ? "**failed**: planned, not measured" : $13
-    if (how == "planned") how = "planned, not measured" ($11 == "OOM" || $11 + 0 > limit ? ": does not fit" : "")
+    if (how == "planned") how = "planned, not measured" ($11 == "OOM" || (equal && $11 + 0 > limit) ? ": does not fit in " limit " GB" : "")
+    compared = known($12) && known(bf16_driver)
+    less = equal ? cell(quotient(base[9], p[9]), compared ? bf16_driver / $12 : quotient(bf16_plan, $11), 2) : "–"
+    if (equal && known($12) && !compared) less = less ", planned"
     # at each recipe's largest micro-batch the memory is nearly the same
     printf "| %s | %d | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $4, named($5), $6,
         equal ? $7 : cell(p[10], $7, 0), cell(p[11], $10, 0), cell(quotient(p[11], base[11]), quotient($10, bf16_speed), 2),
         cell(p[7], $8, 1), cell(p[8], $9, 1), show($11, 1), cell(p[9], $12, 1),
-        equal ? cell(quotient(base[9], p[9]), known($12) && known(bf16_driver) ? bf16_driver / $12 : quotient(bf16_plan, $11), 2) : "–", how
+        less, how
 }
 
 # columns, rows, ms plain, from row maxima, from maxima of groups

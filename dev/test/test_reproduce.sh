@@ -57,7 +57,7 @@ planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
 has "a row has the paper's figures and the plan's" "$page" "^\| llama2-7b \| 4 \| 2048 \| equal batch \| coat \| 2 \| – \| – \| 3\.2 → .* \| 16\.9 → .* \| $planned \| 35\.6 → – \| 1\.55 → .* \| planned, not measured \|$"
 has "and the largest batch with the paper's tokens/s" "$page" '^\| llama2-7b \| 8 \| 2048 \| largest in 80GB \| coat \| 8 → [0-9]+ \([0-9.]+\) \| 11241 → – \| 1\.36 → – \|'
-has "where the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit \|$'
+has "where the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit in 80 GB \|$'
 has "and so do we" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
 has "the paper's extra row" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
 has "OLMo-7B, which the paper's columns are of" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
@@ -150,6 +150,7 @@ has "and another layer" "$page" '^\| llama2-7b \| 4096, 2048 \| bf16 \| 8\.00 \|
 has "asked for with those of the paper" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
 has "speed and memory" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \| 5242880 \| 1\.50 \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 2\.00 \| measured \|$'
 has "of a model of the paper" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \| 1 \|.* \| measured \|$'
+has "beside BF16, which was measured too" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| 2\.00 \| measured \|$'
 has "on two GPUs: planned, where there is one" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
 has "QUICK=1 plans the largest" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
 has "and 1558M" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| – \|.*\| planned, not measured \|$'
@@ -159,6 +160,10 @@ said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" table1 table7 2>&1)
 has "on a GPU the states are OLMo-1B's" "$said" '^.*train_gpt2_fp8 --model olmo-1b .*--batch-tokens 65536 .*--warmup 102 .*--beta2 0\.95 .*--steps 512 '
 has "of some of the groups" "$said" 'quant_error --every 16 '
 has "and Llama has the tokens that it knows" "$said" 'narrow_tokens 32000 4194304 .* [^ ]*/dry/narrow\.bin'
+
+said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 scripts/reproduce.sh --out "$folder/h100" table7 2>&1)
+check "with 80 GB" $? "$said"
+has "a ratio of plans is told from what was measured" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
 
 # four GPUs: one thing on each, then what needs several on these
 : >"$folder/programs/gpus"
@@ -198,6 +203,9 @@ has "and is told" "$page" "^\\*\\*Failed\\*\\*, status 1: .* MICRO_BATCH=$larges
 has "in its row too" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| largest in 80GB \\| coat \\| $largest \\| – \\|.*\\*\\*failed\\*\\*"
 has "other models are measured" "$page" '^\| gpt2-xl \| 1 \| 1024 \| largest in 80GB \| coat \|.*\| measured \|$'
 has "larger ones only where the GPU has the memory" "$(grep -c 141GB <<<"$page")" '^0$'
+said=$(pretend_speeds "$folder/larger" MEMORY=143771 QUICK=1)
+check "where it has it" $? "$said"
+has "they fit" "$(cat "$folder/larger/reproduce.md")" '^\| gpt2 \| 1 \| 1024 \| largest in 141GB \| bf16 \| .* \| planned, not measured \|$'
 
 # a script that is ended takes its workers with it
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"
