@@ -15,6 +15,7 @@
 #   all            all of it (default). expected, not measured, on one H100 with QUICK=1: 8 minutes (table1 3, table6 1,
 #                  table7 2, figure4 and plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24). Without a GPU: 2
 #
+# The page has the pieces that were asked for, and replaces the one before; another --out keeps that.
 # On several GPUs what needs one runs at the same time, one thing on each; what needs several follows, over all of them.
 #
 # Settings come from the environment:
@@ -166,7 +167,7 @@ write_head() {
         echo "| command | \`$command_line\` |"
         echo
     } >>"$page"
-    say "A cell is the paper's figure (H100 80 GB) → this program's here (in brackets: the second divided by the first), or this program's alone. GB = 10⁹ bytes; the paper's are probably 1000 MiB, with which its optimizer column is 2 and 8 bytes per parameter: 1.05 of these. What was not measured is marked: \"planned\" is the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB, and \"–\" is no figure."
+    say "A cell is the paper's figure (H100 80 GB) → this program's here (in brackets: the second divided by the first), or this program's alone. Tables are numbered as in the paper's first version; in its third those from 4 on have a number more. Ratios are made of the paper's figures; it rounds them down. GB = 10⁹ bytes; the paper's are probably 1000 MiB, with which its optimizer column is 2 and 8 bytes per parameter: 1.05 of these. What was not measured is marked: \"planned\" is the memory plan of \`--plan\`, to which CUDA's context adds about 0.6 GB, and \"–\" is no figure."
 }
 
 . scripts/reproduce_states.sh

@@ -1,5 +1,5 @@
-# Sourced by reproduce.sh: table 1, on the optimizer's states of runs in BF16, where they are FP32: one for each beta2, at
-# a few steps of constant rate.
+# Sourced by reproduce.sh: table 1, on the optimizer's states of runs in BF16, where they are FP32: one for each beta2, at a
+# few steps.
 # shellcheck shell=bash disable=SC2154 # what reproduce.sh has set
 
 betas=(0.95 0.999) model_name='' model=() points=() every=1
@@ -65,7 +65,7 @@ piece_table1() {
     [ -n "$model_name" ] || choose_model || return
     for beta in "${betas[@]}"; do measure_states "$beta" || return; done
     [ -z "$dry_run" ] || return 0
-    say "Error of m/√v after both moments were quantised in groups of 128, from the states of runs in BF16 at a constant rate after a warm-up: $model_name. Measured$([ $every -eq 1 ] || echo " on one of $every groups"). The columns of gains divide the error of plain E4M3 by that with expansion; where a group's gain lies is its median and, in brackets, 90 % of the groups; m and v: the deviation of ln|x| within a group, 90 % of the groups' ranges, and the mean exponent k."
+    say "Squared error of m/√v, in thousandths of its square, after both moments were quantised in groups of 128. The states are of runs in BF16 whose rate rises for a fifth of the steps and then is constant: $model_name. Measured$([ $every -eq 1 ] || echo " on one of $every groups"). The columns of gains divide the error of plain E4M3 by that with expansion; where a group's gain lies is its median and, in brackets, 90 % of the groups; m and v: the deviation of ln|x| within a group, 90 % of the groups' ranges, and the mean exponent k."
     {
         echo "| beta2 | step | plain, ‰ | both expanded, ‰ | gain: m expanded | v expanded | both (the paper: 1.63) | a group's gain | m | v |"
         echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
