@@ -12,11 +12,13 @@
 #   GPUS=1              several, by MPIRUN="mpirun --bind-to none", share weights, gradients and states (ZeRO 3)
 #
 # The settings are those of llm.c's figures: GPT-2 124M with micro-batches of 64 x 1024 tokens, 524288 per step;
-# GPT-2 1558M, and other models, with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A row that failed says
-# why, the others are measured, and the script ends with 1.
+# GPT-2 1558M, and other models, with 16 x 1024, 131072 per step. Speeds are means over the second half of the steps. A
+# row that failed says why, the others are measured, and the script ends with 1. Llama 1 and 2 know fewer tokens than
+# GPT-2: build/narrow_tokens 32000 4194304 'GPT2_TOKENS' OUT.bin leaves those.
 set -euo pipefail
-case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
-[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
+case ${1:-} in -h | --help) usage; exit 0 ;; esac
+[ $# -ge 1 ] || { usage >&2; exit 1; }
 train=$1
 shift
 recipes=("$@")
@@ -45,6 +47,11 @@ settings() { # MODEL: its batch
     echo "--seq-len $length --micro-batch $batch --batch-tokens $((gpus * batch * length * (passes > 0 ? passes : 1)))"
 }
 
+# Why a run ended: its own error, else what mpirun says between lines of dashes, else the last line.
+reason() { # LOG STATUS
+    grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
+}
+
 failed=0
 failure() { # REASON: in the row
     printf '%-10s %-12s %s\n' "$model" "$recipe" "$1"
@@ -62,7 +69,7 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         "${launch[@]}" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
             --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
         if [ $status -ne 0 ]; then
-            failure "$(grep -m 1 '^error: ' "$name.log" || echo "error: ended with $status: $(tail -n 1 "$name.log")")"
+            failure "$(reason "$name.log" $status)"
             continue
         fi
         awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) -v gpus="$gpus" '

@@ -144,6 +144,16 @@ has "where none fails it is 0" '^gpt2 +bf16 +100000' 0
 says STEPS=4 MODELS=gpt2 OUT="$folder/measure" PROGRAM=true scripts/measure.sh t bf16
 has "a program that trains nothing is a failure" '^gpt2 +bf16 +error: no step was timed' 1
 refuses "a number that would be octal" "STEPS: a number from 1 on, .* not 020" 1 STEPS=020 scripts/measure.sh t
+printf '#!/bin/sh\nshift 2\nexec "$@"\n' >"$folder/tools/passes"
+printf '#!/bin/sh\nprintf -- "-----\\nthere are no slots\\n\\nAsk for fewer.\\n-----\\n" >&2\nexit 1\n' >"$folder/tools/refuses"
+chmod +x "$folder"/tools/*
+says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/passes" OUT="$folder/measure" scripts/measure.sh t bf16
+has "on two GPUs, tokens/s of each" '^gpt2 +bf16 +50000 +10\.0 +10\.00 +10\.60$' 0
+says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/refuses" OUT="$folder/measure" scripts/measure.sh t bf16
+has "what mpirun refuses" '^gpt2 +bf16 +error: ended with 1: there are no slots$' 1
+says scripts/measure.sh
+has "without arguments: all of its help" '^  GPUS=1 ' 1
+is "which is as with --help" "$said" "$(scripts/measure.sh --help)"
 
 # scripts/check_gpu.sh
 export PATH="$folder/tools:$folder/none:$path"
