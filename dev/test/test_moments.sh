@@ -110,6 +110,10 @@ grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+
          END { for (f in n) { if (f ~ /said$/) s = f; else t = f } share = n[s] / n[t]; r = e[s] / e[t]; exit !(share > 0.2 && share < 0.5 && r > 0.7 && r < 1.4) }' "$folder/table" "$folder/said"
 report $? "the spread over groups, and nearly the same of one group in three"
 status=0
+"$build"/quant_error --every 3x "$folder/fp32/step-00000012" >"$folder/said" 2>&1 || status=$?
+[ $status -eq 1 ] && grep -q -- "--every 3x: a number from 1 to 4096" "$folder/said"
+report $? "and one in 3x is refused"
+status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
 report $? "the error table asks for FP32 moments"

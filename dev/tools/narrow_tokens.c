@@ -7,13 +7,16 @@
 #include "coat/text/data.h"
 #include "coat/text/data_files.h"
 
-static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
-                            "\n"
-                            "Writes the tokens of TOKENS.bin, a file or a pattern of some, that are below VOCABULARY "
-                            "to OUT.bin, at most MOST of\n"
-                            "them, and says how many of those that were read these are.\n";
+static const char usage[] =
+    "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
+    "\n"
+    "Writes the tokens of TOKENS.bin, a file or a pattern of some, that are below VOCABULARY "
+    "to OUT.bin, at most MOST of\n"
+    "them, and says how many of those that were read these are. Of a file that is no multiple of "
+    "64 the rest is not\n"
+    "read.\n";
 
-enum { LENGTH = 1024, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
+enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 
 // The file's tokens, which begin behind its header; their number, and in `read` that of all that were looked at.
 static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *tokens, int64_t *read, Error *err) {
@@ -28,8 +31,9 @@ static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *
 }
 
 static bool run(char **argument, Error *err) {
-    const int64_t vocabulary = strtoll(argument[0], NULL, 10), most = strtoll(argument[1], NULL, 10);
-    if (vocabulary < 1 || vocabulary > LARGEST_VOCABULARY || most < 1 || most > LARGEST_FILE)
+    char *end[2];
+    const int64_t vocabulary = strtoll(argument[0], &end[0], 10), most = strtoll(argument[1], &end[1], 10);
+    if (*end[0] || *end[1] || vocabulary < 1 || vocabulary > LARGEST_VOCABULARY || most < 1 || most > LARGEST_FILE)
         return error_set(err, EXIT_USER, "%s, %s: a vocabulary up to %d, and a number of tokens up to %d", argument[0],
                          argument[1], LARGEST_VOCABULARY, LARGEST_FILE);
     DataLoader *data = data_open(argument[2], 1, LENGTH, 0, 1, 0, false, LARGEST_VOCABULARY, err);

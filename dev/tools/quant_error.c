@@ -258,8 +258,11 @@ static void print_table(const Table *table) {
 static bool run(int argc, char **argv, Error *err) {
     int every = 1;
     if (argc > 2 && strcmp(argv[1], "--every") == 0) {
-        every = atoi(argv[2]);
-        if (every < 1 || every > 4096) return error_set(err, EXIT_USER, "--every %s: a number from 1 to 4096", argv[2]);
+        char *end;
+        const long number = strtol(argv[2], &end, 10);
+        if (*end || number < 1 || number > 4096)
+            return error_set(err, EXIT_USER, "--every %s: a number from 1 to 4096", argv[2]);
+        every = (int)number;
         argc -= 2;
         argv += 2;
     }
