@@ -52,6 +52,7 @@ reason() { # LOG STATUS
     grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
 }
 
+trap 'exit 130' INT # the trainer has saved and ended well
 failed=0
 failure() { # REASON: in the row
     printf '%-10s %-12s %s\n' "$model" "$recipe" "$1"

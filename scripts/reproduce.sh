@@ -96,7 +96,7 @@ check_build() {
 
 # run LOG COMMAND...: runs it, what it says into OUT/LOG, unless a job has done so before; in a dry run, prints it. A
 # failure is told on the page, and the other pieces go on.
-failed='' printed=' '
+failed='' printed=' ' child='' # what runs: process groups, behind a minus
 run() {
     local log=$1 status=0
     shift
@@ -109,7 +109,12 @@ run() {
     fi
     if [ ! -e "$out/.$log.status" ]; then
         echo "running $*" >&2
-        "$@" >"$out/$log" 2>&1 </dev/null || status=$?
+        [ $BASHPID != $$ ] || set -m # a process group of its own, but within a worker's
+        "$@" >"$out/$log" 2>&1 </dev/null &
+        child=-$!
+        set +m
+        wait $! || status=$?
+        child=''
         echo $status >"$out/.$log.status"
     fi
     status=$(<"$out/.$log.status")
@@ -213,6 +218,8 @@ piece_differences() {
 # --- all of it ------------------------------------------------------------------------------------------------------
 
 exec 3>&1
+# shellcheck disable=SC2086 # words
+trap 'kill -- $child 2>/dev/null || true; wait; exit 143' TERM INT HUP
 if [ -n "$dry_run" ]; then
     page=/dev/null work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

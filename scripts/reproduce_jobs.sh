@@ -42,16 +42,14 @@ do_joint_jobs() {
 
 wait_for() { # FUNCTION ARGUMENT...: one process for each, which a signal ends with what it runs
     local argument
-    workers=()
     set -m # a process group for each
     for argument in "${@:2}"; do
         "$1" "$argument" &
-        workers+=("-$!")
+        child+=" -$!"
     done
     set +m
-    trap 'kill -- "${workers[@]}" 2>/dev/null; exit 143' TERM INT HUP
     wait
-    trap - TERM INT HUP
+    child=''
 }
 
 use_all_gpus() {

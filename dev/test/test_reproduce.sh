@@ -212,15 +212,13 @@ said=$(pretend_speeds "$folder/larger" MEMORY=143771 QUICK=1)
 check "where it has it" $? "$said"
 has "they fit" "$(cat "$folder/larger/reproduce.md")" '^\| gpt2 \| 1 \| 1024 \| largest in 141GB \| bf16 \| .* \| planned, not measured \|$'
 
-# a script that is ended takes its workers with it
+# a script that is ended takes what runs with it
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/programs/slow"
 chmod +x "$folder/programs/slow"
 mkdir "$folder/slow"
 for program in train_gpt2_fp8 bench_layer_gpu bench_group_scaling_gpu; do ln -s ../programs/slow "$folder/slow/$program"; done
 ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/slow/"
-CUDA_VISIBLE_DEVICES=4,5 BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
-script=$!
-started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = 2 ]; }
+started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
 alive() {
     local id
     while read -r id; do
@@ -228,13 +226,30 @@ alive() {
     done <"$folder/running"
     return 1
 }
+for gpus in 4 4,5; do
+    count=$((1 + ${#gpus} / 3))
+    rm -f "$folder/running"
+    CUDA_VISIBLE_DEVICES=$gpus BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
+    script=$!
+    for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
+    kill $script
+    wait $script
+    status=$?
+    for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
+    started && ! alive && [ $status -eq 143 ]
+    check "a script that is ended on GPU $gpus takes what runs with it, and starts nothing more" $? "$status $(cat "$folder/running")"
+done
+
+rm -f "$folder/running"
+count=1
+CUDA_VISIBLE_DEVICES=4 BIN=$folder/slow BUILD=$folder/slow scripts/reproduce.sh --out "$folder/ended" gpt2 >/dev/null 2>&1 &
+script=$!
 for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
 kill $script
 wait $script
-status=$?
 for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done
-started && ! alive && [ $status -eq 143 ]
-check "a script that is ended takes its workers with it" $? "$status $(cat "$folder/running")"
+started && ! alive
+check "a speed that is measured, too" $? "$(cat "$folder/running")"
 
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/reproduce.sh --out "$folder/failed" table6 figure4 2>&1)
