@@ -21,7 +21,7 @@
 # Settings come from the environment:
 #   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a GPU, a small model of bytes is trained. For
 #                          Llama's vocabulary of 32,000 those that it lacks are left out
-#   TOKENS=33554432        how much of it OLMo-1B sees in `table1`, twice (2097152 with QUICK=1)
+#   TOKENS=33554432        how much of it OLMo-1B sees in `table1`, twice (2097152 with QUICK=1); each takes 30 GB of disk
 #   QUICK=1                fewer repetitions; the largest micro-batches and 1558M are planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
