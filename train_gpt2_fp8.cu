@@ -10,6 +10,7 @@ It compiles as CUDA C with both backends (train_gpt2_fp8) and as plain C with th
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the feed-forward layer.
 */
 #include "coat/config/config_parse.h"
+#include "coat/log/step_line.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
 #include "coat/model/rotations.h"
@@ -503,7 +504,7 @@ int main(int argc, char **argv) {
         }
 #endif
         if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
-        if (ok && place->rank == 0) fputs(config.notes, stderr);
+        if (ok && place->rank == 0) print_notes(stderr, config.notes);
         if (ok && config.plan) {
             ok = report_plan(&config, stdout, &err);
         } else if (ok) {

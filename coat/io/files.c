@@ -237,6 +237,9 @@ bool file_replace(const char *path, const void *data, size_t bytes, Error *err) 
     int n = snprintf(beside, sizeof beside, "%s.tmp", path);
     if (n < 0 || (size_t)n >= sizeof beside) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (!path_folder(folder, sizeof folder, path, err)) return false;
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return error_set(err, EXIT_DATA, "%s: not a file; name another", path);
     unlink(beside); // of a program that crashed here, or a link that leads elsewhere
     bool good = write_flushed(beside, O_EXCL, data, bytes, err);
     if (good && rename(beside, path) != 0)

@@ -246,17 +246,37 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
     return text;
 }
 
-void print_item(FILE *out, const char *label, const char *text) {
-    enum { WIDEST = 79, TEXT_COLUMN = 12 };
-    const int columns = terminal_columns(fileno(out));
-    const int width = columns > 2 * TEXT_COLUMN && columns < WIDEST ? columns : WIDEST, room = width - TEXT_COLUMN;
-    for (; *text; label = "") {
-        int length = (int)strlen(text), cut = length;
-        if (length > room)
+enum { TEXT_COLUMN = 12 }; // of an item
+
+// Lines of at most `room` columns, each behind `indent` others, the first of which has the label there.
+static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
+    for (const char *const end = text + length; text < end; label = "") {
+        int cut = (int)(end - text);
+        if (cut > room)
             for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
-        if (cut == 0) cut = (int)strcspn(text, " "); // a path longer than the line stays in one piece
-        fprintf(out, "%-*s%.*s\n", TEXT_COLUMN, label, cut, text);
-        text += cut + (text[cut] == ' ');
+        if (cut == 0) // a path longer than the line stays in one piece
+            while (text + cut < end && text[cut] != ' ') cut++;
+        fprintf(out, "%-*s%.*s\n", indent, label, cut, text);
+        text += cut + (text + cut < end);
+    }
+}
+
+void print_item(FILE *out, const char *label, const char *text) {
+    enum { WIDEST = 79 };
+    const int columns = terminal_columns(fileno(out));
+    const int width = columns > 2 * TEXT_COLUMN && columns < WIDEST ? columns : WIDEST;
+    print_folded(out, label, TEXT_COLUMN, width - TEXT_COLUMN, text, (int)strlen(text));
+}
+
+void print_notes(FILE *out, const char *notes) {
+    const char label[] = "note: ";
+    const int columns = terminal_columns(fileno(out)), indent = (int)strlen(label);
+    for (int length; *notes; notes += length + 1) {
+        length = (int)strcspn(notes, "\n");
+        if (columns > 2 * TEXT_COLUMN && strncmp(notes, label, strlen(label)) == 0)
+            print_folded(out, label, indent, columns - indent, notes + indent, length - indent);
+        else
+            fprintf(out, "%.*s\n", length, notes);
     }
 }
 

@@ -62,6 +62,9 @@ void step_line_print(const StepLine *line, bool colour);
 // terminal behind the stream, 79 columns at most.
 void print_item(FILE *out, const char *label, const char *text);
 
+// Prints remarks, lines that begin with "note: " and end with a newline: as they are, on a terminal as wide as that.
+void print_notes(FILE *out, const char *notes);
+
 // Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0
 // a terminal of its own making, whatever the stream behind it leads to.
 int terminal_columns(int fd);

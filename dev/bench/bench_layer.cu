@@ -222,6 +222,8 @@ static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }
 
+static bool wrong; // some values were not finite: the figures are of nothing
+
 static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) {
     Model m;
     Error err;
@@ -236,6 +238,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
     Figures f = measure(&m, quick ? 7 : 25);
     state_download(&m);
+    wrong |= m.host.nonfinite;
     if (m.host.nonfinite) printf("WRONG: %s at %d, %d: values are not finite\n", r->name, s->shape.channels, s->length);
     model_destroy(&m);
     return f;
@@ -314,5 +317,5 @@ int main(int argc, char **argv) {
             print_row(&shapes[i], &recipes[k], f, bf16, &ceilings);
         }
     }
-    return 0;
+    return wrong;
 }

@@ -145,6 +145,9 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "a plan fits" "$(awk 'length > 60' "$folder/plan")" ""
     is "with the same words as elsewhere" "$(tr -s ' \n' '  ' <"$folder/plan")" "$("${plan[@]}" | tr -s ' \n' '  ')"
     is "in the same lines at 80" "$(terminal 80 "${plan[@]}")" "$("${plan[@]}")"
+    terminal 60 "$program" --plan --prompt a --micro-batch 4 --batch-tokens 8192 --val x.bin >"$folder/notes"
+    is "a note is as wide as a terminal" "$(head -n 2 "$folder/notes")" "note: --batch-tokens, --micro-batch, --val: without effect,
+      as nothing is trained or evaluated"
     TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
     is "one that becomes narrower has all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
     is "wide before" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1

@@ -144,6 +144,8 @@ tokens() { od -An -v -tu2 -w2 -j1024 "$1"; }
     cmp <(tokens "$folder/narrow.bin") <(tokens "$folder"/a\ b_train.bin | awk '$1 < 100' | head -n 3000)
 check "the tokens below a vocabulary, in their order" $?
 refuses "a vocabulary that is no number" '^error: 1e5, 10: a vocabulary' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
+mkfifo "$folder/pipe"
+refuses "a result that would replace what is no file" "^error: $folder/pipe: not a file; name another" "$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
 check "with a GPU" $? "$said"
