@@ -29,6 +29,9 @@
 #   KEEP_BRANCH_POINTS=1    keeps these checkpoints for recipes and seeds to come (124M: 1.7 GB each)
 #   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is evaluated in these recipes too: what of a
 #                           difference is in the weights, and what is rounding of the forward pass while evaluating
+#   TEXTS="wiki=GLOB c4=GLOB"   it is evaluated on these token files, too, in the run's own recipe: losses and perplexities
+#                           on further texts. No name of EVALUATE or TEXTS makes a run that has ended do anything again:
+#                           its checkpoint is gone, and what it was not evaluated on is told and left open
 #   LIMIT=0.2               %: a recipe whose mean ends so near the baseline's is within the page's limit;
 #   EIGHTH_LIMIT=0.4        the same of the means of the eighths
 #   STEPS=N                 instead of the setting's
@@ -46,6 +49,7 @@ out=runs/fidelity dry_run='' page_only='' words=() arguments=("$@")
 
 . scripts/work.sh
 . scripts/fidelity_branch.sh
+. scripts/fidelity_evaluate.sh
 . scripts/fidelity_page.sh
 
 # SETTING MODEL TOKENS_PER_STEP STEPS MICRO_BATCH RATE WARMUP LAST_RATE DESCRIPTION; the last rate is a share of the rate.
@@ -146,6 +150,7 @@ read -r -a evaluation_words <<<"${EVALUATE:-}"
 recipes=() evaluations=()
 for word in "${recipe_words[@]}"; do known_as "$word" && recipes+=("$name"); done
 for word in "${evaluation_words[@]}"; do known_as "$word" && evaluations+=("$name"); done
+read_texts
 baseline=${recipes[0]} saves=${SAVES:-4} FROM=${FROM:-} TO=${TO:-} limit=${LIMIT:-0.2} eighth_limit=${EIGHTH_LIMIT:-0.4}
 for number in "LIMIT $limit" "EIGHTH_LIMIT $eighth_limit"; do
     [[ ${number#* } =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "${number% *}: a number of percent, not ${number#* }"
@@ -170,6 +175,7 @@ check_arguments() {
     done
     for setting in "${settings[@]}"; do
         check_seeds "$setting"
+        check_texts "$setting"
         if [[ $setting =~ ^bytes(-|$) ]]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
     done
     check_built "$trainer"
@@ -187,16 +193,6 @@ bytes_of() { # GLOB
 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
-# All runs of a setting are validated on the same tokens, which its own micro-batches and smaller ones fill.
-val_batches() { # MICRO_BATCH
-    local tokens available files batches
-    files=$(compgen -G "$val_files" | wc -l || true)
-    available=$(($(bytes_of "$val_files") / 2 - files * (512 + length)))
-    tokens=$((files > 0 && available < val_tokens ? available : val_tokens))
-    batches=$((tokens / (micro_batch * length))) # of the setting's micro-batch
-    echo $((batches > 0 ? batches * (micro_batch / $1) : 1))
-}
-
 step_folder() { printf 'step-%08d' "$1"; } # STEP
 
 val_loss() { # LOG
@@ -210,35 +206,12 @@ set_command() { # RECIPE SEED[@MICRO_BATCH] FOLDER SAVE_EVERY [FLAGS...]
     flags+=("${batch[@]}")
     [[ $2 != *@* ]] || { cut=${2#*@} && flags+=(--micro-batch "$cut"); }
     command=("$trainer" "${model[@]}" "${flags[@]}" "${training[@]}" --train "$train_files" --val "$val_files" --steps "$schedule" --seed "${2%@*}"
-        --val-every $((steps < schedule ? steps : 0)) --val-batches "$(val_batches "$cut")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
-}
-
-# To the end; where EVALUATE asks for its last checkpoint, with that.
-is_trained() { # FOLDER
-    [ -n "$(val_loss "$1/log.jsonl")" ] && { [ ${#evaluations[@]} -eq 0 ] || [ -e "$1/$(step_folder "$steps")" ]; }
-}
-
-# What the last checkpoint of a run has in the recipes of EVALUATE: `evaluated`, "RECIPE=LOSS ...".
-evaluate() { # SETTING RECIPE SEED[@MICRO_BATCH]
-    local folder=$out/$1/$2/$3 recipe cut=$micro_batch checkpoint status log
-    checkpoint=$folder/$(step_folder "$steps")
-    evaluated=''
-    [[ $3 != *@* ]] || cut=${3#*@}
-    for recipe in "${evaluations[@]}"; do
-        [ -z "$stopped" ] || return 1
-        log=$folder/evaluated-$recipe.txt status=0
-        # shellcheck disable=SC2086 # words
-        run "$log" "$trainer" --eval-only --model "$checkpoint" $(recipe_flags "$recipe") --micro-batch "$cut" --val "$val_files" \
-            --val-batches "$(val_batches "$cut")" --quiet --json || status=$?
-        [ -z "$dry_run" ] || continue
-        [ -n "$(val_loss "$log")" ] || failure "$1, $2, seed $3, evaluated in $recipe" $status "$log" || return
-        evaluated+=" $recipe=$(val_loss "$log")"
-    done
+        --val-every $((steps < schedule ? steps : 0)) --val-batches "$(val_batches "$cut" "$val_files")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
 }
 
 # One run. Its folder's `result` is written when it is finished (scripts/fidelity_result.awk says what is in it).
 train() { # SETTING RECIPE SEED[@MICRO_BATCH]
-    local folder=$out/$1/$2/$3 status=0 command evaluated=''
+    local folder=$out/$1/$2/$3 status=0 command evaluated='' on_texts=()
     [ ! -s "$folder/result" ] || return 0
     [ -n "$dry_run" ] || mkdir -p "$folder"
     if ! is_trained "$folder"; then
@@ -260,6 +233,7 @@ train() { # SETTING RECIPE SEED[@MICRO_BATCH]
     [ -z "$dry_run" ] || return 0
     awk -v run="$1 $2 $3" -v from="$from" -v steps="$steps" -v ended="$status" -v machine="$machine" -v version="$version$evaluated" \
         -f scripts/fidelity_result.awk "$folder/log.jsonl" >"$folder/result.part" || return
+    [ ${#on_texts[@]} -eq 0 ] || printf '%s\n' "${on_texts[@]}" >>"$folder/result.part" || return
     mv "$folder/result.part" "$folder/result"
     rm -rf "$folder"/step-* "$folder"/events.*
 }
@@ -298,14 +272,17 @@ TRAIN=${train_files##*/}, $(bytes_of "$train_files") bytes
 VAL=${val_files##*/}, $(bytes_of "$val_files") bytes$([ "$from" -eq 0 ] || printf '\nFROM=%s, %s' "$from" "$baseline")"
 }
 
-# A name means the same recipe in all of OUT: OUT/recipes has a line of each.
+# A name means the same recipe, or text, in all of OUT: OUT/recipes and OUT/texts have a line of each.
 keep_names() {
-    local name recipe
-    for name in "${!named[@]}"; do
-        recipe=$(awk -v name="$name" '$1 == name { print $2 }' "$out/recipes" 2>/dev/null || true)
-        [ -n "$recipe" ] || echo "$name ${named[$name]}" >>"$out/recipes"
-        [ "${recipe:-${named[$name]}}" = "${named[$name]}" ] || stop "$name: in $out it is $recipe; choose another name"
-    done
+    local name
+    for name in "${!named[@]}"; do keep_name recipes "$name" "${named[$name]}"; done
+    for name in "${texts[@]}"; do keep_name texts "$name" "${glob_of[$name]##*/}, $(bytes_of "${glob_of[$name]}") bytes"; done
+}
+keep_name() { # FILE NAME MEANING
+    local there
+    there=$(awk -v name="$2" '$1 == name { print substr($0, length(name) + 2) }' "$out/$1" 2>/dev/null || true)
+    [ -n "$there" ] || echo "$2 $3" >>"$out/$1"
+    [ "${there:-$3}" = "$3" ] || stop "$2: in $out it is $there; choose another name"
 }
 
 # --- the study ----------------------------------------------------------------------------------------------------
@@ -330,6 +307,7 @@ if [ -z "$dry_run" ]; then
     grep -qxF "$(command_line)" "$out/commands" 2>/dev/null || command_line >>"$out/commands"
 fi
 mapfile -t runs < <(list_runs)
+tell_what_is_missing
 work_through work_on_run "${runs[@]}"
 [ -z "$dry_run" ] || exit 0
 write_page

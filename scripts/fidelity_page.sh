@@ -8,9 +8,11 @@ shown() { # WORD
     if [[ $word =~ ^[A-Za-z0-9_./=,@:+-]+$ ]]; then printf '%s' "$word"; else printf "'%s'" "$word"; fi
 }
 command_line() {
-    local name word
-    for name in RECIPES SEEDS FROM TO EVALUATE STEPS MODEL BATCH TRAINING TEXT LIMIT EIGHTH_LIMIT; do
-        [ -z "${!name:-}" ] || printf '%s=%s ' "$name" "$(shown "${!name}")"
+    local name word value
+    for name in RECIPES SEEDS FROM TO EVALUATE TEXTS STEPS MODEL BATCH TRAINING TEXT LIMIT EIGHTH_LIMIT; do
+        value=${!name:-}
+        [ "$name" != TEXTS ] || value=$(sed -E 's,=/[^ ]*/,=,g' <<<"$value")
+        [ -z "$value" ] || printf '%s=%s ' "$name" "$(shown "$value")"
     done
     printf 'scripts/fidelity.sh'
     for word in "${arguments[@]}"; do printf ' %s' "$(shown "$word")"; done
@@ -45,6 +47,7 @@ page_head() { # RESULTS...
     if [ -n "$machines" ]; then machines="on $machines; version $(list_of 18 "$@")"; fi
     echo "$(date -u +%Y-%m-%d), ${machines:-no run has ended yet}."
     [ ! -e "$out/recipes" ] || awk 'BEGIN { print "" } { gsub(/,/, " --", $2); print "- " $1 ": `--recipe " $2 "`" }' "$out/recipes"
+    [ ! -e "$out/texts" ] || awk 'BEGIN { print "" } { file = $2; sub(/,$/, "", file); print "- text " $1 ": `" file "`, " $3 " " $4 }' "$out/texts"
     [ ! -e "$out/commands" ] || sed 's/.*/\n    &/' "$out/commands"
     echo
     echo "Differences are from $baseline with the same seed and micro-batch, in percent of its loss; above zero is worse. Behind ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training losses of the eighths of the steps; $baseline has its own losses there. 1@16 is seed 1 with micro-batches of 16."
@@ -64,7 +67,7 @@ verdicts() {
     echo "Within is also a mean that lies within two standard errors of 0, where the standard error is at most 0.15 %."
 }
 list_of() { # FIELD RESULTS...: what there is in it
-    awk -v field="$1" '$4 != "unfinished" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}"
+    awk -v field="$1" '$4 != "unfinished" && $4 != "text" && !listed[$field]++ { printf "%s%s", (n++ ? ", " : ""), $field }' "${@:2}"
 }
 
 setting_section() { # SETTING RESULTS
@@ -84,7 +87,7 @@ setting_section() { # SETTING RESULTS
     awk '{ name = $0; sub(/=.*/, "", name); its[name] = substr($0, length(name) + 2) }
         END { printf "\n\n`%s %s %s --steps %s`; data: %s; validation: %s.\n\n", its["MODEL"], its["BATCH"], its["TRAINING"], its["STEPS"], its["TRAIN"], its["VAL"] }' "$out/$1/settings"
     awk "${tables[@]}" -v title="$1: $about" -v from="$from" -f scripts/fidelity_picture.awk "$2" >"$out/$1.svg"
-    awk "${tables[@]}" -v picture="$1.svg" -f scripts/fidelity_tables.awk "$2"
+    awk "${tables[@]}" -v picture="$1.svg" -f scripts/fidelity_texts.awk -f scripts/fidelity_tables.awk "$2"
 }
 
 write_page() {

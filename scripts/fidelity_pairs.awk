@@ -5,11 +5,19 @@
 #                                 losses of the last checkpoint in other recipes, evaluation[K] (K = 9 ... last_evaluation)
 #   difference[RECIPE, SEED, K]   of them from the baseline's, in percent; runs of the baseline itself that have other
 #                                 micro-batches are compared with the one that has the setting's
+#   text_loss, text_difference    the same of the last checkpoints on further texts, by text_name[1 ... texts] in place of K
 # Of what a run does not have there is no entry. recipe_of[1 ... recipes], seed_of[RECIPE, 1 ... runs[RECIPE]].
 
 function magnitude(x) { return x < 0 ? -x : x }
 
 $4 == "unfinished" { unfinished = unfinished (unfinished ? ", " : "") $2 " " $3; next }
+$4 == "text" {
+    if (($2, $3) in diverged || $6 !~ /^[0-9]/) next
+    if (!($5 in text_is_known)) text_name[++texts] = $5
+    text_is_known[$5]
+    text_loss[$2, $3, $5] = $6
+    next
+}
 {
     if (!($2 in runs)) recipe_of[++recipes] = $2
     seed_of[$2, ++runs[$2]] = $3
@@ -38,11 +46,14 @@ function compare(    i, j, k, recipe, seed, other) {
         for (j = 1; j <= runs[recipe]; j++) {
             seed = other = seed_of[recipe, j]
             if (recipe == baseline && !sub(/@.*/, "", other)) continue
-            for (k = 0; k <= 8 || k <= last_evaluation; k++)
-                if ((recipe, seed, k) in loss && (baseline, other, k) in loss)
-                    difference[recipe, seed, k] = 100 * (loss[recipe, seed, k] / loss[baseline, other, k] - 1)
+            for (k = 0; k <= 8 || k <= last_evaluation; k++) compare_at(loss, difference, recipe, seed, other, k)
+            for (k = 1; k <= texts; k++) compare_at(text_loss, text_difference, recipe, seed, other, text_name[k])
         }
     }
+}
+function compare_at(losses, differences, recipe, seed, other, k) {
+    if ((recipe, seed, k) in losses && (baseline, other, k) in losses)
+        differences[recipe, seed, k] = 100 * (losses[recipe, seed, k] / losses[baseline, other, k] - 1)
 }
 
 # Number, mean and standard deviation of a recipe's runs: `count`, `mean`, `deviation`.
@@ -59,8 +70,8 @@ function statistics(values, recipe, k,    j, gap, sum, squares) {
 function signed(x) { return sprintf("%+.2f", x * x < 0.005 * 0.005 ? 0 : x) }
 
 # "+0.22 ± 0.10 %": mean and standard error over the pairs.
-function mean_difference(recipe, k) {
-    statistics(difference, recipe, k)
+function mean_difference(differences, recipe, k) {
+    statistics(differences, recipe, k)
     if (!count) return "–"
     return signed(mean) (count > 1 ? sprintf(" ± %.2f", deviation / sqrt(count)) : "") " %"
 }

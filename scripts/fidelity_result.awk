@@ -2,7 +2,8 @@
 #
 #   SETTING RECIPE SEED done|diverged STEPS VAL_LOSS FIRST_LOSS LARGEST_GRAD_NORM LOSS_1 ... LOSS_8 MACHINE VERSION
 #
-# and, of the last checkpoint where it was evaluated in other recipes, RECIPE=VAL_LOSS behind them. LOSS_1 ... LOSS_8 are
+# and, of the last checkpoint where it was evaluated in other recipes, RECIPE=VAL_LOSS behind them; where on further texts,
+# fidelity.sh puts a line "SETTING RECIPE SEED text NAME LOSS" for each below it. LOSS_1 ... LOSS_8 are
 # the mean training losses of the eighths of the steps, "-" of those it did not come to the end of. Of a run that goes on
 # from a checkpoint of step FROM they and LARGEST_GRAD_NORM are of the steps behind it.
 #

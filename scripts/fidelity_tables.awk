@@ -1,12 +1,12 @@
 # The tables of a setting for scripts/fidelity.sh, in Markdown.
 #
-#   awk -v baseline=RECIPE -v picture=FILE -f fidelity_pairs.awk -f fidelity_tables.awk RESULTS
+#   awk -v baseline=RECIPE -v picture=FILE -f fidelity_pairs.awk -f fidelity_texts.awk -f fidelity_tables.awk RESULTS
 
 function recipe_row(recipe,    j, k, lost, line) {
     for (j = 1; j <= runs[recipe]; j++) lost += (recipe, seed_of[recipe, j]) in diverged
     statistics(loss, recipe, 0)
     line = "| " recipe " | " runs[recipe] (lost ? ", " lost " diverged" : "") " | " (count ? sprintf("%.4f", mean) : "–") " | "
-    line = line (recipe == baseline ? "" : mean_difference(recipe, 0)) " |"
+    line = line (recipe == baseline ? "" : mean_difference(difference, recipe, 0)) " |"
     for (k = 1; k <= 8; k++) {
         if (recipe == baseline) statistics(loss, recipe, k)
         else statistics(difference, recipe, k)
@@ -14,7 +14,7 @@ function recipe_row(recipe,    j, k, lost, line) {
     }
     for (k = 9; k <= last_evaluation; k++) {
         statistics(loss, recipe, k)
-        line = line " " (recipe != baseline ? mean_difference(recipe, k) : count ? sprintf("%.4f", mean) : "–") " |"
+        line = line " " (recipe != baseline ? mean_difference(difference, recipe, k) : count ? sprintf("%.4f", mean) : "–") " |"
     }
     print line
 }
@@ -84,6 +84,7 @@ END {
     if (unfinished) print "- not finished: " unfinished
     if (picture) print "\n![differences by eighths of the run](" picture ")"
     unpaired()
+    texts_table()
     print "\n| run | seed | validation loss | difference |" eighths " largest gradient norm |" evaluations "\n" rule " --- |" more_rule
     for (i = 1; i <= recipes; i++) for (j = 1; j <= runs[recipe_of[i]]; j++) run_row(recipe_of[i], seed_of[recipe_of[i], j])
 }

@@ -28,7 +28,7 @@ function verdict(recipe,    k, worst, where, good, pairs) {
     }
     statistics(difference, recipe, 0)
     pairs = count (lost(recipe) ? ", " lost(recipe) " diverged" : "")
-    printf "| %s | %s | %s | %s | %s |", setting, recipe, pairs, mean_difference(recipe, 0), \
+    printf "| %s | %s | %s | %s | %s |", setting, recipe, pairs, mean_difference(difference, recipe, 0), \
         lost(recipe) ? "beyond" : !count ? "–" : is_within(recipe, 0, limit) ? "within" : "beyond"
     if (where) printf " %s %% (%d/8) | %s |\n", signed(worst), where, good && !lost(recipe) ? "within" : "beyond"
     else print " – | – |"
