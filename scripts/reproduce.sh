@@ -15,13 +15,15 @@
 #   all            all of it (default). expected, not measured, on one H100 with QUICK=1: 8 minutes (table1 3, table6 1,
 #                  table7 2, figure4 and plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24). Without a GPU: 2
 #
-# The page has the pieces that were asked for, and replaces the one before; another --out keeps that.
+# The page has the pieces that were asked for, each once, and replaces the one before; another --out keeps that.
 # On several GPUs what needs one runs at the same time, one thing on each; what needs several follows, over all of them.
 #
 # Settings come from the environment:
 #   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a GPU, a small model of bytes is trained. For
 #                          Llama's vocabulary of 32,000 those that it lacks are left out
 #   TOKENS=33554432        how much of it OLMo-1B sees in `table1`, twice (2097152 with QUICK=1); each takes 30 GB of disk
+#                          until it ends, well or not
+#   TEXTS="NAME=GLOB ..."  further texts for the command of `losses`: scripts/fidelity.sh --help
 #   QUICK=1                fewer repetitions; the largest micro-batches and 1558M are planned, not measured
 #   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
 #   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
@@ -29,10 +31,11 @@
 #   BIN=. BUILD=build      where the programs are
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-}
+bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} texts=${TEXTS:-}
+texts=${texts:+TEXTS=\'${texts//$'\n'/ }\' } # for whoever copies the line
 tokens=${TOKENS:-$([ -n "$quick" ] && echo 2097152 || echo 33554432)}
 # shellcheck disable=SC2016 # the quotes are for whoever copies the line
-command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${TOKENS:+TOKENS=$TOKENS }scripts/reproduce.sh${*:+ $*}"
+command_line="${QUICK:+QUICK=$QUICK }${STEPS:+STEPS=$STEPS }${TEXT:+TEXT=$TEXT }${SPEED_STEPS:+SPEED_STEPS=$SPEED_STEPS }${TRAIN:+TRAIN='$TRAIN' }${TOKENS:+TOKENS=$TOKENS }${texts}scripts/reproduce.sh${*:+ $*}"
 out=runs/reproduce dry_run=''
 all=(table1 table2 losses table6 table7 figure4 gpt2 differences) pieces=()
 
@@ -51,6 +54,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#pieces[@]} -gt 0 ] || pieces=("${all[@]}")
+mapfile -t pieces < <(printf '%s\n' "${pieces[@]}" | awk '!listed[$0]++')
 for setting in "TOKENS $tokens" "STEPS ${STEPS:-400}" "SPEED_STEPS ${SPEED_STEPS:-20}"; do
     case ${setting#* } in '' | 0* | *[!0-9]*) stop "${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" ;; esac
 done
@@ -203,11 +207,10 @@ piece_figure4() {
 piece_losses() {
     [ -z "$dry_run" ] || return 0
     say "## Losses (table 3)" "The paper's are training losses of one run each, far from the end of its schedule: at 300 billion tokens OLMo-1B's rate is by its schedule still 98 % of the peak. Here:"
-    # shellcheck disable=SC2016 # Markdown
-    say '```
-RECIPES="bf16 fp8-linear coat" SEEDS=1 scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
-```'
-    say "OLMo-1B from scratch, 105 million tokens (\`TO=350\` ends after 46 million), each recipe on the same tokens in the same order; its page has validation losses and the difference by eighths of the run. The text is what TRAIN_GLOB and VAL_GLOB name, GPT-2 tokens from \`data/prepare.py\`: the runs of docs/loss.md read Python sources, which is not what the paper read, so that losses compare with BF16's beside them and not with the paper's. OLMo-1B has not been compared yet."
+    say "\`\`\`
+RECIPES=\"bf16 fp8-linear coat\" SEEDS=1 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
+\`\`\`"
+    say "OLMo-1B from scratch, 105 million tokens (\`TO=350\` ends after 46 million), each recipe on the same tokens in the same order; its page has validation losses, the difference by eighths of the run, and with \`TEXTS=\"NAME=GLOB ...\"\` perplexities on further texts, as the paper has them of WikiText, C4 and the Pile. The text is what TRAIN_GLOB and VAL_GLOB name, GPT-2 tokens from \`data/prepare.py\`: the runs of docs/loss.md read Python sources, which is not what the paper read, so that losses compare with BF16's beside them and not with the paper's. OLMo-1B has not been compared yet."
     table loss /dev/null
 }
 
@@ -219,7 +222,7 @@ piece_differences() {
 
 exec 3>&1
 # shellcheck disable=SC2086 # words
-trap 'kill -- $child 2>/dev/null || true; wait; exit 143' TERM INT HUP
+trap 'kill -- $child 2>/dev/null || true; wait; drop_runs_of_states; exit 143' TERM INT HUP
 if [ -n "$dry_run" ]; then
     page=/dev/null work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

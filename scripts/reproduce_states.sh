@@ -24,7 +24,18 @@ choose_model() {
     done
 }
 
-measure_states() { # BETA2: trains from point to point, and measures each checkpoint
+measure_states() { # BETA2
+    local status=0
+    measure_points "$1" || status=$?
+    # gigabytes, which nothing goes on from: table1 begins anew each time
+    [ -n "$dry_run" ] || rm -rf "$out/states-$1"/step-* "$out/states-$1"/.step-*
+    return $status
+}
+# At a signal: without its folder a run that is ending too saves nothing more.
+drop_runs_of_states() {
+    if [ -z "$dry_run" ] && [[ " ${pieces[*]} " == *" table1 "* ]]; then rm -rf "${betas[@]/#/$out/states-}"; fi
+}
+measure_points() { # BETA2: trains from point to point, and measures each checkpoint
     local folder=$out/states-$1 step last=${points[-1]} picture
     for step in "${points[@]}"; do
         # shellcheck disable=SC2046 # the flags are words
@@ -34,7 +45,6 @@ measure_states() { # BETA2: trains from point to point, and measures each checkp
         [ "$step" != "$last" ] || picture=("$out/ranges-$1.svg")
         run "quant_error-$1-$step.log" "$build/quant_error" --every $every "$folder/$(printf 'step-%08d' "$step")" "${picture[@]}" || return
     done
-    [ -n "$dry_run" ] || rm -rf "$folder"/step-* # gigabytes
 }
 
 # A line per point: what expansion gains, by half and for both, and how the states are spread.
