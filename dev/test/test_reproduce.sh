@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset TRAIN TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
+unset TRAIN TEXTS TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
 export TEXT=coat STEPS=20
 failures=0
 
@@ -91,6 +91,11 @@ for setting in STEPS TOKENS SPEED_STEPS; do
 done
 has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
 has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
+said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" losses losses 2>&1)
+[ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/losses/reproduce.md")" -eq 1 ]
+check "a piece that is named twice is there once" $? "$said"
+has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=1 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
+has "and in its own" "$(cat "$folder/losses/reproduce.md")" "^\\| command \\| \`TEXTS='wiki=w\\* c4=c\\.bin' scripts/reproduce\\.sh "
 refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
@@ -98,6 +103,23 @@ refuses "a build that lacks a program" 'error: .*nothing/quant_error is not buil
     env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
+
+# what table1 measures is gone where it fails, and where it is ended
+count=1
+started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
+printf '#!/bin/sh\nls -d "$3" >>%s/measured\necho "error: no states"\nexit 3\n' "$folder" >"$folder/nothing/quant_error"
+chmod +x "$folder/nothing/quant_error"
+said=$(BUILD=$folder/nothing scripts/reproduce.sh --out "$folder/states" table1 2>&1)
+[ $? -eq 1 ] && grep -q '^failed: error: no states' <<<"$said" && grep -q 'states-0.95/step-' "$folder/measured" && [ -z "$(find "$folder/states" -name '*step-*')" ]
+check "a table1 that fails leaves no checkpoint" $? "$said $(find "$folder/states")"
+printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/nothing/quant_error"
+BUILD=$folder/nothing scripts/reproduce.sh --out "$folder/states" table1 >/dev/null 2>&1 &
+script=$!
+for ((i = 0; i < 600; i++)); do if started; then break; else sleep 0.1; fi; done
+kill $script
+wait $script
+[ $? -eq 143 ] && started && [ -z "$(find "$folder/states" -name '*step-*')" ]
+check "nor does one that is ended" $? "$(find "$folder/states")"
 
 # --- with programs that pretend to run on a GPU
 cat >"$folder/gpu/nvidia-smi" <<'END'
@@ -220,7 +242,6 @@ chmod +x "$folder/programs/slow"
 mkdir "$folder/slow"
 for program in train_gpt2_fp8 bench_layer_gpu bench_group_scaling_gpu; do ln -s ../programs/slow "$folder/slow/$program"; done
 ln -s "$(realpath "$BIN/train_gpt2_fp8_cpu")" "$folder/slow/"
-started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
 alive() {
     local id
     while read -r id; do
