@@ -29,9 +29,9 @@
 #   KEEP_BRANCH_POINTS=1    keeps these checkpoints for recipes and seeds to come (124M: 1.7 GB each)
 #   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is evaluated in these recipes too: what of a
 #                           difference is in the weights, and what is rounding of the forward pass while evaluating
-#   TEXTS="wiki=GLOB c4=GLOB"   it is evaluated on these token files, too, in the run's own recipe: losses and perplexities
-#                           on further texts. No name of EVALUATE or TEXTS makes a run that has ended do anything again:
-#                           its checkpoint is gone, and what it was not evaluated on is told and left open
+#   TEXTS="NAME=GLOB ..."   it is evaluated on these token files too, in the run's own recipe: losses and perplexities on
+#                           further texts. A run that has ended is not evaluated for what is named later, here or by
+#                           EVALUATE: its checkpoint is gone. The script tells which, and their place on the page is empty
 #   LIMIT=0.2               %: a recipe whose mean ends so near the baseline's is within the page's limit;
 #   EIGHTH_LIMIT=0.4        the same of the means of the eighths
 #   STEPS=N                 instead of the setting's
