@@ -1,6 +1,6 @@
 // The errors of 8-bit moments (COAT: optimizer states): of one rounding, of a hundred, and of 10,000 updates beside
-// FP32's, for gradients that are constant, that alternate, and that come once in 100 steps. Prints whole tables; what
-// training relies on is asserted: RNE at beta2 = 0.95, stochastic rounding at 0.999.
+// FP32's, for gradients that are constant, that alternate, that come once in 100 steps, and that are noise. Prints whole
+// tables; what training relies on is asserted: RNE at beta2 = 0.95, stochastic rounding at 0.999.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static DriftSums simulate(Pattern pattern, Rule rule, Format second_format, doub
         size[i] = drift_size(spread, i);
         m[i] = v[i] = m_exact[i] = v_exact[i] = 0;
     }
-    DriftSums sums = {0, 0, 0, 0};
+    DriftSums sums = {0};
     for (int64_t t = 1; t <= STEPS; t++) {
         double c1 = 1 / (1 - pow((double)b1, (double)t)), c2 = 1 / (1 - pow((double)b2, (double)t));
         for (int i = 0; i < COUNT; i++) {
@@ -83,9 +83,9 @@ static DriftSums simulate(Pattern pattern, Rule rule, Format second_format, doub
 static Drift print_row(Pattern pattern, Rule rule, Format format, double beta2, double spread) {
     DriftSums sums = simulate(pattern, rule, format, beta2, spread);
     Drift d = drift_of(&sums);
-    print_message("# %-11s  beta2 %.3f  v in %s  spread %.1f  %-20s  v %+6.2f %%   update %5.2f %%\n",
+    print_message("# %-11s  beta2 %.3f  v in %s  spread %.1f  %-20s  v %+6.2f %%   update %5.2f %%   rate %+6.2f %%\n",
                   pattern_names[pattern], beta2, format_name(format), spread, rule_names[rule], 100 * d.v_mean,
-                  100 * d.update);
+                  100 * d.update, 100 * d.rate);
     return d;
 }
 
@@ -97,12 +97,13 @@ static void the_defaults_stay_close_to_fp32(void **state) {
         for (int f = 0; f < 2; f++) {
             Drift nearest = print_row((Pattern)p, NEAREST, formats[f], 0.95, 0.5);
             Drift stochastic = print_row((Pattern)p, STOCHASTIC, formats[f], 0.999, 0.5);
-            assert_true(drift_is_small(nearest, (Pattern)p) && drift_is_small(stochastic, (Pattern)p));
+            assert_true(drift_is_small(nearest, (Pattern)p, 0.95) && drift_is_small(stochastic, (Pattern)p, 0.999));
         }
     }
 }
 
-// For comparison: the published rule for k, whose codes are no fixed point, is farther from FP32.
+// For comparison: the published rule for k, whose codes are no fixed point, is farther from FP32, save where noise and
+// stochastic rounding add up for 1,000 steps.
 static void other_rules(void **state) {
     (void)state;
     for (int p = 0; p < PATTERNS; p++) {
@@ -111,8 +112,16 @@ static void other_rules(void **state) {
         Drift fixed_point = print_row((Pattern)p, NEAREST, FMT_E4M3, 0.95, 0.5);
         assert_true(print_row((Pattern)p, PUBLISHED, FMT_E4M3, 0.95, 0.5).update > fixed_point.update);
         fixed_point = print_row((Pattern)p, STOCHASTIC, FMT_E4M3, 0.999, 0.5);
-        assert_true(print_row((Pattern)p, PUBLISHED_STOCHASTIC, FMT_E4M3, 0.999, 0.5).update > fixed_point.update);
+        Drift published = print_row((Pattern)p, PUBLISHED_STOCHASTIC, FMT_E4M3, 0.999, 0.5);
+        assert_true(p == NOISE || published.update > fixed_point.update);
     }
+}
+
+// Noise, with beta2 near 1: nearest rounding stalls below v, and the update is larger by as much as its root.
+static void nearest_rounding_of_noise_raises_the_rate(void **state) {
+    (void)state;
+    Drift nearest = print_row(NOISE, NEAREST, FMT_E4M3, 0.999, 0.5);
+    assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
 // Gradients of one size in a group, each element's at another step: with beta2 near 1 a step changes v by less than
@@ -213,6 +222,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_defaults_stay_close_to_fp32),
         cmocka_unit_test(other_rules),
+        cmocka_unit_test(nearest_rounding_of_noise_raises_the_rate),
         cmocka_unit_test(nearest_rounding_stalls_where_stochastic_does_not),
         cmocka_unit_test(error_of_lognormal_groups),
         cmocka_unit_test(requantising_changes_nothing),
