@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # What is claimed of the GPU, checked and measured in one go (about 10 minutes on an H200; the race check takes four):
 # the GPU against the CPU twin (every operation, by what test_gpt2 and dev/test/check_*.cu compare; whole models), memory
-# errors and races in the same operations, reproducibility, the loss curve beside the twin's, every kernel's bandwidth,
-# and the speed and memory of training. Ends with 1 where anything failed or could not be checked, 3 without a GPU.
+# errors and races in the same operations, reproducibility, the loss curve and a sample beside the twin's, training
+# beside PyTorch's, every kernel's bandwidth, and the speed and memory of training. Ends with 1 where anything failed or could not be checked, 3 without a GPU.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers     GPT-2 tokens; byte tokens (prepare_bytes)
 #       repeat and training read the former, curve the latter; the other parts need neither
 #
 #   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
-#   PARTS="twin sanitizers repeat curve kernels training"     what is done, in this order
+#   PARTS="twin sanitizers repeat curve families kernels training"     what is done, in this order; families needs torch
+#       and transformers
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/gpu.sh"
 tokens=${1:-} bytes=${2:-} bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
-read -r -d '' -a parts <<<"${PARTS:-twin sanitizers repeat curve kernels training}" || true
+read -r -d '' -a parts <<<"${PARTS:-twin sanitizers repeat curve families kernels training}" || true
 
 stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 
@@ -24,8 +25,8 @@ for part in "${parts[@]}"; do
     case $part in
     twin | sanitizers) program=$bin/test_gpt2 ;;
     kernels) program=$build/bench_kernels_gpu ;;
-    repeat | curve | training) program=$bin/train_gpt2_fp8 ;;
-    *) stop "PARTS: $part: not one of twin, sanitizers, repeat, curve, kernels, training" ;;
+    repeat | curve | families | training) program=$bin/train_gpt2_fp8 ;;
+    *) stop "PARTS: $part: not one of twin, sanitizers, repeat, curve, families, kernels, training" ;;
     esac
     case $part in
     repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens: name them as the first argument; --help says more" ;;
@@ -77,13 +78,19 @@ fi
 
 if wanted repeat; then
     say "two runs of one command"
-    status=0
-    for i in 1 2; do
-        "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --micro-batch 16 --batch-tokens 65536 --steps 6 --sample-tokens 0 \
-            --recipe bf16 --quiet --out "$out/run$i" --overwrite >"$out/run$i.log" 2>&1 || { status=1; tail -n 1 "$out/run$i.log"; }
-    done
-    [ $status -eq 0 ] && diff -r "$out/run1/step-00000006" "$out/run2/step-00000006" >/dev/null
-    verdict $? "checkpoints are equal byte for byte"
+    repeat() { # NAME FLAGS...
+        local status=0 i
+        for i in 1 2; do
+            "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
+                --out "$out/$1-$i" --overwrite "${@:2}" >"$out/$1-$i.log" 2>&1 || { status=1; tail -n 1 "$out/$1-$i.log"; }
+        done
+        : >"$out/$1.diff"
+        [ $status -eq 0 ] && diff -r "$out/$1-1/step-00000006" "$out/$1-2/step-00000006" >"$out/$1.diff"
+        verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$1.diff" | tr -d '\n')"
+    }
+    repeat bf16 --micro-batch 16 --recipe bf16
+    repeat coat --micro-batch 16 --recipe coat
+    repeat fp32 --micro-batch 4 --precision fp32
 fi
 
 if wanted curve; then
@@ -98,6 +105,24 @@ if wanted curve; then
     gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
     awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
     verdict $? "validation loss ${gpu:-of none} and ${cpu:-of none}"
+    likeliest() { # DEVICE: what the GPU's model writes, the likeliest token each time
+        "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 --prompt "static " --temperature 0 \
+            --sample-tokens 100 2>"$out/sample-$1.log" || tail -n 1 "$out/sample-$1.log" >&2
+    }
+    likeliest cuda >"$out/sample-cuda.txt"
+    likeliest cpu >"$out/sample-cpu.txt"
+    [ -s "$out/sample-cuda.txt" ] && cmp "$out/sample-cuda.txt" "$out/sample-cpu.txt"
+    verdict $? "both devices write the same 100 tokens"
+fi
+
+if wanted families; then
+    say "30 updates of every family beside PyTorch's, of text and of packed examples"
+    for data in text packed; do
+        packed=()
+        [ $data = text ] || packed=(--packed)
+        python3 "$here/../dev/test/check_families.py" --program "$bin/train_gpt2_fp8" "${packed[@]}" >"$out/families-$data.log" 2>&1
+        verdict $? "$data: $(grep -c '^PASS ' "$out/families-$data.log") passed$(grep -v '^PASS' "$out/families-$data.log" | tail -n 4 | sed 's/^/; /' | tr -d '\n')"
+    done
 fi
 
 if wanted kernels; then

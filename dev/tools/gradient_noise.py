@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""How far a recipe's gradients are from BF16's, as AdamW sees them: every element measured by its own second moment.
+
+    train=(--model CHECKPOINT --train TRAIN --steps 20 --lr 0 --beta1 0 --grad-clip 0 --moments fp32)
+    ./train_gpt2_fp8 "${train[@]}" --recipe bf16 --out runs/bf16
+    ./train_gpt2_fp8 "${train[@]}" --recipe coat --out runs/coat
+    dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
+
+With a rate of 0 the weights stay; with beta1 0 the first moment is the last step's gradient g, and the second v its mean
+square over the last 1 / (1 - beta2) steps. Per tensor, all layers together, and per layer:
+    error   |g' - g| / |g|
+    noise   mean of (g' - g)^2 / v: what the recipe adds to the gradient's mean square, element by element
+    rate    mean of sqrt(v / v') - 1: what it does to AdamW's learning rate
+Needs numpy.
+"""
+import json
+import re
+import struct
+import sys
+
+import numpy
+
+
+class States:
+    """The FP32 moments of a checkpoint of one process."""
+
+    def __init__(self, folder):
+        self.path = folder + "/optimizer.safetensors"
+        with open(self.path, "rb") as file:
+            size = struct.unpack("<Q", file.read(8))[0]
+            self.header = json.loads(file.read(size))
+        self.begin = 8 + size
+        self.header.pop("__metadata__", None)
+
+    def names(self):
+        return [name[:-2] for name in self.header if name.endswith(".m")]
+
+    def read(self, name):
+        entry = self.header.get(name)
+        if entry is None or entry["dtype"] != "F32":
+            sys.exit(f"error: {self.path}: no {name} in FP32; train with --moments fp32 on one process")
+        begin, end = entry["data_offsets"]
+        return numpy.fromfile(self.path, numpy.float32, (end - begin) // 4, offset=self.begin + begin)
+
+
+class Sums:
+    def __init__(self):
+        self.error = self.total = self.noise = self.rate = self.count = 0.0
+
+    def add(self, g, v, other_g, other_v):
+        used = (v > 0) & (other_v > 0)  # tokens that do not occur have no gradient
+        g, v, other_g, other_v = (x[used].astype(numpy.float64) for x in (g, v, other_g, other_v))
+        square = (other_g - g) ** 2
+        self.error += square.sum()
+        self.total += (g**2).sum()
+        self.noise += (square / v).sum()
+        self.rate += (numpy.sqrt(v / other_v) - 1).sum()
+        self.count += g.size
+
+    def row(self, name):
+        error = (self.error / self.total) ** 0.5 if self.total else 0.0
+        count = max(self.count, 1.0)
+        print(f"{name:28} {100 * error:8.2f} % {100 * self.noise / count:8.3f} % {100 * self.rate / count:+8.3f} %")
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    first, second = States(sys.argv[1]), States(sys.argv[2])
+    if first.names() != second.names():
+        sys.exit(f"error: {second.path}: other tensors than {first.path}")
+    kinds, layers, everything = {}, {}, Sums()
+    for name in first.names():
+        values = [states.read(name + part) for states in (first, second) for part in (".m", ".v")]
+        layer = re.search(r"\.(\d+)\.", name)
+        kind = re.sub(r".*\.\d+\.", "", name)
+        groups = [everything, kinds.setdefault(kind, Sums())]
+        if layer:
+            groups.append(layers.setdefault(int(layer[1]), Sums()))
+        for group in groups:
+            group.add(*values)
+    print(f"{'':28} {'error':>10} {'noise':>10} {'rate':>10}")
+    for kind, sums in kinds.items():
+        sums.row(kind)
+    for layer, sums in sorted(layers.items()):
+        sums.row(f"layer {layer + 1}")
+    everything.row("all")
+
+
+if __name__ == "__main__":
+    main()
