@@ -18,7 +18,8 @@
 #
 # Settings come from the environment:
 #   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8,
-#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8
+#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8. They win
+#                           over the setting's: slow:bf16,lr=2.9e-4
 #   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
 #                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
 #   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and all recipes go on from
@@ -203,9 +204,9 @@ val_loss() { # LOG
 set_command() { # RECIPE SEED[@MICRO_BATCH] FOLDER SAVE_EVERY [FLAGS...]
     local cut=$micro_batch flags
     read -r -a flags <<<"$(recipe_flags "$1")"
-    flags+=("${batch[@]}")
+    flags=("${batch[@]}" "${training[@]}" "${flags[@]}") # a recipe may have a rate of its own
     [[ $2 != *@* ]] || { cut=${2#*@} && flags+=(--micro-batch "$cut"); }
-    command=("$trainer" "${model[@]}" "${flags[@]}" "${training[@]}" --train "$train_files" --val "$val_files" --steps "$schedule" --seed "${2%@*}"
+    command=("$trainer" "${model[@]}" "${flags[@]}" --train "$train_files" --val "$val_files" --steps "$schedule" --seed "${2%@*}"
         --val-every $((steps < schedule ? steps : 0)) --val-batches "$(val_batches "$cut" "$val_files")" --sample-tokens 0 --health-every 0 --quiet --save-every "$4" "${@:5}" --out "$3" --resume)
 }
 

@@ -8,9 +8,9 @@ cd "$(dirname "$0")/../.." || exit 1
 # --- what it would do
 said=$(scripts/fidelity.sh --dry-run --out "$folder/dry" 'a b*' v 65k 1558M 2>&1)
 check "a dry run ends well" $? "$said"
-has "it shows the runs of a setting" "$said" 'train_gpt2_fp8 --model gpt2 --recipe coat --master split16 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --train a\\ b\\\* --val v --steps 1526 --seed 3 '
-has "and of another" "$said" '--model gpt2-xl --recipe bf16 --master split16 .*--micro-batch 16 --batch-tokens 131072 .*--steps 240 --seed 1 '
-has "OLMo-1B, with its length and eps" "$(SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/dry" a v olmo-1b 2>&1)" '--model olmo-1b --recipe coat --master split16 --seq-len 2048 --micro-batch 8 --batch-tokens 131072 --lr 2e-4 .*--warmup 160 --lr-final 0 .*--eps 1e-5 .*--val-batches 128 '
+has "it shows the runs of a setting" "$said" 'train_gpt2_fp8 --model gpt2 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --recipe coat --master split16 --train a\\ b\\\* --val v --steps 1526 --seed 3 '
+has "and of another" "$said" '--model gpt2-xl .*--micro-batch 16 --batch-tokens 131072 .*--recipe bf16 --master split16 .*--steps 240 --seed 1 '
+has "OLMo-1B, with its length and eps" "$(SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/dry" a v olmo-1b 2>&1)" '--model olmo-1b --seq-len 2048 --micro-batch 8 --batch-tokens 131072 --lr 2e-4 .*--warmup 160 --lr-final 0 .*--eps 1e-5 --recipe coat --master split16 .*--val-batches 128 '
 [ "$(grep -c -- ' --seed ' <<<"$said")" -eq 12 ]
 check "every setting, recipe and seed" $? "$said"
 [ ! -e "$folder/dry" ]
@@ -18,12 +18,12 @@ check "and writes nothing" $?
 mkdir -p "$folder/begun/262k-to-350/coat/1"
 said=$(SEEDS=1 TO=350 BIN="$folder/begun" scripts/fidelity.sh --dry-run --out "$folder/begun" a v 2>&1)
 check "a dry run of runs that end early ends well" $? "$said"
-has "it shows them" "$said" 'train_gpt2_fp8 --model gpt2 --recipe coat .*--steps 400 .*--val-every 350 '
+has "it shows them" "$said" 'train_gpt2_fp8 --model gpt2 .*--recipe coat .*--steps 400 .*--val-every 350 '
 has "and where they end" "$said" '^# ended at step 350$'
 [ "$(find "$folder/begun" -type f | wc -l)" -eq 0 ]
 check "and runs none, where one has begun" $? "$(find "$folder/begun")"
 said=$(RECIPES="bf16 coat,scaling=tensor,head=fp8" SEEDS="1 1@64 2@16" scripts/fidelity.sh --dry-run --out "$folder/dry" a v 2>&1)
-has "262k where no setting is named, and flags behind a recipe" "$said" '--recipe coat --master split16 --scaling=tensor --head=fp8 .*--batch-tokens 262144 '
+has "262k where no setting is named, and flags behind a recipe" "$said" '--batch-tokens 262144 .*--lr 3e-4 .*--recipe coat --master split16 --scaling=tensor --head=fp8 '
 has "a micro-batch behind a seed, validated on the same tokens" "$said" '--micro-batch 16 .*--seed 2 .*--val-batches 128 .*/262k/bf16/2@16 '
 [ "$(wc -l <<<"$said")" -eq 4 ] && grep -q -- '--val-batches 32 .*/262k/bf16/1 ' <<<"$said"
 check "that of the setting is no other run" $? "$said"

@@ -10,7 +10,7 @@ With a rate of 0 the weights stay; with beta1 0 the first moment is the last ste
 square over the last 1 / (1 - beta2) steps. Per tensor, all layers together, and per layer:
     error   |g' - g| / |g|
     noise   mean of (g' - g)^2 / v: what the recipe adds to the gradient's mean square, element by element
-    rate    mean of sqrt(v / v') - 1: what it does to AdamW's learning rate
+    rate    the part of g' / sqrt v' along u = g / sqrt v, less 1: what it does to AdamW's learning rate
 Needs numpy.
 """
 import json
@@ -26,9 +26,12 @@ class States:
 
     def __init__(self, folder):
         self.path = folder + "/optimizer.safetensors"
-        with open(self.path, "rb") as file:
-            size = struct.unpack("<Q", file.read(8))[0]
-            self.header = json.loads(file.read(size))
+        try:
+            with open(self.path, "rb") as file:
+                size = struct.unpack("<Q", file.read(8))[0]
+                self.header = json.loads(file.read(size))
+        except (OSError, ValueError, struct.error) as e:
+            sys.exit(f"error: {folder}: no checkpoint with states of one process ({e})")
         self.begin = 8 + size
         self.header.pop("__metadata__", None)
 
@@ -45,7 +48,7 @@ class States:
 
 class Sums:
     def __init__(self):
-        self.error = self.total = self.noise = self.rate = self.count = 0.0
+        self.error = self.total = self.noise = self.along = self.update = self.count = 0.0
 
     def add(self, g, v, other_g, other_v):
         used = (v > 0) & (other_v > 0)  # tokens that do not occur have no gradient
@@ -54,13 +57,15 @@ class Sums:
         self.error += square.sum()
         self.total += (g**2).sum()
         self.noise += (square / v).sum()
-        self.rate += (numpy.sqrt(v / other_v) - 1).sum()
+        self.along += (other_g * g / numpy.sqrt(v * other_v)).sum()
+        self.update += (g**2 / v).sum()
         self.count += g.size
 
     def row(self, name):
         error = (self.error / self.total) ** 0.5 if self.total else 0.0
-        count = max(self.count, 1.0)
-        print(f"{name:28} {100 * error:8.2f} % {100 * self.noise / count:8.3f} % {100 * self.rate / count:+8.3f} %")
+        noise = self.noise / max(self.count, 1.0)
+        rate = self.along / self.update - 1 if self.update else 0.0
+        print(f"{name:28} {100 * error:8.2f} % {100 * noise:8.3f} % {100 * rate:+8.3f} %")
 
 
 def main():
