@@ -185,6 +185,15 @@ void report_start(const Report *report, FILE *out) {
     fflush(out);
 }
 
+// What the driver counts beside the plan, as measured on one, two and four GPUs of a host.
+static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.5e9;
+
+static void report_beside(int ranks, FILE *out) {
+    char text[MEMORY_TEXT];
+    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "beside it, about",
+            memory_text(text, (size_t)(CONTEXT_BYTES + (ranks > 1 ? NCCL_BYTES : 0))), ranks > 1 ? " and NCCL" : "");
+}
+
 bool report_plan(const Config *config, FILE *out, Error *err) {
     const DeviceKind device = config->device == DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
     const int ranks = config->gpus > 0 ? config->gpus : 1;
@@ -203,6 +212,7 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
              c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
              c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
+        if (device == DEVICE_CUDA) report_beside(ranks, out);
         if (c.memory_limit > 0 && !config_samples_only(&c))
             fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),
                     c.micro_batch);

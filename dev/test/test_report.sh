@@ -164,6 +164,10 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
 else
     echo "skip - terminals: no python3, or no pseudo-terminals"
 fi
+"$program" --plan --gpus 2 --zero 3 >"$folder/page"
+says "what a plan of several GPUs leaves out" "^  beside it, about +2\.10 GB  CUDA's context and NCCL\$" "$folder/page"
+"$program" --plan --device cpu >"$folder/page"
+is "a CPU's has nothing beside it" "$(grep -c beside "$folder/page")" 0
 # --- a noun behind 1 is no plural
 "$build"/prepare_bytes --out "$folder/single" README.md >"$folder/page"
 says "1 file" ' from 1 file \(its end held out\)' "$folder/page"
