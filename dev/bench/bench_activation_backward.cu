@@ -1,5 +1,5 @@
 // Would one pass serve for the activation's gradient and gelu made again? Today there are three: the gradient's codes with
-// a scale per row, which need the whole row before the first code (5.125 bytes per element read and written), their
+// a scale per row, which need the whole row before the first code (4.125 bytes per element read and written), their
 // transpose (2), and gelu's transpose from the kept h (2.125). Were the rows' scales known before, from a bound on
 // |dg| <= |dy| |w|, one walk down tiles would write all of it, with 6.125 bytes. Here the scales are those that the
 // operations of today have found, so that its codes must be theirs.
