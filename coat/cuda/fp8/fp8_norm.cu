@@ -117,7 +117,7 @@ __launch_bounds__(ROW_THREADS,
                   Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
-    second_stage_allow();
+    next_kernel_allow();
     const int64_t row = a.rows - 1 - RowShare<Shape>::index();
     if (row < 0) return; // whole warps, or the whole block
     const RowShare<Shape> at(row, a.cols);
@@ -368,7 +368,7 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
     const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
     if (!maxima) return;
-    scale_behind_maxima(exec, n, maxima, r_in.rows);
+    scale_from_maxima(exec, n, maxima, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 

@@ -77,7 +77,7 @@ __global__ __launch_bounds__(THREADS,
     extern __shared__ uint4 ring_memory[];
     __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
-    second_stage_allow();
+    next_kernel_allow();
     Ring<GROUPED, THREADS, ROWS, STAGES> &ring = *(Ring<GROUPED, THREADS, ROWS, STAGES> *)ring_memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     const int column = (int)threadIdx.x * V;
