@@ -135,7 +135,7 @@ template <Format F, Format TO> static void rescale_cast(Exec *exec, Tensor out, 
                                      false, overlaps);
 }
 
-static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     if (x.format == FMT_E5M2)
         rescale_cast<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
     else if (out.format == FMT_E5M2)
@@ -144,16 +144,12 @@ static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) 
         rescale_cast<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
 }
 
-void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
-    transpose_rescaled(exec, out, x, false);
-}
-
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
     require_spans("transpose_codes", "the codes", x);
     if (scaled_by_row(x)) {
         scale_over_rows(exec, out, x);
-        transpose_rescaled(exec, out, x, true);
+        fp8_transpose_rescaled(exec, out, x, true);
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
@@ -185,6 +181,7 @@ struct RowCast {
 template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
+    kernel_before_wait();
     const int64_t row = RowShare<Shape>::index();
     if (row >= a.rows) return; // whole warps, or the whole block
     const RowShare<Shape, (Shape::WARPS > 1)> at(row, a.cols);
@@ -200,10 +197,10 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
     row_encode(a.q, at, row_maximum(at, largest), [&](int k, float out[V]) { unpack<V>(x[k], out); });
 }
 
-void row_cast_launch(cudaStream_t stream, const RowCast &a) {
+void row_cast_launch(Exec *exec, const RowCast &a) {
     const auto run = [&]<typename Shape>(Shape) {
-        row_cast_kernel<Shape><<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
-        LAUNCH_CHECK("row_cast_kernel");
+        launch_kernel(exec, "launching the kernel row_cast_kernel", row_cast_kernel<Shape>,
+                      grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, START_EARLY, a);
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
     const int64_t vectors = ceil_div(a.cols, ROW_THREADS * ROW_WIDTH);
@@ -235,8 +232,7 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     require_spans(operation, "x", x);
     if (x.rows == 0) return;
     if (scaled_by_row(q)) {
-        row_cast_launch(cuda_backend(exec)->stream,
-                        {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
+        row_cast_launch(exec, {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
         return;
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);

@@ -21,6 +21,7 @@ __global__ __launch_bounds__(FINISH_SLICES *FINISH_COLUMNS / V,
     const int64_t out_column = column < cols ? column : column - cols;
     Pack<float, V> sum = {}, total = {};
     kernel_before_wait();
+    next_kernel_allow();
     if (threadIdx.y == 0 && out && accumulate) total = load<V>(out + out_column);
     for (int i = (int)threadIdx.y; out && i < count; i += BATCH * FINISH_SLICES) {
         Pack<float, V> part[BATCH] = {};
