@@ -118,44 +118,36 @@ template <int PENDING> __device__ static inline void copies_wait(void) {
 }
 
 // --- kernels that overlap -----------------------------------------------------------------------------------
-// On devices that can, a kernel comes up while the one before it in the stream still runs: as soon as all blocks of that
-// one have allowed it or ended. Hence:
-// - All threads of a kernel that starts early wait, whichever way they take, for the end of the kernel before; and so for
-//   that of all kernels, as that one has waited too.
-// - Before they wait they write nothing. They read only what is older than the kernel before, and only if that one has not
-//   started early, or has waited before it allowed.
-__device__ static inline void next_kernel_allow(void) {
+// The second stage of a reduction is launched while the first still runs, on devices that can: its blocks come up
+// as the first stage's leave, and wait before they read.
+__device__ static inline void second_stage_allow(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-__device__ static inline void kernel_before_wait(void) {
+__device__ static inline void first_stage_wait(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Behind the kernel before; early; or early and with all its blocks in one cluster. Anything may stand before a kernel that
-// starts early: copies end before it comes up, and of kernels that allow nothing, all blocks.
-enum Start { START_BEHIND, START_EARLY, START_EARLY_CLUSTER };
-
+// Launches a kernel; with `overlaps`, on devices that can, as soon as the kernel before allows it: the kernel must then
+// wait before it reads what that one writes.
 template <typename... P, typename... A>
-static void launch_kernel(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
-                          Start start, A... arguments) {
+static void launch_behind(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
+                          bool overlaps, A... arguments) {
     const CudaBackend *backend = cuda_backend(exec);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {grid.x, 1, 1};
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = threads;
     config.dynamicSmemBytes = shared;
     config.stream = backend->stream;
-    config.attrs = attributes;
-    config.numAttrs = backend->capability < 90 || start == START_BEHIND ? 0 : start == START_EARLY ? 1 : 2;
+    config.attrs = &overlap;
+    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 
@@ -304,7 +296,7 @@ template <typename Op, int V>
 __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void columns_kernel(Op op, int64_t rows,
                                                                                            int64_t cols,
                                                                                            float *partials) {
-    if constexpr (Op::sums) next_kernel_allow();
+    if constexpr (Op::sums) second_stage_allow();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t column = ((int64_t)blockIdx.x * WARP + lane) * V;
     float sum[V] = {};

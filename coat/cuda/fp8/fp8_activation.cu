@@ -90,7 +90,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
         else
             gelu_rows_run<FMT_E4M3>(exec, operation, rows, dh, dh_t, dbias, accumulate);
     });
-    fp8_transpose_rescaled(exec, dh_t, dh, dbias.data != NULL); // early behind the kernel that adds up dbias
+    fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
 void require_gelu(const char *operation, Tensor g, Tensor h) {

@@ -115,7 +115,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
                                                                                   const __grid_constant__ TileOut out,
                                                                                   CastRows deal, int rows, int cols) {
     __shared__ Tile<CAST_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
-    if constexpr (SUMS) next_kernel_allow();
+    if constexpr (SUMS) second_stage_allow();
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     load_rows(begin + row_group * THREAD_ROWS, end);
     if (inside) source.begin(column);
-    kernel_before_wait();
+    first_stage_wait();
     float reciprocal = 1.0f, reciprocal_t = 1.0f;
     if constexpr (F != FMT_BF16) reciprocal_t = reciprocal = scale_reciprocal(*out.scale);
     if constexpr (F != T) reciprocal_t = scale_reciprocal(*out.scale_transposed);
@@ -177,8 +177,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
 // rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
-// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale, or has
-// waited as it does.
+// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {
@@ -197,8 +196,7 @@ static void cast_run(Exec *exec, const char *operation, const Source &source, Ti
     const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
     const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
-    launch_kernel(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps ? START_EARLY : START_BEHIND, source, out, deal, (int)rows,
-                  (int)cols);
+    launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
+                  TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }

@@ -35,8 +35,7 @@ __device__ inline void stream_values(const CentreRows &a, int64_t row, int colum
 // The sums over this block's rows: a warp finds how its rows are normalised, then a thread adds up its columns.
 __global__ __launch_bounds__(THREADS) void centre_rows_kernel(const __grid_constant__ CentreRows a) {
     __shared__ HatOf hats[BLOCK_ROWS];
-    kernel_before_wait();
-    next_kernel_allow();
+    second_stage_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int64_t chosen = centre_rows(a.rows), first = (int64_t)blockIdx.x * BLOCK_ROWS;
     const int count = (int)min((int64_t)BLOCK_ROWS, chosen - first);
@@ -87,7 +86,7 @@ struct CentreProduct {
 
 __global__ __launch_bounds__(THREADS) void centre_product_kernel(const __grid_constant__ CentreProduct a) {
     extern __shared__ float centre[];
-    kernel_before_wait();
+    first_stage_wait();
     for (int column = (int)threadIdx.x; column < a.cols; column += THREADS) {
         float sum = 0.0f;
 #pragma unroll 16
@@ -140,8 +139,8 @@ void cuda_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tens
     rows.cols = cols;
     rows.eps = norm.eps;
     rows.subtracts_mean = norm.mean.data != NULL;
-    launch_kernel(exec, "launching the kernel centre_rows_kernel", centre_rows_kernel, (unsigned)blocks, THREADS, 0,
-                  START_EARLY, rows);
+    centre_rows_kernel<<<(unsigned)blocks, THREADS, 0, cuda_backend(exec)->stream>>>(rows);
+    LAUNCH_CHECK("centre_rows_kernel");
     CentreProduct product = {};
     product.sums = rows.sums;
     product.blocks = blocks;
@@ -153,7 +152,7 @@ void cuda_norm_centre(Exec *exec, Tensor centre, Tensor shifted, Norm norm, Tens
     product.shifted = (bf16 *)shifted.data;
     product.outputs = (int)shifted.cols;
     product.cols = cols;
-    launch_kernel(exec, "launching the kernel centre_product_kernel", centre_product_kernel,
-                  dim3((unsigned)ceil_div(shifted.cols, OUTPUTS * WARPS)), THREADS, (size_t)cols * sizeof(float),
-                  START_EARLY, product);
+    launch_behind(exec, "launching the kernel centre_product_kernel", centre_product_kernel,
+                  dim3((unsigned)ceil_div(shifted.cols, OUTPUTS * WARPS)), THREADS, (size_t)cols * sizeof(float), true,
+                  product);
 }

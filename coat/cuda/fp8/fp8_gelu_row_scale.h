@@ -32,8 +32,6 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     constexpr bool KEPT = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= KEPT_BYTES;
     __shared__ uint32_t maxima[2][WARPS];
     __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
-    kernel_before_wait();
-    if constexpr (Op::sums) next_kernel_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
     const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
@@ -127,8 +125,8 @@ void gelu_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w
         if (blocks > most) blocks = most;
         w.sums = (float *)exec->workspace;
     }
-    launch_kernel(exec, "launching the kernel gelu_row_kernel", gelu_row_kernel<F, THREADS, SPANS, BLOCKS, Op>,
-                  grid_of(blocks), THREADS, 0, START_EARLY, op, w);
+    gelu_row_kernel<F, THREADS, SPANS, BLOCKS><<<grid_of(blocks), THREADS, 0, cuda_backend(exec)->stream>>>(op, w);
+    LAUNCH_CHECK("gelu_row_kernel");
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 

@@ -48,11 +48,11 @@ __global__ __launch_bounds__(GELU_WALK_WARPS *WARP, BLOCKS) void gelu_walk_kerne
     __shared__ uint32_t maximum[Op::maxima ? GELU_WALK_ROWS + 1 : 1]; // of the rows, then of all
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     if constexpr (Op::maxima) {
-        next_kernel_allow();
+        second_stage_allow();
         for (int i = (int)threadIdx.x; i <= GELU_WALK_ROWS; i += GELU_WALK_WARPS * WARP) maximum[i] = 0;
         __syncthreads();
     } else {
-        kernel_before_wait();
+        first_stage_wait();
     }
     float own = op.begin();
     const auto row_of = [&](int turn) { return (int)blockIdx.x + turn * (int)gridDim.x; };
@@ -175,8 +175,8 @@ void gelu_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols,
                     LOAD_ORDER};
     typedef WalkOf<MAKES, Source> Op;
     const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
-    launch_kernel(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                  grid_of(blocks), GELU_WALK_WARPS * WARP, 0, Op::maxima ? START_BEHIND : START_EARLY, op, w);
+    launch_behind(exec, "launching the kernel gelu_walk_kernel", gelu_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
+                  grid_of(blocks), GELU_WALK_WARPS * WARP, 0, !Op::maxima, op, w);
 }
 
 } // namespace

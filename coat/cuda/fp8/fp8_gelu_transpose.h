@@ -26,7 +26,7 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
     constexpr bool TRANSPOSE = F != FMT_BF16;
     constexpr int BATCH = GRADIENT ? 1 : 2;                 // of rows on their way
     __shared__ Tile<GELU_COLUMNS> tiles[TRANSPOSE ? 2 : 1]; // in turn
-    if constexpr (GRADIENT) next_kernel_allow();
+    if constexpr (GRADIENT) second_stage_allow();
     const int row_group = (int)threadIdx.x / TILE_LANES<GELU_COLUMNS>, first_column = (int)blockIdx.x * GELU_COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<GELU_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
@@ -36,7 +36,7 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
     typename Function::Loaded loaded[BATCH];
 #pragma unroll
     for (int r = 0; r < BATCH; r++) loaded[r] = function.load(min(row + r, w.rows - 1), from);
-    kernel_before_wait();
+    first_stage_wait();
     static_assert(F == T || GRADIENT, "two formats are built for gradients");
     const float reciprocal = F == FMT_BF16 ? 1.0f : scale_reciprocal(*w.out.scale);
     const float reciprocal_t = F == T ? reciprocal : scale_reciprocal(*w.out.scale_transposed);
@@ -126,9 +126,9 @@ void gelu_tiles_run(Exec *exec, const char *operation, const Function &function,
                              tile_sum_parts(exec, operation, cols));
         w.out.sums = (float *)exec->workspace;
     }
-    launch_kernel(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Function>,
-                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0,
-                  GRADIENT && F != FMT_BF16 ? START_EARLY : START_BEHIND, function, w);
+    launch_behind(exec, "launching the kernel gelu_tile_kernel", gelu_tile_kernel<F, T, GRADIENT, Function>,
+                  dim3((unsigned)across, (unsigned)splits), TILE_THREADS<GELU_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                  function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }
 

@@ -237,33 +237,25 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 // --- scales of tensors ---------------------------------------------------------------------------------------
 // Where the row maxima of a tensor go: its own list, or the workspace until its scale is made.
 uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t);
-// scale = that of a tensor with these maxima, and of its transpose if that has another; a maximum that is not finite raises
-// the step's flag. The kernel behind may start early, and may read all but the scales before it waits.
-void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count, Tensor transposed = Tensor{});
+// scale = that of a tensor with these maxima; a maximum that is not finite raises the step's flag.
+void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
+// The same right behind the kernel that makes the maxima, which must allow it: the launch overlaps with that kernel.
+// The next kernel may be launched to overlap too, and may read all but the scale before it waits.
+void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count);
 
-// The largest of `count` maxima that a warp reads, of `threads` threads that share them, in each of its lanes. A batch of
-// loads is on its way before the first has come.
-__device__ static inline uint32_t warp_share_maximum(const uint32_t *maxima, int64_t count, int thread, int threads) {
-    constexpr int BATCH = 4;
-    const int vectors = (uintptr_t)maxima % 16 == 0 ? (int)(count / 4) : 0;
-    uint32_t largest = 0;
-#pragma unroll 1
-    for (int first = thread; first < vectors; first += BATCH * threads) {
-        uint4 v[BATCH];
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) v[k] = ((const uint4 *)maxima)[min(first + k * threads, vectors - 1)];
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) largest = max(largest, max(max(v[k].x, v[k].y), max(v[k].z, v[k].w)));
-    }
-#pragma unroll 1
-    for (int i = 4 * vectors + thread; i < count; i += threads) largest = max(largest, maxima[i]);
-    return __reduce_max_sync(ALL_LANES, largest);
-}
-
-// The largest of all, in thread 0 of a block.
+// The largest of `count` maxima, in thread 0 of a block.
 template <int THREADS> __device__ static inline uint32_t block_maximum(const uint32_t *maxima, int64_t count) {
     __shared__ uint32_t shared[THREADS / WARP];
-    uint32_t largest = warp_share_maximum(maxima, count, (int)threadIdx.x, THREADS);
+    uint32_t largest = 0;
+    const bool wide = (uintptr_t)maxima % 16 == 0;
+    const int64_t vectors = wide ? count / 4 : 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < vectors; i += THREADS) {
+        const uint4 v = ((const uint4 *)maxima)[i];
+        largest = max(max(max(largest, v.x), max(v.y, v.z)), v.w);
+    }
+    for (int64_t i = 4 * vectors + threadIdx.x; i < count; i += THREADS) largest = max(largest, maxima[i]);
+    largest = __reduce_max_sync(ALL_LANES, largest);
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
     __syncthreads();
     for (int w = 0; threadIdx.x == 0 && w < THREADS / WARP; w++) largest = max(largest, shared[w]);

@@ -117,8 +117,7 @@ __launch_bounds__(ROW_THREADS,
                   Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS, STEP = Shape::STEP;
     constexpr bool AFTER = PLACE == NORM_AFTER;
-    kernel_before_wait();
-    next_kernel_allow();
+    second_stage_allow();
     const int64_t row = a.rows - 1 - RowShare<Shape>::index();
     if (row < 0) return; // whole warps, or the whole block
     const RowShare<Shape> at(row, a.cols);
@@ -197,7 +196,7 @@ __launch_bounds__(ROW_THREADS,
             const bool bounded = a.centre && !a.n_codes.by_row;
             if (!bounded) largest = largest_magnitude<V>(value[k], largest);
             if (a.centre) {
-                const Pack<float, V> centre = load<V>(a.centre + at.column + k * STEP);
+                const Pack<float, V> centre = load<V, CACHE_PARAMETER>(a.centre + at.column + k * STEP);
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                     const float bound = norm_bound(root, weight[i], bias[i], centre.value[i]);
@@ -217,11 +216,11 @@ __launch_bounds__(ROW_THREADS,
     });
 }
 
-template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(Exec *exec, const Fp8NormForward &a) {
+template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
     const auto run = [&]<typename Shape>(Shape) {
-        launch_kernel(exec, "launching the kernel fp8_norm_forward_kernel",
-                      fp8_norm_forward_kernel<INPUT, PLACE, Shape>, grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS,
-                      0, START_EARLY, a);
+        fp8_norm_forward_kernel<INPUT, PLACE, Shape>
+            <<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        LAUNCH_CHECK("fp8_norm_forward_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
     static_assert(8 * ROW_THREADS * ROW_WIDTH == FP8_WIDEST_NORM, "the widest norm of all");
@@ -265,18 +264,19 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     a.rows = r_in.rows;
     a.cols = (int)r_in.cols;
     a.eps = norm.eps;
+    cudaStream_t stream = cuda_backend(exec)->stream;
     if (is_grouped(norm.x)) {
         a.codes = matrix_of<uint8_t>(norm.x);
         a.scales = (bf16 *)norm.x.scale;
         a.groups = (int)ceil_div(norm.x.cols, norm.x.group);
         a.group_bits = group_bits_of(norm.x);
         if (from_saved)
-            fp8_norm_forward_launch<INPUT_SAVED, PLACE>(exec, a);
+            fp8_norm_forward_launch<INPUT_SAVED, PLACE>(stream, a);
         else
-            fp8_norm_forward_launch<INPUT_RESIDUAL, PLACE>(exec, a);
+            fp8_norm_forward_launch<INPUT_RESIDUAL, PLACE>(stream, a);
     } else {
         a.x = matrix_of<bf16>(norm.x);
-        fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(exec, a);
+        fp8_norm_forward_launch<INPUT_PLAIN, PLACE>(stream, a);
     }
     return codes ? a.maxima : NULL;
 }
@@ -368,7 +368,7 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         fatal(EXIT_DEVICE, "%s on the GPU: the sum that n is made from is stored nowhere", operation);
     const uint32_t *maxima = norm_forward<NORM_BEFORE>(exec, operation, n, norm, r_out, r_in, y, y_bias, from_saved);
     if (!maxima) return;
-    scale_from_maxima(exec, n, maxima, r_in.rows);
+    scale_behind_maxima(exec, n, maxima, r_in.rows);
     norm_cast(exec, operation, n, from_saved ? norm.x : residual, norm, true);
 }
 

@@ -77,8 +77,7 @@ __global__ __launch_bounds__(THREADS,
     extern __shared__ uint4 ring_memory[];
     __shared__ float shared[2][WARPS][2 * ROWS]; // two sets in turn
     __shared__ uint32_t shared_max[2][WARPS][ROWS];
-    kernel_before_wait();
-    next_kernel_allow();
+    second_stage_allow();
     Ring<GROUPED, THREADS, ROWS, STAGES> &ring = *(Ring<GROUPED, THREADS, ROWS, STAGES> *)ring_memory;
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     const int column = (int)threadIdx.x * V;
@@ -239,8 +238,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     if ((size_t)(blocks * 2 * a.cols) * sizeof(float) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "norm_backward: %d channels do not fit the workspace", a.cols);
     a.partials = (float *)exec->workspace;
-    launch_kernel(exec, "launching the kernel fp8_norm_backward_kernel", kernel, grid_of(blocks), (unsigned)threads,
-                  ring, START_EARLY, a);
+    kernel<<<grid_of(blocks), (unsigned)threads, ring, backend->stream>>>(a);
+    LAUNCH_CHECK("fp8_norm_backward_kernel");
     partials_sum_pair(exec, dweight, dbias, a.partials, (int)blocks, a.cols, accumulate);
     return true;
 }

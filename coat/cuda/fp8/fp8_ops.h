@@ -5,9 +5,8 @@
 // out (stored transposed) = the codes of x; both share one scale, or x has one per row and out the largest of them,
 // which this makes first.
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x);
-// The same of x with a scale per row, where out has its scale already. `overlaps`: the kernel before has waited before it
-// allowed this one, and has made none of x.
-void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps);
+// The same of x with a scale per row, where out has its scale already.
+void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x);
 // out (BF16) = the values that the codes of x, E4M3 with one scale or one per row, stand for.
 void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x);
 

@@ -7,69 +7,35 @@
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
-#include <cooperative_groups.h>
-
 namespace {
 
 // --- scales -------------------------------------------------------------------------------------------------
-// The maxima of 65536 rows are 256 KB, which takes one multiprocessor longer than all else: the blocks of a cluster share
-// them, where there are clusters.
-constexpr int SCALE_BLOCKS = 8, SCALE_THREADS = 512;
-
-// Calls write(the largest of `count` maxima).
-template <typename Write>
-__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(Write write, const uint32_t *maxima, int64_t count) {
-    constexpr int WARPS = SCALE_BLOCKS * SCALE_THREADS / WARP;
-    __shared__ uint32_t shared[WARPS]; // of all blocks' warps, in the first
-    const int thread = (int)(blockIdx.x * SCALE_THREADS + threadIdx.x), threads = (int)gridDim.x * SCALE_THREADS;
-#if __CUDA_ARCH__ >= 900
-    const auto blocks = cooperative_groups::this_cluster();
-    uint32_t *const of_warps = blocks.map_shared_rank(shared, 0);
-#else
-    const auto blocks = cooperative_groups::this_thread_block();
-    uint32_t *const of_warps = shared;
-#endif
-    blocks.sync(); // the first block is there
-    kernel_before_wait();
-    next_kernel_allow(); // whoever starts now may read all that the kernels before this one wrote
-    uint32_t largest = warp_share_maximum(maxima, count, thread, threads);
-    if (thread % WARP == 0) of_warps[thread / WARP] = largest;
-    blocks.sync();
-    if (thread >= WARP) return;
-#pragma unroll
-    for (int i = 0; i < WARPS / WARP; i++)
-        if (i * WARP + thread < threads / WARP) largest = max(largest, shared[i * WARP + thread]);
-    largest = __reduce_max_sync(ALL_LANES, largest);
-    if (thread == 0) write(largest);
-}
-
-template <typename Write> void scale_launch(Exec *exec, Write write, const uint32_t *maxima, int64_t count) {
-    launch_kernel(exec, "launching the kernel scale_kernel", scale_kernel<Write>,
-                  cuda_backend(exec)->capability >= 90 ? SCALE_BLOCKS : 1, SCALE_THREADS, 0, START_EARLY_CLUSTER, write,
-                  maxima, count);
-}
+constexpr int SCALE_THREADS = 1024;
 
 // Of a tensor, and of its transpose in another format.
-struct ScalesWrite {
-    float *scale, *transposed; // the latter NULL: none
-    float largest, largest_transposed;
-    StepState *state;
-
-    __device__ void operator()(uint32_t maximum) const {
-        scale_write(scale, maximum, largest, state);
-        if (transposed) scale_write(transposed, maximum, largest_transposed, state);
-    }
+struct ScaleOf {
+    float *scale; // NULL: none
+    float largest;
 };
 
-// From the largest of the rows' scales, which are positive.
-struct ScaleOverRowsWrite {
-    float *scale;
-    Format from, to;
+__global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *maxima,
+                                                              int64_t count, StepState *state) {
+    first_stage_wait();
+    second_stage_allow(); // whoever starts now may read all that the kernels before this one wrote
+    const uint32_t maximum = block_maximum<SCALE_THREADS>(maxima, count);
+    if (threadIdx.x != 0) return;
+    scale_write(q.scale, maximum, q.largest, state);
+    if (q_t.scale) scale_write(q_t.scale, maximum, q_t.largest, state);
+}
 
-    __device__ void operator()(uint32_t largest) const {
-        *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
-    }
-};
+// The largest of the rows' scales, which are positive.
+__global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
+                                                                        Format from, Format to) {
+    first_stage_wait();
+    second_stage_allow();
+    const uint32_t largest = block_maximum<SCALE_THREADS>((const uint32_t *)scales, rows);
+    if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_SMALLEST), from, to);
+}
 
 // --- maxima of BF16 -----------------------------------------------------------------------------------------
 constexpr int MAXIMUM_WARPS = 8;
@@ -79,7 +45,7 @@ __global__ __launch_bounds__(MAXIMUM_WARPS *WARP) void bf16_maxima_kernel(const 
                                                                           uint32_t *maxima, int64_t rows,
                                                                           int64_t cols) {
     constexpr int V = 8, UNROLL = 8;
-    next_kernel_allow();
+    second_stage_allow();
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int64_t row = rows - 1 - ((int64_t)blockIdx.x * MAXIMUM_WARPS + warp);
     if (row < 0) return;
@@ -106,19 +72,28 @@ uint32_t *maxima_of(Exec *exec, const char *operation, Tensor t) {
     return (uint32_t *)exec->workspace;
 }
 
-void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count, Tensor transposed) {
-    float *const other = transposed.scale != t.scale ? (float *)transposed.scale : NULL;
-    const ScalesWrite write = {(float *)t.scale, other, format_max(t.format), format_max(transposed.format),
-                               exec->state};
-    scale_launch(exec, write, maxima, count);
+static void scale_launch(Exec *exec, Tensor q, Tensor q_t, const uint32_t *maxima, int64_t count, bool overlaps) {
+    const bool other = q_t.scale && q_t.scale != q.scale;
+    const ScaleOf of_q = {(float *)q.scale, format_max(q.format)};
+    const ScaleOf of_q_t = {other ? (float *)q_t.scale : NULL, format_max(q_t.format)};
+    launch_behind(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps, of_q,
+                  of_q_t, maxima, count, exec->state);
+}
+
+void scale_from_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
+    scale_launch(exec, t, Tensor{}, maxima, count, false);
+}
+
+void scale_behind_maxima(Exec *exec, Tensor t, const uint32_t *maxima, int64_t count) {
+    scale_launch(exec, t, Tensor{}, maxima, count, true);
 }
 
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     const bool from_maxima = q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format);
     if (from_maxima) scale_from_maxima(exec, q_t, q.amax, q.rows);
     if (q.granularity != SCALE_ROW) return from_maxima;
-    const ScaleOverRowsWrite write = {(float *)q_t.scale, q.format, q_t.format};
-    scale_launch(exec, write, (const uint32_t *)q.scale, q.rows);
+    launch_behind(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
+                  0, false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
     return true;
 }
 
@@ -135,7 +110,7 @@ template <Format F, Format TO> static void rescale_cast(Exec *exec, Tensor out, 
                                      false, overlaps);
 }
 
-void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
+static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     if (x.format == FMT_E5M2)
         rescale_cast<FMT_E5M2, FMT_E5M2>(exec, out, x, overlaps);
     else if (out.format == FMT_E5M2)
@@ -144,12 +119,16 @@ void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
         rescale_cast<FMT_E4M3, FMT_E4M3>(exec, out, x, overlaps);
 }
 
+void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x) {
+    transpose_rescaled(exec, out, x, false);
+}
+
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
     require_spans("transpose_codes", "the result", out);
     require_spans("transpose_codes", "the codes", x);
     if (scaled_by_row(x)) {
         scale_over_rows(exec, out, x);
-        fp8_transpose_rescaled(exec, out, x, true);
+        transpose_rescaled(exec, out, x, true);
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
@@ -181,7 +160,6 @@ struct RowCast {
 template <typename Shape>
 __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_constant__ RowCast a) {
     constexpr int V = ROW_WIDTH, VECTORS = Shape::VECTORS;
-    kernel_before_wait();
     const int64_t row = RowShare<Shape>::index();
     if (row >= a.rows) return; // whole warps, or the whole block
     const RowShare<Shape, (Shape::WARPS > 1)> at(row, a.cols);
@@ -197,10 +175,10 @@ __global__ __launch_bounds__(ROW_THREADS) void row_cast_kernel(const __grid_cons
     row_encode(a.q, at, row_maximum(at, largest), [&](int k, float out[V]) { unpack<V>(x[k], out); });
 }
 
-void row_cast_launch(Exec *exec, const RowCast &a) {
+void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     const auto run = [&]<typename Shape>(Shape) {
-        launch_kernel(exec, "launching the kernel row_cast_kernel", row_cast_kernel<Shape>,
-                      grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, START_EARLY, a);
+        row_cast_kernel<Shape><<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        LAUNCH_CHECK("row_cast_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
     const int64_t vectors = ceil_div(a.cols, ROW_THREADS * ROW_WIDTH);
@@ -219,7 +197,7 @@ void row_cast_launch(Exec *exec, const RowCast &a) {
 
 void fp8_cast_behind_maxima(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *maxima) {
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
-    scale_from_maxima(exec, q, maxima, x.rows);
+    scale_behind_maxima(exec, q, maxima, x.rows);
     cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
                                                   Tensor{}, false, true);
 }
@@ -232,7 +210,8 @@ void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     require_spans(operation, "x", x);
     if (x.rows == 0) return;
     if (scaled_by_row(q)) {
-        row_cast_launch(exec, {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
+        row_cast_launch(cuda_backend(exec)->stream,
+                        {matrix_of<const bf16>(x), row_codes(exec, q), x.rows, (int)x.cols});
         return;
     }
     uint32_t *const maxima = maxima_of(exec, operation, q);
@@ -267,7 +246,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         bf16_row_maxima(exec, dy, own);
         maxima = own;
     }
-    scale_from_maxima(exec, dy_q, maxima, dy.rows, dy_qt);
+    scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
     const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };

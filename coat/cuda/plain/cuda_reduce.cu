@@ -5,48 +5,39 @@
 namespace {
 
 // --- second stage of the column sums ------------------------------------------------------------------------
-constexpr int FINISH_COLUMNS = 16; // of a block: narrow, so that more blocks share what has to be read
-constexpr int FINISH_SLICES = 32;  // parts of the partials that a block sums side by side
+constexpr int FINISH_SLICES = 32; // parts of the partials that a block sums side by side
 
-// partials (count, width); columns below `cols` belong to first, the others to second. A thread has V columns of a slice.
-// Zeros that are added change no sum. One block per multiprocessor is enough: then the loads of a batch stay together.
-template <int V>
-__global__ __launch_bounds__(FINISH_SLICES *FINISH_COLUMNS / V,
-                             1) void partials_sum_kernel(float *first, float *second, const float *partials, int count,
-                                                         int64_t cols, int64_t width, bool accumulate) {
-    constexpr int BATCH = 17; // of a thread on their way: of 544 partials, where norms leave 528 on 132 multiprocessors
-    __shared__ Pack<float, V> shared[FINISH_SLICES][FINISH_COLUMNS / V];
-    const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x * V;
-    float *const out = column >= width ? NULL : column < cols ? first : second;
-    const int64_t out_column = column < cols ? column : column - cols;
-    Pack<float, V> sum = {}, total = {};
-    kernel_before_wait();
-    next_kernel_allow();
-    if (threadIdx.y == 0 && out && accumulate) total = load<V>(out + out_column);
-    for (int i = (int)threadIdx.y; out && i < count; i += BATCH * FINISH_SLICES) {
-        Pack<float, V> part[BATCH] = {};
+// partials (count, width); columns below `cols` belong to first, the others to second.
+__global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
+                                                                           const float *partials, int count,
+                                                                           int64_t cols, int64_t width,
+                                                                           bool accumulate) {
+    constexpr int BATCH = 8; // loaded before the first is added
+    __shared__ float shared[FINISH_SLICES][WARP];
+    const int64_t column = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    float sum = 0.0f;
+    first_stage_wait();
+    if (column < width) {
+        for (int i = (int)threadIdx.y; i < count; i += BATCH * FINISH_SLICES) {
+            float part[BATCH];
 #pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            const int at = i + k * FINISH_SLICES;
-            if (at < count) part[k] = load<V>(partials + at * width + column);
-        }
+            for (int k = 0; k < BATCH; k++) {
+                const int at = i + k * FINISH_SLICES;
+                part[k] = at < count ? partials[at * width + column] : 0.0f;
+            }
 #pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-#pragma unroll
-            for (int j = 0; j < V; j++) sum.value[j] += part[k].value[j];
+            for (int k = 0; k < BATCH; k++) sum += part[k];
         }
     }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y > 0 || !out) return;
+    float *const out = column < cols ? first : second;
+    if (threadIdx.y > 0 || column >= width || !out) return;
+    const int64_t at = column < cols ? column : column - cols;
+    float total = 0.0f;
 #pragma unroll
-    for (int j = 0; j < V; j++) {
-        float all = 0.0f;
-#pragma unroll
-        for (int s = 0; s < FINISH_SLICES; s++) all += shared[s][threadIdx.x].value[j];
-        total.value[j] += all;
-    }
-    store(out + out_column, total);
+    for (int s = 0; s < FINISH_SLICES; s++) total += shared[s][threadIdx.x];
+    out[at] = accumulate ? out[at] + total : total;
 }
 
 // --- bias gradients -----------------------------------------------------------------------------------------
@@ -70,12 +61,8 @@ template <typename T, int V> struct ColumnSum {
 
 static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                                 int64_t width, bool accumulate) {
-    const uintptr_t addresses = (uintptr_t)first | (uintptr_t)second | (uintptr_t)partials;
-    const bool wide = cols % 4 == 0 && addresses % 16 == 0;
-    launch_kernel(exec, "launching the kernel partials_sum_kernel",
-                  wide ? partials_sum_kernel<4> : partials_sum_kernel<1>, grid_of(ceil_div(width, FINISH_COLUMNS)),
-                  dim3(wide ? FINISH_COLUMNS / 4 : FINISH_COLUMNS, FINISH_SLICES), 0, START_EARLY, first, second,
-                  partials, count, cols, width, accumulate);
+    launch_behind(exec, "launching the kernel partials_sum_kernel", partials_sum_kernel, grid_of(ceil_div(width, WARP)),
+                  dim3(WARP, FINISH_SLICES), 0, true, first, second, partials, count, cols, width, accumulate);
 }
 
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {
