@@ -89,6 +89,22 @@ static bool add_text(const char *folder, const char *name, JsonText *text, JsonT
     return good;
 }
 
+// vLLM reads all .safetensors files of a folder without an index, the optimizer's among them.
+static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) bytes += checkpoint_tensor_bytes(&list[i]);
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_text_open(t, "metadata", '{');
+    json_text_int(t, "total_size", (int64_t)bytes);
+    json_text_close(t, '}');
+    json_text_open(t, "weight_map", '{');
+    for (int i = 0; i < count; i++) json_text_string(t, list[i].name, MODEL_FILE);
+    json_text_close(t, '}');
+    json_text_close(t, '}');
+}
+
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
     char share[NAME_BUFFER];
@@ -101,7 +117,9 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
     hf_generation_text(&text, shape);
-    return add_text(folder, "generation_config.json", &text, manifest, err);
+    if (!add_text(folder, "generation_config.json", &text, manifest, err)) return false;
+    index_text(&text, s->model, s->model_count);
+    return add_text(folder, HF_INDEX_NAME, &text, manifest, err);
 }
 
 static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {

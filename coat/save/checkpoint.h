@@ -1,6 +1,6 @@
 // Checkpoints: a folder OUT/step-00000020 that a run resumes from bit for bit, and that transformers loads as a
 // GPT-2. It holds
-//   model.safetensors      the parameters in Hugging Face's names and layout (config.json beside it)
+//   model.safetensors      the parameters in Hugging Face's names and layout (config.json and an index beside it)
 //   optimizer.safetensors  moments and master weights, in the run's own formats and layout; in shares, where several
 //                          processes wrote them (checkpoint_shards.h)
 //   state.json             where the run stands, and every setting that it goes on with

@@ -97,7 +97,7 @@ static bool add_sharded(HfWeights *weights, const char *folder, const char *inde
 static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     char whole[PATH_BUFFER], index[PATH_BUFFER], pickled[PATH_BUFFER];
     if (!path_join(whole, sizeof whole, folder, "model.safetensors", err) ||
-        !path_join(index, sizeof index, folder, "model.safetensors.index.json", err) ||
+        !path_join(index, sizeof index, folder, HF_INDEX_NAME, err) ||
         !path_join(pickled, sizeof pickled, folder, "pytorch_model.bin", err))
         return false;
     if (path_is_file(whole)) return add_file(weights, whole, err);

@@ -5,6 +5,8 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 
+#define HF_INDEX_NAME "model.safetensors.index.json" // which file of a folder has which tensor
+
 #ifdef __cplusplus
 extern "C" {
 #endif

