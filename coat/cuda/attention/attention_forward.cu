@@ -39,7 +39,7 @@ struct Work {
 };
 
 // Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
-__device__ inline Work work_get(const Problem &x, int index) {
+[[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
     const int together = x.heads_together * x.blocks, first = index / together * x.heads_together;
     const int heads = min(x.heads_together, x.all_heads - first), within = index % together;
     const int head = first + within % heads;
@@ -53,7 +53,7 @@ __device__ inline Work work_get(const Problem &x, int index) {
     return work;
 }
 
-__device__ inline int work_count(const Problem &x) {
+[[maybe_unused]] __device__ int work_count(const Problem &x) {
     return x.all_heads * x.blocks;
 }
 
@@ -106,12 +106,12 @@ template <int HEAD> struct Sums {
 };
 
 // The larger, or the sum, of a row's four threads.
-__device__ inline float row_maximum(float x) {
+[[maybe_unused]] __device__ float row_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
 }
 
-__device__ inline float row_sum(float x) {
+[[maybe_unused]] __device__ float row_sum(float x) {
     x += __shfl_xor_sync(ALL_LANES, x, 1);
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
