@@ -91,11 +91,15 @@ static inline bool same_bits(Tensor a, Tensor b) {
 }
 
 // Fails unless element (i, j) is `expected` to the precision of its format, plus `slack` of absolute error, which
-// stands for the size of the terms that were summed.
-static inline void assert_value(Tensor t, int64_t i, int64_t j, double expected, double slack) {
+// stands for the size of the terms that were summed. roundings: 2 where `expected` has been rounded to it, too.
+static inline void assert_rounded(Tensor t, int64_t i, int64_t j, double expected, double slack, int roundings) {
     double x = value(t, i, j), rounding = t.format == FMT_BF16 ? 1.0 / 256 : 1e-6;
-    if (fabs(x - expected) <= rounding * fabs(expected) + 2e-6 * slack) return;
+    if (fabs(x - expected) <= roundings * rounding * fabs(expected) + 2e-6 * slack) return;
     fail_msg("element (%ld, %ld) is %.9g, expected %.9g", (long)i, (long)j, x, expected);
+}
+
+static inline void assert_value(Tensor t, int64_t i, int64_t j, double expected, double slack) {
+    assert_rounded(t, i, j, expected, slack, 1);
 }
 
 static inline void fixture_begin(Fixture *f, Format format, int threads) {
