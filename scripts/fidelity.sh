@@ -18,8 +18,8 @@
 #
 # Settings come from the environment:
 #   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8,
-#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8. They win
-#                           over the setting's: slow:bf16,lr=2.9e-4
+#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8. They hold
+#                           where the setting says otherwise: slow:bf16,lr=2.9e-4
 #   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
 #                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
 #   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and all recipes go on from
