@@ -6,8 +6,8 @@
     ./train_gpt2_fp8 "${train[@]}" --recipe coat --out runs/coat
     dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
 
-With a rate of 0 the weights stay; with beta1 0 the first moment is the last step's gradient g, and the second v its mean
-square over the last 1 / (1 - beta2) steps. Per tensor, all layers together, and per layer:
+With a rate of 0 the weights stay; with beta1 0 the first moment is the last step's gradient g, and the second, its bias
+corrected as AdamW corrects it, v, its mean square over the last 1 / (1 - beta2) steps. Per tensor, all layers together, and per layer:
     error   |g' - g| / |g|
     noise   mean of (g' - g)^2 / v: what the recipe adds to the gradient's mean square, element by element
     rate    the part of g' / sqrt v' along u = g / sqrt v, less 1: what it does to AdamW's learning rate
@@ -34,6 +34,12 @@ class States:
             sys.exit(f"error: {folder}: no checkpoint with states of one process ({e})")
         self.begin = 8 + size
         self.header.pop("__metadata__", None)
+        try:
+            with open(folder + "/state.json") as file:
+                step = json.load(file)["step_state"]
+            self.correction = 1 / (1 - step["beta2"] ** step["t"])
+        except (OSError, ValueError, KeyError, ZeroDivisionError) as e:
+            sys.exit(f"error: {folder}/state.json: no step of AdamW in it ({e})")
 
     def names(self):
         return [name[:-2] for name in self.header if name.endswith(".m")]
@@ -43,7 +49,8 @@ class States:
         if entry is None or entry["dtype"] != "F32":
             sys.exit(f"error: {self.path}: no {name} in FP32; train with --moments fp32 on one process")
         begin, end = entry["data_offsets"]
-        return numpy.fromfile(self.path, numpy.float32, (end - begin) // 4, offset=self.begin + begin)
+        values = numpy.fromfile(self.path, numpy.float32, (end - begin) // 4, offset=self.begin + begin)
+        return values * self.correction if name.endswith(".v") else values
 
 
 class Sums:
