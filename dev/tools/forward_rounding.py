@@ -6,8 +6,9 @@ weights and qkv's input with one scale per tensor, other activations with a powe
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
 Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; with
-a mean per channel, or per channel and position, taken out before rounding; and with what rounding loses of the channels
-that hold most of the sum of squares added in codes of its own. Needs torch and transformers, and a GPU for more than a
+both operands turned by a Hadamard matrix in blocks of channels before rounding, which changes no product; with a mean per
+channel, or per channel and position, taken out before rounding; and with what rounding loses of the channels that hold
+most of the sum of squares added in codes of its own. Needs torch and transformers, and a GPU for more than a
 small model.
 """
 import argparse
@@ -49,10 +50,19 @@ def by_token(x):
     return e4m3(x, torch.exp2(torch.ceil(torch.log2(largest / LARGEST))))
 
 
+def turned(x, block):
+    """By an orthogonal matrix: the Hadamard matrix of every `block` channels, a power of two."""
+    rows = x.unflatten(-1, (-1, block))
+    for half in (block >> i for i in range(1, block.bit_length())):
+        pairs = rows.unflatten(-1, (-1, 2, half))
+        rows = torch.stack((pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]), -2).flatten(-3)
+    return rows.flatten(-2) / block**0.5
+
+
 class Product:
     """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
-    input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; or the
-    number of channels whose remainder has codes, too: those that hold most of the squares, or (negative) that do so in
+    input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; "turned B"
+    or "centred turned B", both operands turned in blocks of B channels; or the number of channels whose remainder has codes, too: those that hold most of the squares, or (negative) that do so in
     what the norm before this one made."""
 
     def __init__(self, module, kind, layer):
@@ -82,10 +92,16 @@ class Product:
             self.sums, self.squares = self.sums + x.sum(0), self.squares + x.square().sum((0, 1))
             self.sequences += len(x)
         mode, weight = self.mode[0], self.codes if self.mode[1] else self.weight
-        if mode in ("centred", "placed"):
-            mean = self.sums / self.sequences
-            mean = mean if mode == "placed" else mean.mean(0)
-            x, out = self.rounded(x - mean, "codes"), torch.nn.functional.linear(mean, weight)
+        if isinstance(mode, str) and mode != "codes" and mode:
+            if "centred" in mode or mode == "placed":
+                mean = self.sums / self.sequences
+                mean = mean if mode == "placed" else mean.mean(0)
+                x, out = x - mean, torch.nn.functional.linear(mean, weight)
+            if "turned" in mode:
+                block = int(mode.split()[-1])
+                x, weight = turned(x, block), turned(self.weight, block)
+                weight = by_tensor(weight) if self.mode[1] else weight
+            x = self.rounded(x, "codes")
         elif mode:
             x = self.rounded(x, mode)
         out = out + torch.nn.functional.linear(x, weight)
@@ -107,6 +123,7 @@ class Study:
             earlier = [q for q in halves if (q.layer, q.kind == "fc") < (p.layer, p.kind == "fc")]
             p.before = earlier[-1] if earlier else p
         self.layers = 1 + max(p.layer for p in self.products)
+        self.channels = next(p.weight.shape[1] for p in self.products if p.kind == "qkv")
         tokens = tokens_of(options.val, options.sequences * options.length + 1).to(device)
         self.inputs = tokens[:-1].view(-1, options.length)
         self.targets = tokens[1:].view(-1, options.length)
@@ -146,6 +163,13 @@ def main():
     for count in range(1, min(5, study.layers)):
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
+    blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
+    for block in blocks:
+        study.evaluate("all, norms' turned in blocks of %d" % block,
+                       lambda kind, layer: ("turned %d" % block, "codes") if kind in NORMS else both)
+        study.evaluate("all, turned in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "codes"))
+        study.evaluate("all, norms' less means and turned",
+                       lambda kind, layer: ("centred turned %d" % block, "codes") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means",
                    lambda kind, layer: ("centred", "codes") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means by position",
