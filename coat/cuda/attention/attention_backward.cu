@@ -3,7 +3,7 @@
 //
 //   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
-// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 128 or 64 rows:
+// Two kinds of units of work, 128 rows of one head each, both walking over the other side's tiles of 64 rows:
 //   keys     own k, v; q, do, lse, delta stream by: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  own q, do, lse, delta; k, v stream by: s, dp, then dq += ds k
 // Computing s and dp in both costs two of seven products, and buys that every sum stays in the registers of one
@@ -12,8 +12,9 @@
 // With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are
 // their sums in that order; the operations are those of as many heads that share nothing.
 //
-// A block is two warpgroups that compute, 64 own rows each, at their own pace, so that the exponentials of one run
-// while the tensor cores work for the other; and one thread that has the copy engine fill a ring of tiles.
+// A block is two warpgroups that compute, 64 own rows each, at their own pace, and one thread that has the copy engine
+// fill a ring of tiles. Exponentials run while the tensor cores work, for the same warpgroup (attention_backward_unit.h)
+// or for the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -34,7 +35,7 @@ template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
 // A thread for eight columns of a row of a head. Rows beyond T get lse = inf, so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
-    constexpr int threads = ROW_THREADS<HEAD>, rows = PAIR_ROWS<HEAD>;
+    constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
     int row = (int)(blockIdx.x * ROWS_PER_BLOCK<HEAD> + threadIdx.x / threads), part = (int)threadIdx.x % threads;
     int t = row / x.heads, head = row % x.heads, b = (int)blockIdx.y;
@@ -51,9 +52,9 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     if (part != 0 || t >= x.blocks * TILE) return;
     if (x.amax && head == 0 && t < x.T) x.amax[(int64_t)b * x.T + t] = 0;
     int64_t sequence_head = (int64_t)b * x.heads + head;
-    float *to = x.statistics + (sequence_head * x.blocks * TILE + t / rows * rows) * 2 + t % rows;
+    float *to = x.statistics + (sequence_head * x.blocks * TILE + t / HALF * HALF) * 2 + t % HALF;
     to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
-    to[rows] = delta;
+    to[HALF] = delta;
 }
 
 // How many tiles a unit has where documents are apart: back to the first document of a block of queries, and on to the last
@@ -70,124 +71,74 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// Rows row .. row + PAIR_ROWS of a head of k and v, or of q and do with their statistics.
+// Rows row .. row + HALF of a head of k and v, or of q and do with their statistics.
 template <int HEAD>
-__device__ static inline void pair_copy(const Problem &x, Pair *to, float *statistics, bool queries, int head, int row,
-                                        uint64_t *full) {
-    constexpr int rows = PAIR_ROWS<HEAD>;
-    const int sequence_heads = queries ? x.sequence_heads : x.sequence_heads / x.group;
-    int column = head % sequence_heads * HEAD, sequence = head / sequence_heads;
-    barrier_arrive_expect(full, (uint32_t)(sizeof(Pair) + (queries ? 2 * rows * sizeof(float) : 0)));
+__device__ static inline void pair_copy(const Problem &x, Shared<HEAD> *shared, int slot, bool queries, int sequence,
+                                        int head, int row) {
+    Pair<HEAD> &to = shared->pair[slot];
+    uint64_t *full = &shared->full[slot];
+    barrier_arrive_expect(full, (uint32_t)(sizeof to + (queries ? sizeof shared->statistics[slot] : 0)));
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++) {
-        copy_tile(to->first + i * rows * PANEL, queries ? &x.q : &x.k, column + i * PANEL, row, sequence, full);
-        copy_tile(to->second + i * rows * PANEL, queries ? &x.d_o : &x.v, column + i * PANEL, row, sequence, full);
+        const int column = head * HEAD + i * PANEL;
+        copy_tile(to.first + i * HALF * PANEL, queries ? &x.q : &x.k, column, row, sequence, full);
+        copy_tile(to.second + i * HALF * PANEL, queries ? &x.d_o : &x.v, column, row, sequence, full);
     }
     if (queries) {
-        const float *from = x.statistics + ((int64_t)head * x.blocks * TILE + row) * 2;
-        copy_bytes(statistics, from, 2 * rows * sizeof(float), full);
+        const int64_t rows = ((int64_t)sequence * x.sequence_heads + head) * x.blocks * TILE + row;
+        copy_bytes(shared->statistics[slot], x.statistics + rows * 2, sizeof shared->statistics[slot], full);
     }
 }
 
-// Rows row .. row + TILE of a head of k or v, as one tile.
-template <int HEAD>
-__device__ static inline void tile_copy(const Problem &x, Pair *to, const CUtensorMap *from, int head, int row,
-                                        uint64_t *full) {
-    const int sequence_heads = x.sequence_heads / x.group;
-    int column = head % sequence_heads * HEAD, sequence = head / sequence_heads;
-    barrier_arrive_expect(full, (uint32_t)sizeof(Pair));
-#pragma unroll
-    for (int i = 0; i < HEAD / PANEL; i++)
-#pragma unroll
-        for (int part = 0; part < TILE; part += PAIR_ROWS<HEAD>)
-            copy_tile(to->first + (i * TILE + part) * PANEL, from, column + i * PANEL, row + part, sequence, full);
-}
-
-// Own pairs in two buffers, each for both warpgroups: a unit's own come while the one before it is computed.
-template <int HEAD> __device__ static inline void copy_units_two_buffers(const Problem &x, Shared *shared) {
-    Ring<2> own = {};
-    Ring<STAGES> stage = {};
-    int count = unit_count(x), index = unit_next(x);
-    for (;; ring_next(own)) {
-        barrier_wait(&shared->own_empty[own.index], own.phase ^ 1);
-        shared->unit[own.index] = index < count ? index : -1;
-        if (index >= count) {
-            barrier_arrive(&shared->own_full[own.index]);
-            return;
-        }
+// The own pairs of a unit, which may be free only when the last scores of the unit before are computed, come after the
+// first block that streams by, which is on its way by then. That may be the first block, two slots, and no more: of the
+// unit before, the block that used these slots is free before the own pairs are, while its last block's slots are free
+// only after them. The warpgroup that sees less of the diagonal block of a unit is done with it first.
+// There is one call of pair_copy: with two, this thread spills registers.
+template <int HEAD> __device__ static inline void copy_units(const Problem &x, Shared<HEAD> *shared) {
+    static_assert(STAGES<HEAD> >= 4, "two blocks");
+    int units = 0, first_side = 0;
+    Ring<STAGES<HEAD>> stage = {};
+    for (int count = unit_count(x), index = unit_next(x); index < count; index = unit_next(x), units++) {
         Unit unit = unit_get(x, index);
-        pair_copy<HEAD>(x, &shared->own[own.index], shared->own_statistics[own.index], !unit.keys, unit.head,
-                        unit.block * TILE, &shared->own_full[own.index]);
-        index = unit_next(x);
-        for (Streamed at = streamed_begin(x, unit); at.heads > 0; streamed_next(at, unit), ring_next(stage)) {
-            barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
-            pair_copy<HEAD>(x, &shared->streamed[stage.index], shared->streamed_statistics[stage.index], unit.keys,
-                            at.head, streamed_row(at, unit), &shared->streamed_full[stage.index]);
-        }
-    }
-}
-
-// A warpgroup's own pair of a unit, or with index -1 that there is none, once its one buffer is free.
-template <int HEAD>
-__device__ static inline void own_copy(const Problem &x, Shared *shared, int side, uint32_t phase, int index) {
-    barrier_wait(&shared->own_empty[side], phase ^ 1);
-    shared->unit[side] = index;
-    if (index < 0) {
-        barrier_arrive(&shared->own_full[side]);
-        return;
-    }
-    Unit unit = unit_get(x, index);
-    pair_copy<HEAD>(x, &shared->own[side], shared->own_statistics[side], !unit.keys, unit.head,
-                    unit.block * TILE + side * HALF, &shared->own_full[side]);
-}
-
-// Own pairs in one buffer for each warpgroup, free when its last scores of a unit are computed: what a unit streams
-// first is on its way by then. That may be the first block, two slots, and no more: of the unit before, the block
-// that used these slots is free before the own pairs are, while its last block's slots are free only after them.
-// The warpgroup that sees less of the diagonal block of a unit is done with it first.
-template <int HEAD> __device__ static inline void copy_units_one_buffer(const Problem &x, Shared *shared) {
-    static_assert(STAGES == 4, "two blocks");
-    uint32_t own_phase = 0;
-    int first_side = 0;
-    Ring<STAGES> stage = {};
-    for (int count = unit_count(x), index = unit_next(x); index < count; index = unit_next(x), own_phase ^= 1) {
-        Unit unit = unit_get(x, index);
-        bool own_copied = false;
-        for (Streamed at = streamed_begin(x, unit); at.heads > 0; streamed_next(at, unit)) {
+        unit.number = units;
+        int head = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1, tile = 0;
 #pragma unroll 1
-            for (int slot = 0; slot < 2; slot++, ring_next(stage)) {
-                uint64_t *full = &shared->streamed_full[stage.index];
-                Pair *to = &shared->streamed[stage.index];
-                barrier_wait(&shared->streamed_empty[stage.index], stage.phase ^ 1);
-                if (unit.keys)
-                    pair_copy<HEAD>(x, to, shared->streamed_statistics[stage.index], true, at.head,
-                                    streamed_row(at, unit) + slot * HALF, full);
-                else
-                    tile_copy<HEAD>(x, to, slot ? &x.v : &x.k, at.head, streamed_row(at, unit), full);
+        for (int copy = 0;; copy++) {
+            const bool own = copy / 2 == 1;
+            if (!own && tile == 2 * unit.tiles) {
+                if (--heads == 0) break;
+                tile = 0, head++;
             }
-            if (own_copied) continue;
-            own_copied = true;
-#pragma unroll 1 // with two copies of it this thread spills registers
-            for (int i = 0; i < 2; i++) own_copy<HEAD>(x, shared, first_side ^ i, own_phase, index);
+            const int side = first_side ^ copy % 2, slot = own ? own_slot<HEAD>(units, side) : stage.index;
+            barrier_wait(&shared->empty[slot], (own ? own_phase<HEAD>(units) : stage.phase) ^ 1);
+            if (own) shared->unit[slot] = unit;
+            const int row = own ? side * HALF : tile_row(unit.keys, tile);
+            pair_copy<HEAD>(x, shared, slot, unit.keys != own, unit.sequence, own ? unit.head : head,
+                            unit.block * TILE + row);
+            if (own) continue;
+            ring_next(stage);
+            tile++;
         }
         first_side = unit.keys;
     }
-    for (int side = 0; side < 2; side++) own_copy<HEAD>(x, shared, side, own_phase, -1);
+    for (int side = 0; side < COMPUTING; side++) {
+        const int slot = own_slot<HEAD>(units, side);
+        barrier_wait(&shared->empty[slot], own_phase<HEAD>(units) ^ 1);
+        shared->unit[slot] = {};
+        barrier_arrive(&shared->full[slot]);
+    }
 }
 
 template <int HEAD, bool APART>
 __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ Problem x) {
-    extern __shared__ unsigned char memory[];
+    extern __shared__ __align__(1024) unsigned char memory[]; // as tiles are
     if constexpr (HOPPER_CODE) {
-        Shared *shared = (Shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
+        Shared<HEAD> *shared = (Shared<HEAD> *)memory;
         if (threadIdx.x == 0) {
-            for (int i = 0; i < 2; i++) {
-                barrier_init(&shared->own_full[i], 1);
-                barrier_init(&shared->own_empty[i], OWN_BUFFERS<HEAD> == 2 ? COMPUTING * 4 : 4);
-            }
-            for (int i = 0; i < STAGES; i++) {
-                barrier_init(&shared->streamed_full[i], 1);
-                barrier_init(&shared->streamed_empty[i], COMPUTING * 4);
+            for (int i = 0; i < SLOTS<HEAD>; i++) {
+                barrier_init(&shared->full[i], 1);
+                barrier_init(&shared->empty[i], i < STAGES<HEAD> ? COMPUTING * 4 : 4);
             }
             barrier_init_fence();
         }
@@ -195,11 +146,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x != COMPUTING * 128) return;
-            if constexpr (OWN_BUFFERS<HEAD> == 2)
-                copy_units_two_buffers<HEAD>(x, shared);
-            else
-                copy_units_one_buffer<HEAD>(x, shared);
+            if (threadIdx.x == COMPUTING * 128) copy_units<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
             compute_units<HEAD, APART>(x, shared, warpgroup);
@@ -225,11 +172,11 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     statistics_kernel<HEAD><<<grid, 256, 0, backend->stream>>>(rows);
     LAUNCH_CHECK("attention_backward, statistics");
     const auto kernel = x.positions ? backward_kernel<HEAD, true> : backward_kernel<HEAD, false>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED_BYTES),
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<HEAD>)),
                "giving attention's backward its shared memory");
     int units = (x.heads + x.heads / x.group) * x.blocks,
         blocks = units < backend->sm_count ? units : backend->sm_count;
-    kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, backend->stream>>>(x);
+    kernel<<<(unsigned)blocks, THREADS, sizeof(Shared<HEAD>), backend->stream>>>(x);
     LAUNCH_CHECK("attention_backward");
 }
 

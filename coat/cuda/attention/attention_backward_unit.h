@@ -3,47 +3,61 @@
 #pragma once
 #include "attention_backward_work.h"
 
-// --- computing ----------------------------------------------------------------------------------------------------
-template <int HEAD> struct Sums {
-    float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // dk and dv, or dq and nothing
+// --- the tensor cores' products -------------------------------------------------------------------------------------
+// Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
+// of keys with heads of 128, 128 registers, there are none.
+template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
+
+template <int HEAD> struct Products {
+    float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // sums: dk and dv, or dq and nothing
+    float s[HALF / 2], dp[HALF / 2];                           // of the own rows and a tile
+    uint32_t p[HALF / 4], ds[HALF / 4];                        // the same in BF16 pairs
+    uint32_t own[HEAD / 4];                                    // the own rows of k or q, if ahead
 };
 
-// Of the own rows and ROWS streamed ones, in BF16 pairs: the first operand of the next products.
-template <int ROWS> struct Weights { uint32_t p[HALF * ROWS / 256], ds[HALF * ROWS / 256]; };
-
-// The first own row of a warpgroup within the buffer that it reads.
-template <int HEAD> __device__ static inline int own_row(const Place &place) {
-    return OWN_BUFFERS<HEAD> == 2 ? place.half * HALF : 0;
+// s of a tile, whose first operand is at `first`.
+template <int HEAD, bool KEYS>
+__device__ static inline void scores(Products<HEAD> &x, const Place &place, uint64_t first) {
+    wgmma_fence();
+    if constexpr (AHEAD<HEAD, KEYS>)
+        multiply_rows(x.s, x.own, first);
+    else
+        multiply_rows<HEAD, HALF, HALF>(x.s, place.own[0], first);
 }
 
-// The sums of COLUMNS rows of a streamed pair of tiles, from a slot on.
-template <int HEAD, bool KEYS, int COLUMNS>
-__device__ static inline void add_products(Sums<HEAD> &sums, const Weights<TILE_ROWS<HEAD, KEYS>> &weights,
-                                           const Shared *shared, int slot, int from) {
-    constexpr int panel = PANEL_BYTES<TILE_ROWS<HEAD, KEYS>>;
-    uint64_t first = wgmma_operand(streamed_first<HEAD, KEYS>(shared, slot) + from * PANEL, panel);
-    uint64_t second = wgmma_operand(streamed_second<HEAD, KEYS>(shared, slot) + from * PANEL, panel);
+// dp of a tile.
+template <int HEAD>
+__device__ static inline void score_gradients(Products<HEAD> &x, const Place &place, const Pair<HEAD> &tile) {
+    wgmma_fence();
+    multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], wgmma_operand(tile.second));
+}
+
+// What the sums read and continue is complete.
+template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Products<HEAD> &x) {
+    wgmma_hold(x.first);
+    wgmma_hold(x.ds);
+    if constexpr (KEYS) {
+        wgmma_hold(x.second);
+        wgmma_hold(x.p);
+    }
+}
+
+// The sums of a tile are added to those so far.
+template <bool KEYS, int HEAD> __device__ static inline void sums_add(Products<HEAD> &x, const Pair<HEAD> &tile) {
+    uint64_t first = wgmma_operand(tile.first, PANEL_BYTES<HALF>);
+    uint64_t second = wgmma_operand(tile.second, PANEL_BYTES<HALF>);
+    sums_hold<KEYS>(x);
+    wgmma_fence();
     if constexpr (KEYS) {
 #pragma unroll
-        for (int k = 0; k < COLUMNS / 16; k++)
-            wgmma_columns(sums.second, weights.p + 4 * k, second + k * WGMMA_NEXT_ROWS);
+        for (int k = 0; k < HALF / 16; k++) wgmma_columns(x.second, x.p + 4 * k, second + k * WGMMA_NEXT_ROWS);
     }
 #pragma unroll
-    for (int k = 0; k < COLUMNS / 16; k++) wgmma_columns(sums.first, weights.ds + 4 * k, first + k * WGMMA_NEXT_ROWS);
+    for (int k = 0; k < HALF / 16; k++) wgmma_columns(x.first, x.ds + 4 * k, first + k * WGMMA_NEXT_ROWS);
     wgmma_commit();
 }
 
-// What add_products reads and continues is complete.
-template <bool KEYS, int HEAD, int ROWS>
-__device__ static inline void products_hold(Sums<HEAD> &sums, Weights<ROWS> &weights) {
-    wgmma_hold(sums.first);
-    wgmma_hold(weights.ds);
-    if constexpr (KEYS) {
-        wgmma_hold(sums.second);
-        wgmma_hold(weights.p);
-    }
-}
-
+// --- between the products -------------------------------------------------------------------------------------------
 // s becomes p.
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
@@ -59,9 +73,10 @@ __device__ static inline void probabilities(float (&s)[COUNT], const Place &plac
     wgmma_hold(s);
 }
 
-template <bool KEYS, int ROWS, int COUNT>
-__device__ static inline void weights_from(Weights<ROWS> &weights, const float (&p)[COUNT], const float (&dp)[COUNT],
-                                           const Place &place, const float *delta) {
+// ds of a tile, and both as the operands of its sums.
+template <bool KEYS, int HEAD, int COUNT>
+__device__ static inline void weights(Products<HEAD> &x, const float (&p)[COUNT], const Place &place,
+                                      const float *delta) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 4) {
         float2 column = KEYS ? *(const float2 *)(delta + i / 4 * 8 + place.pair) : make_float2(0.0f, 0.0f);
@@ -69,76 +84,96 @@ __device__ static inline void weights_from(Weights<ROWS> &weights, const float (
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float row_delta = KEYS ? (j % 2 ? column.y : column.x) : place.delta[j / 2];
-            ds[j] = p[i + j] * (dp[i + j] - row_delta);
+            ds[j] = p[i + j] * (x.dp[i + j] - row_delta);
         }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            weights.ds[i / 2 + j] = bf16_pair(ds[2 * j], ds[2 * j + 1]);
-            if constexpr (KEYS) weights.p[i / 2 + j] = bf16_pair(p[i + 2 * j], p[i + 2 * j + 1]);
+            x.ds[i / 2 + j] = bf16_pair(ds[2 * j], ds[2 * j + 1]);
+            if constexpr (KEYS) x.p[i / 2 + j] = bf16_pair(p[i + 2 * j], p[i + 2 * j + 1]);
         }
     }
 }
 
-// One streamed tile, rows `from` to from + COLUMNS of it, up to its weights; its first row is the own block's row
-// `origin` where it is a diagonal one. With PREVIOUS the sums of the tile before it come first, and its slot is free
-// then. With APART `documents` has the place of the tile's first row.
-template <int HEAD, bool KEYS, int COLUMNS, bool PREVIOUS, bool APART>
-__device__ static inline void tile_run(Shared *shared, const Place &place, Sums<HEAD> &sums,
-                                       Weights<TILE_ROWS<HEAD, KEYS>> &weights, Ring<STAGES> stage, int previous,
-                                       int from, bool diagonal, int origin, float scale, Documents documents) {
-    constexpr bool two_slots = TILE_SLOTS<HEAD, KEYS> == 2;
-    const float *lse = shared->streamed_statistics[stage.index] + from, *delta = lse + PAIR_ROWS<HEAD>;
-    float s[COLUMNS / 2], dp[COLUMNS / 2];
-    barrier_wait(&shared->streamed_full[stage.index], stage.phase);
-    if constexpr (PREVIOUS) products_hold<KEYS>(sums, weights);
-    wgmma_fence();
-    if constexpr (PREVIOUS) add_products<HEAD, KEYS, COLUMNS>(sums, weights, shared, previous, 0);
-    multiply_rows<HEAD, KEYS, COLUMNS>(s, place.own[0], streamed_first<HEAD, KEYS>(shared, stage.index) + from * PANEL);
-    if constexpr (PREVIOUS) {
-        wgmma_wait<1>();
-        release(place, &shared->streamed_empty[previous]);
-    }
-    if constexpr (two_slots) barrier_wait(&shared->streamed_full[stage.index + 1], stage.phase);
-    if constexpr (PREVIOUS || two_slots) wgmma_fence();
-    multiply_rows<HEAD, KEYS, COLUMNS>(dp, place.own[1],
-                                       streamed_second<HEAD, KEYS>(shared, stage.index) + from * PANEL);
-    wgmma_wait<1>();
-    wgmma_hold(s);
-    if (!PREVIOUS && diagonal) mask<KEYS, COLUMNS>(s, place, origin);
-    if constexpr (APART) {
-        documents.streamed += from;
-        mask_documents<KEYS, COLUMNS>(s, place, documents);
-    }
-    probabilities<KEYS>(s, place, lse, scale);
-    // Complete already. The compiler moves the exponentials beyond the next wait, where nothing runs beside them, but
-    // not across a loop.
-    if constexpr (PREVIOUS) barrier_wait(&shared->streamed_full[stage.index], stage.phase);
-    wgmma_wait<0>();
-    wgmma_hold(dp);
-    if constexpr (two_slots) release(place, &shared->streamed_empty[stage.index + 1]);
-    weights_from<KEYS>(weights, s, dp, place, delta);
+// 0, which the compiler does not know. It moves exponentials behind a wait that does not need them, where nothing runs
+// beside them, but not behind one whose parity they are in.
+template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) bits |= __float_as_uint(p[i]);
+    return bits >> 31;
 }
 
-// The sums of the tile that tile_run left behind.
-template <int HEAD, bool KEYS, int COLUMNS>
-__device__ static inline void tile_finish(Shared *shared, const Place &place, Sums<HEAD> &sums,
-                                          Weights<TILE_ROWS<HEAD, KEYS>> &weights, int slot, int from) {
-    products_hold<KEYS>(sums, weights);
-    wgmma_fence();
-    add_products<HEAD, KEYS, COLUMNS>(sums, weights, shared, slot, from);
-    wgmma_wait<0>();
-    release(place, &shared->streamed_empty[slot]);
+// --- a unit of work -------------------------------------------------------------------------------------------------
+// Tile i, and the schedule of a warpgroup around it. What stands in a column runs at the same time:
+//
+//   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
+//   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
+//
+// p(i) needs s(i), ds(i) needs dp(i), and sums(i) both, all from columns before. s(i + 1) takes the registers of s(i): p(i)
+// has others. Where these are missing (AHEAD), s(i + 1) has to wait:
+//
+//   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
+//   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
+//
+// previous: the slot of the tile before this one, which is free after its sums, or -1; next: that of the tile after it,
+// if NEXT.
+template <int HEAD, bool KEYS, bool NEXT, bool APART>
+__device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int tile,
+                                       int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
+                                       Documents documents) {
+    constexpr bool ahead = AHEAD<HEAD, KEYS>;
+    const Pair<HEAD> &pair = shared->pair[stage.index];
+    const float *lse = shared->statistics[stage.index], *delta = lse + HALF;
+    float other[HALF / 2], (&p)[HALF / 2] = ahead ? other : x.s;
+    if constexpr (ahead) {
+        score_gradients(x, place, pair);
+        if (previous >= 0) {
+            sums_add<KEYS>(x, shared->pair[previous]);
+            wgmma_wait<2>();
+        } else {
+            wgmma_wait<1>(); // or the compiler takes s to be on its way
+        }
+        wgmma_hold(x.s);
+#pragma unroll
+        for (int i = 0; i < HALF / 2; i++) p[i] = x.s[i];
+    } else {
+        barrier_wait(&shared->full[stage.index], stage.phase);
+        if (previous >= 0) sums_add<KEYS>(x, shared->pair[previous]);
+        scores<HEAD, KEYS>(x, place, wgmma_operand(pair.first));
+        wgmma_wait<1>();
+        sums_hold<KEYS>(x);
+        if (previous >= 0) release(place, &shared->empty[previous]);
+        score_gradients(x, place, pair);
+        wgmma_wait<1>();
+        wgmma_hold(x.s);
+    }
+    if (tile == place.half) mask<KEYS, HALF>(p, place_get(place.half), place.half * HALF);
+    if constexpr (APART) {
+        documents.streamed = documents.own + tile_row(KEYS, tile);
+        mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
+    }
+    const uint64_t next_first = wgmma_operand(shared->pair[next.index].first); // before the wait may part threads
+    probabilities<KEYS>(p, place, lse, scale);
+    if constexpr (ahead) {
+        barrier_wait(&shared->full[next.index], next.phase + sign_bits(p));
+        if constexpr (NEXT) scores<HEAD, KEYS>(x, place, next_first);
+        wgmma_wait<NEXT>();
+        sums_hold<KEYS>(x);
+        if (previous >= 0) release(place, &shared->empty[previous]);
+    } else {
+        barrier_wait(&shared->full[stage.index], stage.phase); // complete: for the exponentials, as sign_bits
+        wgmma_wait<0>();
+    }
+    wgmma_hold(x.dp);
+    weights<KEYS>(x, p, place, delta);
 }
 
 // A tile that is out of the warpgroup's sight.
-__device__ static inline void tile_skip(Shared *shared, const Place &place, Ring<STAGES> stage) {
-    barrier_wait(&shared->streamed_full[stage.index], stage.phase);
-    release(place, &shared->streamed_empty[stage.index]);
-}
-
-template <int SLOTS> __device__ static inline void tile_next(Ring<STAGES> &stage) {
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) ring_next(stage);
+template <int HEAD>
+__device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place, Ring<STAGES<HEAD>> &stage) {
+    barrier_wait(&shared->full[stage.index], stage.phase);
+    release(place, &shared->empty[stage.index]);
+    ring_next(stage);
 }
 
 // The maximum of what a warp stored, in the place of its first row. Maxima do not depend on their order.
@@ -147,110 +182,118 @@ __device__ static inline void maximum_store(const Problem &x, int64_t token, uin
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-// One head streams by, its diagonal block first. `own_empty`: of the own pair, which is free after the last tile's
-// scores; NULL: another head follows.
+// One head streams by, its diagonal block first, of which the first queries see the first tile only, and the last keys
+// are seen by the second only. Returns the slot of the last tile, whose sums are left to head_finish.
 template <int HEAD, bool KEYS, bool APART>
-__device__ static inline void head_run(Shared *shared, Place &place, Sums<HEAD> &sums, Ring<STAGES> &stage, int blocks,
-                                       uint64_t *own_empty, float scale, Documents documents) {
-    // Half of the diagonal block is out of sight for one of the warpgroups: the first queries for the last keys, the
-    // last keys for the first queries. It is half a tile, or a whole one.
-    constexpr int ROWS = TILE_ROWS<HEAD, KEYS>, SLOTS = TILE_SLOTS<HEAD, KEYS>;
-    constexpr int half_seen = KEYS ? 1 : 0, half_from = KEYS ? HALF : 0;
-    constexpr bool skips = ROWS == HALF;
-    constexpr int step = KEYS ? ROWS : -ROWS; // from a tile to the next
-    Weights<ROWS> weights;
-    int j = 0, tiles = blocks * (TILE / ROWS);
-    place_hold(place);
-    if (place.half == half_seen) {
-        if constexpr (skips) {
-            tile_skip(shared, place, stage);
-        } else {
-            tile_run<HEAD, KEYS, HALF, false, APART>(shared, place, sums, weights, stage, 0, half_from, true, half_from,
-                                                     scale, documents);
-            tile_finish<HEAD, KEYS, HALF>(shared, place, sums, weights, stage.index, half_from);
-        }
-        tile_next<SLOTS>(stage);
-        documents.streamed += step;
-        j = 1;
+__device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x,
+                                      Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
+    constexpr bool ahead = AHEAD<HEAD, KEYS>;
+    const bool first_only = !KEYS && place.half == 0, second_only = KEYS && place.half == 1;
+    const int last = first_only && blocks == 1 ? 0 : 2 * blocks - 1;
+    int tile = second_only, previous = -1;
+    if (second_only) tile_skip(shared, place, stage);
+    if constexpr (ahead) {
+        barrier_wait(&shared->full[stage.index], stage.phase);
+        scores<HEAD, KEYS>(x, place, wgmma_operand(shared->pair[stage.index].first));
+        wgmma_wait<0>();
+        wgmma_hold(x.s);
     }
-    if (j < tiles) {
-        tile_run<HEAD, KEYS, ROWS, false, APART>(shared, place, sums, weights, stage, 0, 0, skips || j == 0,
-                                                 skips ? place.half * HALF : 0, scale, documents);
-        int previous = stage.index;
-        tile_next<SLOTS>(stage);
-        for (j++; j < tiles; j++) {
-            documents.streamed += step;
-            tile_run<HEAD, KEYS, ROWS, true, APART>(shared, place, sums, weights, stage, previous, 0, false, 0, scale,
-                                                    documents);
-            previous = stage.index;
-            tile_next<SLOTS>(stage);
-        }
-        if (own_empty) release(place, own_empty);
-        tile_finish<HEAD, KEYS, ROWS>(shared, place, sums, weights, previous, 0);
-    } else if (own_empty) {
-        release(place, own_empty);
+    while (tile < last + !ahead) { // ahead, the last has no next
+        const bool skips = first_only && tile == 0;
+        Ring<STAGES<HEAD>> next = stage;
+        ring_next(next);
+        if (skips) tile_skip(shared, place, next);
+        tile_run<HEAD, KEYS, true, APART>(shared, place, x, tile, previous, stage, next, scale, documents);
+        previous = stage.index;
+        stage = next;
+        tile += 1 + skips;
     }
+    if constexpr (ahead) {
+        tile_run<HEAD, KEYS, false, APART>(shared, place, x, tile, previous, stage, stage, scale, documents);
+        previous = stage.index;
+        ring_next(stage);
+    }
+    if (first_only && blocks == 1) tile_skip(shared, place, stage);
+    return previous;
 }
 
+template <int HEAD, bool KEYS>
+__device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int slot) {
+    sums_add<KEYS>(x, shared->pair[slot]);
+    wgmma_wait<0>();
+    sums_hold<KEYS>(x);
+    release(place, &shared->empty[slot]);
+}
+
+__device__ static inline Unit unit_read(const Unit *from) {
+    return {(bool)warp_uniform((int)from->keys), warp_uniform(from->sequence), warp_uniform(from->head),
+            warp_uniform(from->block),           warp_uniform(from->tiles),    warp_uniform(from->number)};
+}
+
+// The sums of a unit, which are complete.
+template <int HEAD, bool KEYS>
+__device__ static inline void unit_store(const Problem &x, const Place &place, Products<HEAD> &sums, Unit unit) {
+    const int t = unit.block * TILE + place.half * HALF, rows = x.T - t, warp_row = place.row % HALF / 16 * 16;
+    const int64_t token = (int64_t)unit.sequence * x.T + t, column = unit.head * HEAD;
+    uint32_t largest = 0;
+    if constexpr (KEYS) {
+        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, place, 0);
+        largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, place, largest);
+    } else {
+        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, place, 0);
+    }
+    if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);
+}
+
+// Returns how many units there were with it.
 template <int HEAD, bool KEYS, bool APART>
-__device__ static inline void unit_run(const Problem &x, Shared *shared, Place &place, Unit unit, int own,
-                                       Ring<STAGES> &stage) {
-    const Pair &pair = shared->own[own];
-    const float *statistics = shared->own_statistics[own];
-    place.own[0] = wgmma_operand(pair.first + own_row<HEAD>(place) * PANEL);
-    place.own[1] = wgmma_operand(pair.second + own_row<HEAD>(place) * PANEL);
+__device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, Unit unit, int own,
+                                      Ring<STAGES<HEAD>> &stage) {
+    Products<HEAD> products = {}; // all, or what products seem to continue is kept from the kernel's start on
+    Documents documents = {};
+    if constexpr (AHEAD<HEAD, KEYS>)
+        own_load(products.own, shared->pair[own].first);
+    else
+        place.own[0] = wgmma_operand(shared->pair[own].first);
+    place.own[1] = wgmma_operand(shared->pair[own].second);
     if constexpr (!KEYS)
         for (int i = 0; i < 2; i++) {
-            int row = place.row - place.half * HALF + own_row<HEAD>(place) + i * 8;
-            place.lse[i] = statistics[row];
-            place.delta[i] = statistics[PAIR_ROWS<HEAD> + row];
+            const float *lse = shared->statistics[own] + place.row % HALF + i * 8;
+            place.lse[i] = lse[0];
+            place.delta[i] = lse[HALF];
         }
-    constexpr bool own_early = OWN_BUFFERS<HEAD> == 1;
-    const int sequence_heads = KEYS ? x.sequence_heads / x.group : x.sequence_heads;
-    const int sequence = unit.head / sequence_heads;
-    Documents documents = {};
     if constexpr (APART) {
-        const int32_t *positions = x.positions + (int64_t)sequence * x.T;
+        const int32_t *positions = x.positions + (int64_t)unit.sequence * x.T;
         if constexpr (KEYS)
             documents = {positions, x.T, unit.block * TILE, unit.block * TILE};
         else
             documents = documents_of(positions, x.T, place, unit.block * TILE);
     }
-    uint64_t *const own_empty = &shared->own_empty[own];
-    Sums<HEAD> sums = {};
-    for (int heads = KEYS ? x.group : 1; heads > 0; heads--)
-        head_run<HEAD, KEYS, APART>(shared, place, sums, stage, unit.tiles, own_early && heads == 1 ? own_empty : NULL,
-                                    x.scale * LOG2_E, documents);
-    if constexpr (!own_early) release(place, own_empty);
-    int t = unit.block * TILE + place.half * HALF;
-    int64_t token = (int64_t)sequence * x.T + t, column = unit.head % sequence_heads * HEAD;
-    uint32_t largest = 0;
-    if constexpr (KEYS) {
-        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, x.T - t, place, 0);
-        largest =
-            sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, x.T - t, place, largest);
-    } else {
-        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, x.T - t, place, 0);
+    int last;
+    for (int heads = KEYS ? x.group : 1;; heads--) {
+        last = head_run<HEAD, KEYS, APART>(shared, place, products, stage, unit.tiles, x.scale * LOG2_E, documents);
+        if (heads == 1) break;
+        head_finish<HEAD, KEYS>(shared, place, products, last);
     }
-    int warp_row = (int)threadIdx.x / 32 % 4 * 16;
-    if (x.amax && t + warp_row < x.T) maximum_store(x, token + warp_row, largest);
+    unit = unit_read(&shared->unit[own]); // again, rather than kept in registers
+    release(place, &shared->empty[own]);
+    head_finish<HEAD, KEYS>(shared, place, products, last);
+    unit_store<HEAD, KEYS>(x, place_get(place.half), products, unit);
+    return unit.number + 1;
 }
 
 template <int HEAD, bool APART>
-__device__ static inline void compute_units(const Problem &x, Shared *shared, int warpgroup) {
-    Place place = place_get(warpgroup);
-    Ring<OWN_BUFFERS<HEAD>> own = {};
-    Ring<STAGES> stage = {};
-    for (;; ring_next(own)) {
-        int buffer = OWN_BUFFERS<HEAD> == 2 ? own.index : place.half;
-        barrier_wait(&shared->own_full[buffer], own.phase);
-        int index = place.signals ? shared->unit[buffer] : 0; // the thread that will release it
-        index = warp_uniform(index);
-        if (index < 0) return;
-        Unit unit = unit_get(x, index);
+__device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
+    Ring<STAGES<HEAD>> stage = {};
+    for (int units = 0;;) {
+        const int own = own_slot<HEAD>(units, warpgroup);
+        barrier_wait(&shared->full[own], own_phase<HEAD>(units));
+        const Unit unit = unit_read(&shared->unit[own]);
+        if (unit.tiles == 0) return;
+        const Place place = place_get(warpgroup);
         if (unit.keys)
-            unit_run<HEAD, true, APART>(x, shared, place, unit, buffer, stage);
+            units = unit_run<HEAD, true, APART>(x, shared, place, unit, own, stage);
         else
-            unit_run<HEAD, false, APART>(x, shared, place, unit, buffer, stage);
+            units = unit_run<HEAD, false, APART>(x, shared, place, unit, own, stage);
     }
 }

@@ -11,7 +11,7 @@
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, PAIR_ROWS, PANEL)
+    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL)
     const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
@@ -58,15 +58,14 @@ struct Work {
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// A warpgroup's queries lie side by side: PAIR_ROWS rows of all panels.
+// A warpgroup's queries lie side by side: HALF rows of all panels.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
-    constexpr int rows = PAIR_ROWS<HEAD>;
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
-    for (int part = 0; part < TILE; part += rows)
+    for (int part = 0; part < TILE; part += HALF)
 #pragma unroll
         for (int i = 0; i < HEAD / PANEL; i++)
-            copy_tile(to + part * HEAD + i * rows * PANEL, &x.q, work.head * HEAD + i * PANEL, work.block * TILE + part,
+            copy_tile(to + part * HEAD + i * HALF * PANEL, &x.q, work.head * HEAD + i * PANEL, work.block * TILE + part,
                       work.sequence, full);
 }
 
@@ -76,7 +75,7 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++)
 #pragma unroll
-        for (int part = 0; part < TILE; part += PAIR_ROWS<HEAD>)
+        for (int part = 0; part < TILE; part += HALF)
             copy_tile(to + (i * TILE + part) * PANEL, from, head * HEAD + i * PANEL, row + part, sequence, full);
 }
 
@@ -159,7 +158,7 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
         wgmma_hold(sums.p);
     }
     wgmma_fence();
-    multiply_rows<HEAD, false, COLUMNS>(s, place.own[0], shared->k[stage.index]);
+    multiply_rows<HEAD, TILE, COLUMNS>(s, place.own[0], wgmma_operand(shared->k[stage.index]));
     if constexpr (PREVIOUS) {
         add_values<HEAD>(shared, sums, previous);
         wgmma_wait<1>();

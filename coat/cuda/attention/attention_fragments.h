@@ -9,19 +9,14 @@
 
 typedef __nv_bfloat16 bf16;
 
-constexpr int TILE = ATTENTION_TILE;      // rows of a unit of work
-constexpr int HALF = TILE / 2;            // rows of a warpgroup
-constexpr int PANEL = 64;                 // columns side by side in shared memory
-constexpr int PAIR_VALUES = TILE * PANEL; // of either tile of a pair
-constexpr int COMPUTING = 2;              // warpgroups
+constexpr int TILE = ATTENTION_TILE; // rows of a unit of work
+constexpr int HALF = TILE / 2;       // rows of a warpgroup, and rows that are copied at a time
+constexpr int PANEL = 64;            // columns side by side in shared memory
+constexpr int COMPUTING = 2;         // warpgroups
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Rows of a tile in a pair; rows of a streamed tile; the slots it takes; how many own pairs a warpgroup has.
-template <int HEAD> constexpr int PAIR_ROWS = PAIR_VALUES / HEAD;
-template <int HEAD, bool KEYS> constexpr int TILE_ROWS = KEYS ? PAIR_ROWS<HEAD> : TILE;
-template <int HEAD, bool KEYS> constexpr int TILE_SLOTS = TILE_ROWS<HEAD, KEYS> / PAIR_ROWS<HEAD>;
 template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); // to a tile's next panel
 
 // A thread of a computing warpgroup, and its place in the fragments of hopper.h.
@@ -49,8 +44,16 @@ __device__ static inline void release(const Place &place, uint64_t *empty) {
     if (place.signals) barrier_arrive(empty);
 }
 
+// The thread's number, read again where it is asked for. What derives from it would else be kept over all units of work,
+// and make other registers spill: a place that is needed now and then is asked for each time.
+__device__ static inline int thread_get() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 __device__ static inline Place place_get(int warpgroup) {
-    int warp = (int)threadIdx.x / 32 % 4, lane = (int)threadIdx.x % 32;
+    const int thread = thread_get(), warp = thread / 32 % 4, lane = thread % 32;
     Place place = {};
     place.half = warpgroup;
     place.row = warpgroup * HALF + warp * 16 + lane / 4;
@@ -59,17 +62,32 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// d = own rows times the rows of a streamed tile, 16 columns of the head at a time, four times in each panel.
-template <int HEAD, bool KEYS, int COLUMNS>
-__device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, const bf16 *tile) {
-    constexpr int own_panel = PANEL_BYTES < PAIR_ROWS < HEAD >>>> 4, panel = PANEL_BYTES < TILE_ROWS < HEAD,
-                  KEYS >>>> 4;
-    uint64_t other = wgmma_operand(tile);
+// d = own rows times COLUMNS rows of another tile of ROWS, 16 columns of the head at a time, four times in each panel.
+template <int HEAD, int ROWS, int COLUMNS>
+__device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
+    constexpr int own_panel = PANEL_BYTES<HALF> / 16, panel = PANEL_BYTES<ROWS> / 16;
 #pragma unroll
     for (int k = 0; k < HEAD / 16; k++)
         wgmma_rows(d, own + k / 4 * own_panel + k % 4 * WGMMA_NEXT_COLUMNS,
                    other + k / 4 * panel + k % 4 * WGMMA_NEXT_COLUMNS, k > 0);
     wgmma_commit();
+}
+
+// The same with a tile of HALF rows, the own rows being in registers.
+template <int COUNT>
+__device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
+#pragma unroll
+    for (int k = 0; k < COUNT / 4; k++)
+        wgmma_rows(d, own + 4 * k, other + k / 4 * (PANEL_BYTES<HALF> / 16) + k % 4 * WGMMA_NEXT_COLUMNS, k > 0);
+    wgmma_commit();
+}
+
+// A warp's 16 rows of a tile of HALF, as multiply_rows takes them.
+template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUNT], const bf16 *tile) {
+    const int thread = thread_get(), row = thread / 32 % 4 * 16 + thread % 16, chunk = thread / 16 % 2;
+#pragma unroll
+    for (int k = 0; k < COUNT / 4; k++)
+        wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
 }
 
 // Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
@@ -107,19 +125,24 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
 // first to lose sight of a key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
-    const int own = x.own + place.row, other = x.streamed + place.pair;
     if constexpr (KEYS) {
+        const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
+        int begins[COLUMNS / 32]; // a query for each thread of the warp
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 32; i++)
+            begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + thread_get() % 32, x.T - 1));
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i += 4)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int begin = document_begin(x.positions, min(other + i / 4 * 8 + j, x.T - 1));
+                const int begin = __shfl_sync(0xffffffffu, begins[i / 16], i / 4 * 8 % 32 + place.pair + j);
                 if (own < begin) s[i + j] = -INFINITY;
                 if (own + 8 < begin) s[i + 2 + j] = -INFINITY;
             }
     } else {
+        const int other = x.streamed + place.pair;
         if (x.last_begin <= x.streamed) return;
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i++)
@@ -163,9 +186,4 @@ __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf
         }
     }
     return largest;
-}
-
-// The compiler computes what derives from the place again after this: kept over all heads of a group, it would spill.
-__device__ static inline void place_hold(Place &place) {
-    asm volatile("" : "+l"(place.own[0]), "+l"(place.own[1]), "+r"(place.row), "+r"(place.pair));
 }

@@ -101,6 +101,15 @@ __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
 
+// The first operand of a product in registers: 16 columns of a warp's 16 rows of a tile in shared memory. Lane
+// 16 h + r says where half h of row r lies, 16 bytes.
+__device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(shared_address(half_row))
+                 : "memory");
+}
+
 // Before products: what was done to their registers comes first.
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -159,6 +168,16 @@ __device__ static inline void wgmma_rows(float (&d)[32], uint64_t a, uint64_t b,
                  "%32, %33, accumulate, 1, 1, 0, 0; }"
                  : WGMMA_REGISTERS_32(d)
                  : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// The same with a in registers.
+__device__ static inline void wgmma_rows(float (&d)[32], const uint32_t *a, uint64_t b, int accumulate) {
+    asm volatile("{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" WGMMA_NAMES_32 "},"
+                 "{%32, %33, %34, %35}, %36, accumulate, 1, 1, 0; }"
+                 : WGMMA_REGISTERS_32(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
 // d (64, 64) += a (64, 16) b, a in registers, b (16, 64) row by row in shared memory.
