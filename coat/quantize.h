@@ -77,6 +77,22 @@ COAT_HD static inline float scale_in_format(float scale, Format from, Format to)
     return other < SCALE_SMALLEST ? SCALE_SMALLEST : other;
 }
 
+// The squares of neighbouring values of codes in E4M3, at most a span, added up in their order. Spans are added up in
+// double.
+#define SQUARES_SPAN 16
+COAT_HD static inline float squares_of(const float *value, int64_t count) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < count; i++) sum = fmaf(value[i], value[i], sum);
+    return sum;
+}
+
+// No |dy w| gelu'(h) is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a
+// column of w. 1.13 is gelu's largest slope; the rest is room for what the product rounds.
+COAT_HD static inline float activation_bound(double row_squares, double column_squares, float scale,
+                                             float weight_scale) {
+    return (float)(sqrt(row_squares * column_squares) * 1.15 * ((double)scale * (double)weight_scale));
+}
+
 COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }
