@@ -305,7 +305,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
         Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
         count_codes(m, GRADIENT_DRESID_FCPROJ, l, dresid_q, dresid_qt);
         ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
-        ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l));
+        ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
         ops->activation_backward_rebuild(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
         ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
     } else {

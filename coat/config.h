@@ -287,8 +287,7 @@ static inline bool config_rebuilds_norms(const Config *c) {
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN &&
-           r->saved == SAVED_COAT && r->gradient_codes_data == FMT_E4M3 && r->recompute >= 1 &&
-           c->shape.activation == ACT_GELU_TANH;
+           r->saved == SAVED_COAT && r->gradient_codes_data == FMT_E4M3 && r->recompute >= 1;
 }
 
 // Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others' are

@@ -86,11 +86,18 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
     return sum;
 }
 
-// No |dy w| gelu'(h) is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a
-// column of w. 1.13 is gelu's largest slope; the rest is room for what the product rounds.
-COAT_HD static inline float activation_bound(double row_squares, double column_squares, float scale,
-                                             float weight_scale) {
-    return (float)(sqrt(row_squares * column_squares) * 1.15 * ((double)scale * (double)weight_scale));
+// No |dy w| is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a column of
+// w, with room for what the product rounds. Times the largest slope of what follows.
+COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
+                                           float slope) {
+    return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
+}
+
+// The largest slope of gelu, and of silu(gate) up by gate and by up where a row has no larger scales of gate's groups and
+// of up's: |silu'| < 1.1, |silu(x)| <= |x|.
+#define GELU_LARGEST_SLOPE 1.13f
+COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
+    return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);
 }
 
 COAT_HD static inline float scale_reciprocal(float scale) {

@@ -129,7 +129,23 @@ static double row_squares(Tensor codes, int64_t row, int64_t count) {
     return sum;
 }
 
-void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w) {
+// The largest of `count` scales in BF16.
+static float largest_scale(const uint16_t *scales, int64_t count) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, bf16_decode(scales[i]));
+    return largest;
+}
+
+// Of row `row` of h, `width` columns of g from it.
+static float largest_slope(Tensor h, int64_t row, int64_t width) {
+    if (h.cols == width) return GELU_LARGEST_SLOPE;
+    const int64_t groups = (h.cols + h.group - 1) / h.group, up = width / h.group;
+    const uint16_t *scales = (const uint16_t *)h.scale + row * groups;
+    return swiglu_slope(largest_scale(scales, (width + h.group - 1) / h.group),
+                        largest_scale(scales + up, groups - up));
+}
+
+void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
     const Tensor columns = w.codes_t; // its memory has those of w as rows
     double largest = 0;
     uint32_t maximum = 0;
@@ -137,8 +153,8 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w) {
     for (int64_t j = 0; j < columns.cols; j++) largest = fmax(largest, row_squares(columns, j, columns.rows));
 #pragma omp parallel for schedule(static) reduction(max : maximum)
     for (int64_t row = 0; row < dy.rows; row++) {
-        const float bound = activation_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
-                                             *(const float *)columns.scale);
+        const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
+                                           *(const float *)columns.scale, largest_slope(h, row, columns.cols));
         ((float *)dh_q.scale)[row] = row_scale_from_maximum(float_bits(bound), dh_q.format);
         maximum = larger_bits(maximum, float_bits(bound));
     }

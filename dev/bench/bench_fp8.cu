@@ -68,11 +68,13 @@ OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
 OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
-OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix)
+OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s])
 OPERATION(activation_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
           scale_only(o->codes[s]), o->a[s], o->saved[s], true)
 OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, true)
 OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
+OPERATION(swiglu_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
+          scale_only(o->codes[s]), o->b[s], o->saved[s], true)
 OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
@@ -270,6 +272,8 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     scale_by_row(bench, o);
     report_pass(block, o, "swiglu rebuild", M, F, groups + 1, 0, run_activation_rebuild);
     report_pass(block, o, "swiglu backward, per token", M, F, 2 + groups + 2 + 4, 0, run_swiglu_backward);
+    for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
+    report_pass(block, o, "swiglu_backward_rebuild", M, F, 2 + groups + 5, 0, run_swiglu_backward_rebuild);
     carry_scales(o, o->a);
     report_pass(block, o, "swiglu forward, per token", M, F, 4 + groups + 1, 0, run_swiglu_forward);
     free_operands(bench, o);

@@ -330,9 +330,10 @@ static void order_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h)
     writes_transposed(g_t, g);
 }
 
-static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w) {
+static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
     begin("activation_bound");
     reads(dy);
+    reads_scale(h);
     reads(w.codes_t);
     access_scale(write_memory, dh_q);
     may_raise(exec->state);

@@ -1,7 +1,9 @@
-// The gradient of gelu and gelu again in one pass (COAT: saved activations, FP8 flow). Where scales of dh's rows come from a
-// bound, no code has to wait for the whole row: one walk down tiles writes dh's codes, their transpose and gelu's.
+// The gradient of gelu, or SwiGLU, and the function again in one pass (COAT: saved activations, FP8 flow). Where scales of
+// dh's rows come from a bound, no code has to wait for the whole row: one walk down tiles writes dh's codes, their transpose
+// and g's.
 //
-// Bytes per element of device memory, h per group of 16: 3.125 read, 3 written; activation_bound reads dy and w once.
+// Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5. activation_bound
+// reads dy and w once, and SwiGLU's scales.
 #include "fp8_gelu.h"
 #include "fp8_tile.h"
 
@@ -53,103 +55,184 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
+// Scales in BF16 of h's groups; those of gate end at `gate`, those of up begin at `up`. NULL: gelu.
+struct Slopes {
+    const uint16_t *scales;
+    int groups, gate, up;
+
+    __device__ float of_row(int64_t row, int lane) const {
+        if (!scales) return GELU_LARGEST_SLOPE;
+        float of_gate = 0.0f, of_up = 0.0f;
+#pragma unroll 4
+        for (int i = lane; i < groups; i += WARP) {
+            const float scale = bf16_decode(scales[row * groups + i]);
+            if (i < gate) of_gate = fmaxf(of_gate, scale);
+            if (i >= up) of_up = fmaxf(of_up, scale);
+        }
+        return swiglu_slope(__uint_as_float(warp_maximum_bits(of_gate)), __uint_as_float(warp_maximum_bits(of_up)));
+    }
+};
+
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
                                                                     const float *scale, const float *weight_scale,
-                                                                    float *scales, StepState *state) {
+                                                                    Slopes slopes, float *scales, StepState *state) {
     static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "a thread has one of them");
     const double columns = block_largest((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
         const double squares = row_squares(dy.codes + row * dy.stride, dy.cols, lane);
-        const float bound = activation_bound(squares, columns, *scale, *weight_scale);
+        const float bound = gradient_bound(squares, columns, *scale, *weight_scale, slopes.of_row(row, lane));
         row_scale<FMT_E4M3>(__float_as_uint(bound), scales + row, lane == 0, state);
     }
 }
 
 // --- the pass -----------------------------------------------------------------------------------------------
-constexpr int COLUMNS = 128, BLOCKS = 2;
-
-struct OnePass {
-    Bf16Reader<true> dg;
-    GroupReader<true> h;
-    const float *row_scales; // of dh's codes
-    const float *scale_t;    // of their transpose
-    const float *scale_g;    // of gelu's transpose
-    char *codes;             // (rows, cols)
-    uint8_t *dh_t, *g_t;     // (cols, rows)
-    float *sums;             // (gridDim.y, cols)
-    int rows, cols, codes_bytes, dh_t_bytes, g_t_bytes;
-    LoadOrder order;
-
+// What it reads: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients, and g times
+// the reciprocal. A block has tiles of COLUMNS columns of g.
+struct GeluBoth {
+    static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
         Bf16Words<SPAN> dg;
         GroupReader<true>::Loaded h;
-        float row_scale;
     };
-    __device__ Loaded load(int row, int column) const {
-        return {dg.load(row, column), h.load(row, column), row_scales[row]};
-    }
+    Bf16Reader<true> dg;
+    GroupReader<true> h;
+
+    __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
     __device__ static uint32_t word(const Loaded &loaded) {
-        return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h) ^ __float_as_uint(loaded.row_scale);
+        return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
+    }
+    // Both from one gate.
+    __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
+        const float scale = GroupReader<true>::scale(now.h);
+        const GeluScaled gelu(scale);
+        const float factor = scale * reciprocal;
+        float t[SPAN];
+        GroupReader<true>::unscaled(now.h, t);
+        unpack<SPAN>(now.dg, d[0]);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float gate = fast_reciprocal(1.0f + gelu.power(t[i]));
+            g[i] = t[i] * factor * gate;
+            d[0][i] =
+                d[0][i] * gate * fmaf(fmaf(gelu.slope_square, t[i] * t[i], gelu.slope), fmaf(-gate, t[i], t[i]), 1.0f);
+        }
     }
 };
 
-// dg gelu'(h), and gelu(h) times a reciprocal: both from one gate.
-__device__ inline void gradient_and_gelu(const OnePass::Loaded &now, float reciprocal_g, float d[SPAN], float g[SPAN]) {
-    const float scale = GroupReader<true>::scale(now.h);
-    const GeluScaled gelu(scale);
-    const float factor = scale * reciprocal_g;
-    float t[SPAN];
-    GroupReader<true>::unscaled(now.h, t);
-    unpack<SPAN>(now.dg, d);
-#pragma unroll
-    for (int i = 0; i < SPAN; i++) {
-        const float gate = fast_reciprocal(1.0f + gelu.power(t[i]));
-        g[i] = t[i] * factor * gate;
-        d[i] = d[i] * gate * fmaf(fmaf(gelu.slope_square, t[i] * t[i], gelu.slope), fmaf(-gate, t[i], t[i]), 1.0f);
+struct SwigluBoth {
+    static constexpr int HALVES = 2, COLUMNS = 64, BLOCKS = 3;
+    struct Loaded {
+        Bf16Words<SPAN> dg;
+        GroupReader<true>::Loaded gate, up;
+    };
+    Bf16Reader<true> dg;
+    GroupReader<true> h;
+    int width;
+
+    __device__ Loaded load(int row, int column) const {
+        return {dg.load(row, column), h.load(row, column), h.load(row, column + width)};
     }
-}
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.gate) ^ GroupReader<true>::word(loaded.up);
+    }
+    __device__ static void values(const Loaded &now, float reciprocal, float d[2][SPAN], float g[SPAN]) {
+        float dg_here[SPAN];
+        GroupReader<true>::values(now.gate, d[0]);
+        GroupReader<true>::values(now.up, d[1]);
+        unpack<SPAN>(now.dg, dg_here);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float gate = d[0][i], up = d[1][i], s = sigmoid(gate), silu = gate * s;
+            g[i] = silu * up * reciprocal;
+            d[0][i] = dg_here[i] * (up * fmaf(silu, 1.0f - s, s));
+            d[1][i] = dg_here[i] * silu;
+        }
+    }
+};
+
+struct OnePass {
+    const float *row_scales; // of dh's codes
+    const float *scale_t;    // of their transpose
+    const float *scale_g;    // of g's transpose
+    char *codes;             // (rows, HALVES cols)
+    uint8_t *dh_t, *g_t;     // (HALVES cols, rows), (cols, rows)
+    float *sums;             // (gridDim.y, cols); NULL: none wanted
+    int rows, cols, codes_bytes, dh_t_bytes, g_t_bytes;
+    LoadOrder order;
+};
 
 // A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a thread has its next row on its way.
-template <Format T>
-__global__ __launch_bounds__(TILE_THREADS<COLUMNS>, BLOCKS) void one_pass_kernel(const __grid_constant__ OnePass w) {
-    __shared__ Tile<COLUMNS> dh_tile, g_tile;
+template <Format T, typename Source>
+__global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
+                             Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
+                                                                  const __grid_constant__ OnePass w) {
+    constexpr int COLUMNS = Source::COLUMNS, HALVES = Source::HALVES;
+    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // dh's, and g's
     second_stage_allow();
     const int first_column = (int)blockIdx.x * COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
     const int from = min(column, w.cols - SPAN), limit = column < w.cols ? w.rows : 0;
     const int step = (int)gridDim.y * TILE_ROWS;
     int row = (int)blockIdx.y * TILE_ROWS + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
-    OnePass::Loaded next = w.load(min(row, w.rows - 1), from);
+    typename Source::Loaded next = source.load(min(row, w.rows - 1), from);
+    float next_scale = w.row_scales[min(row, w.rows - 1)];
     const float reciprocal_t = row_scale_reciprocal(*w.scale_t), reciprocal_g = scale_reciprocal(*w.scale_g);
     float sum[SPAN] = {};
     for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
-        uint32_t dh_code[THREAD_ROWS][SPAN / 4], g_code[THREAD_ROWS][SPAN / 4];
+        uint32_t code[HALVES + 1][THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) {
-            const OnePass::Loaded now = next;
+            const typename Source::Loaded now = next;
+            const float scale = next_scale;
+            const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.zero;
             const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : row + step;
-            next = w.load(min(ahead + (int)(OnePass::word(now) & w.order.zero), w.rows - 1), from);
+            const int then = min(ahead + (int)came, w.rows - 1);
+            next = source.load(then, from), next_scale = w.row_scales[then];
             if (here == w.order.never) continue;
-            float d[SPAN], g[SPAN];
-            gradient_and_gelu(now, reciprocal_g, d, g);
+            float d[HALVES][SPAN], g[SPAN];
+            Source::values(now, reciprocal_g, d, g);
             const bool inside = here < limit;
+            encode<FMT_E4M3, SPAN>(g, 1.0f, code[HALVES][r]);
 #pragma unroll
-            for (int i = 0; i < SPAN; i++) sum[i] += inside ? d[i] : 0.0f;
-            Pack<uint32_t, SPAN / 4> words;
-            encode<FMT_E4M3, SPAN>(d, row_scale_reciprocal(now.row_scale), words.value);
-            encode<FMT_E4M3, SPAN>(g, 1.0f, g_code[r]);
-            rescale_codes<FMT_E4M3, T, SPAN>(words.value, now.row_scale * reciprocal_t, dh_code[r]);
-            if (inside) store((uint32_t *)((w.codes + column) + (int64_t)here * w.codes_bytes), words);
+            for (int half = 0; half < HALVES; half++) {
+                Pack<uint32_t, SPAN / 4> words;
+                encode<FMT_E4M3, SPAN>(d[half], row_scale_reciprocal(scale), words.value);
+                rescale_codes<FMT_E4M3, T, SPAN>(words.value, scale * reciprocal_t, code[half][r]);
+                char *const to = (w.codes + column + half * w.cols) + (int64_t)here * w.codes_bytes;
+                if (inside) store((uint32_t *)to, words);
+            }
+            if constexpr (HALVES == 1) {
+#pragma unroll
+                for (int i = 0; i < SPAN; i++) sum[i] += inside ? d[0][i] : 0.0f;
+            }
         }
-        tile_put(&dh_tile, dh_code);
-        tile_put(&g_tile, g_code);
+#pragma unroll
+        for (int t = 0; t <= HALVES; t++) tile_put(&tiles[t], code[t]);
         __syncthreads();
-        tile_write(&dh_tile, w.dh_t, w.dh_t_bytes, first_row, first_column, w.rows, w.cols);
-        tile_write(&g_tile, w.g_t, w.g_t_bytes, first_row, first_column, w.rows, w.cols);
+#pragma unroll
+        for (int t = 0; t < HALVES; t++)
+            tile_write(&tiles[t], w.dh_t + (int64_t)t * w.cols * w.dh_t_bytes, w.dh_t_bytes, first_row, first_column,
+                       w.rows, w.cols);
+        tile_write(&tiles[HALVES], w.g_t, w.g_t_bytes, first_row, first_column, w.rows, w.cols);
         __syncthreads();
     }
-    if (w.sums) tile_sums(&dh_tile, sum, w.sums + (int64_t)blockIdx.y * w.cols + first_column, w.cols - first_column);
+    if constexpr (HALVES == 1) {
+        if (w.sums)
+            tile_sums(&tiles[0], sum, w.sums + (int64_t)blockIdx.y * w.cols + first_column, w.cols - first_column);
+    }
+}
+
+template <Format T, typename Source>
+void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePass w, Tensor dbias, bool accumulate) {
+    const int64_t across = ceil_div(w.cols, Source::COLUMNS), down = ceil_div(w.rows, TILE_ROWS);
+    const int64_t splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * Source::BLOCKS,
+                                       tile_sum_parts(exec, operation, w.cols));
+    one_pass_kernel<T>
+        <<<dim3((unsigned)across, (unsigned)splits), TILE_THREADS<Source::COLUMNS>, 0, cuda_backend(exec)->stream>>>(
+            source, w);
+    LAUNCH_CHECK("one_pass_kernel");
+    if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
 }
 
 CodeRows code_rows(const char *operation, const char *what, Tensor t) {
@@ -163,12 +246,16 @@ CodeRows code_rows(const char *operation, const char *what, Tensor t) {
 
 } // namespace
 
-void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w) {
+void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
     const char *operation = "activation_bound";
     const CodeRows rows = code_rows(operation, "dy", dy), columns = code_rows(operation, "the transposed w", w.codes_t);
     require_format(operation, "dh", dh_q, FMT_E4M3);
     if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "%s on the GPU: dh has no scales of its rows", operation);
     if (rows.rows == 0) return;
+    Slopes slopes = {};
+    if (h.cols != columns.rows)
+        slopes = {(const uint16_t *)h.scale, (int)ceil_div(h.cols, h.group), (int)ceil_div(columns.rows, h.group),
+                  (int)(columns.rows / h.group)};
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const largest = (double *)exec->workspace;
     const int64_t needed = ceil_div(columns.rows, SQUARES_WARPS), most = 8 * (int64_t)cuda_backend(exec)->sm_count;
@@ -177,7 +264,7 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w) {
     LAUNCH_CHECK("column_squares_kernel");
     const int64_t row_blocks = ceil_div(rows.rows, SQUARES_WARPS);
     bound_kernel<<<grid_of(row_blocks < most ? row_blocks : most), SQUARES_WARPS * WARP, 0, stream>>>(
-        rows, largest, blocks, (const float *)dy.scale, (const float *)w.codes_t.scale, (float *)dh_q.scale,
+        rows, largest, blocks, (const float *)dy.scale, (const float *)w.codes_t.scale, slopes, (float *)dh_q.scale,
         exec->state);
     LAUNCH_CHECK("bound_kernel");
 }
@@ -193,36 +280,36 @@ void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
     require_format(operation, "the transposed g", g_t, FMT_E4M3);
     require_format(operation, "the bias gradient", dbias, FMT_FP32);
     require_gradient_codes(operation, dh_q, dh_qt);
-    if (!is_grouped(h) || !scaled_by_row(dh_q) || h.cols != dg.cols)
-        fatal(EXIT_DEVICE, "%s on the GPU is built for gelu, with grouped h and scales of dh's rows", operation);
+    const bool gated = h.cols != dg.cols;
+    if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
+        fatal(EXIT_DEVICE,
+              "%s on the GPU is built for grouped h and scales of dh's rows; SwiGLU in whole groups, without a "
+              "bias",
+              operation);
     if (dg.rows == 0) return;
     scale_over_rows(exec, dh_qt, dh_q);
     scale_over_rows(exec, g_t, g);
-    const int rows = (int)h.rows, cols = (int)h.cols;
-    const int64_t across = ceil_div(cols, COLUMNS), down = ceil_div(rows, TILE_ROWS);
-    const int64_t splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * BLOCKS,
-                                       tile_sum_parts(exec, operation, cols));
-    const OnePass w = {bf16_reader<true>(dg),
-                       group_reader<true>(h),
-                       (const float *)dh_q.scale,
+    const OnePass w = {(const float *)dh_q.scale,
                        (const float *)dh_qt.scale,
                        (const float *)g_t.scale,
                        (char *)dh_q.data,
                        (uint8_t *)dh_qt.data,
                        (uint8_t *)g_t.data,
                        dbias.data ? (float *)exec->workspace : NULL,
-                       rows,
-                       cols,
+                       (int)dg.rows,
+                       (int)dg.cols,
                        (int)dh_q.stride,
                        (int)dh_qt.stride,
                        (int)g_t.stride,
                        LOAD_ORDER};
-    const dim3 grid((unsigned)across, (unsigned)splits);
-    cudaStream_t stream = cuda_backend(exec)->stream;
-    if (dh_qt.format == FMT_E5M2)
-        one_pass_kernel<FMT_E5M2><<<grid, TILE_THREADS<COLUMNS>, 0, stream>>>(w);
+    const auto run = [&](const auto &source) {
+        if (dh_qt.format == FMT_E5M2)
+            one_pass_run<FMT_E5M2>(exec, operation, source, w, dbias, accumulate);
+        else
+            one_pass_run<FMT_E4M3>(exec, operation, source, w, dbias, accumulate);
+    };
+    if (gated)
+        run(SwigluBoth{bf16_reader<true>(dg), group_reader<true>(h), (int)dg.cols});
     else
-        one_pass_kernel<FMT_E4M3><<<grid, TILE_THREADS<COLUMNS>, 0, stream>>>(w);
-    LAUNCH_CHECK("one_pass_kernel");
-    if (dbias.data) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, cols, accumulate);
+        run(GeluBoth{bf16_reader<true>(dg), group_reader<true>(h)});
 }
