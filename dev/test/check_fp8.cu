@@ -229,6 +229,35 @@ static void check_branch_norm(Check *c, CheckShape s) {
     check_free(c);
 }
 
+// Gradient, `width` columns, and gelu or SwiGLU in one pass, by scales from a bound; codes are poisoned first.
+static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin dg, Twin h, Twin g) {
+    const int64_t C = s.C % 32 ? 48 : 528; // of the product: one span more than a warp has at a time, or few
+    const Twin x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
+    const Twin dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
+    const Twin dy_t = check_new(c, s.M, C, FMT_E4M3, 0, true, &dy);
+    const Twin w = with_maxima(c, check_new(c, C, s.C, FMT_E4M3, 0, false, NULL));
+    const Twin w_t = check_new(c, C, s.C, FMT_E4M3, 0, true, &w);
+    const Twin none = {}, sums = check_plain(c, 1, C, FMT_FP32), more = check_plain(c, 1, s.C, FMT_FP32);
+    const Twin dbias = width == s.C ? more : none;
+    CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
+    CHECK_BOTH(c, grad_quantize, (e, SIDE(w), SIDE(w_t), SIDE(more), SIDE(v), false));
+    for (int pass = 0; pass < 2; pass++) {
+        const Twin dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
+        const Twin dh_t = check_operand_t_in(c, s, width, dh, pass ? FMT_E4M3 : FMT_E5M2);
+        const Twin g_t = check_operand_t(c, s, s.C, g);
+        CHECK_BOTH(c, activation_bound, (e, SIDE(dh), SIDE(dy), (Weight{Tensor{}, SIDE(w), SIDE(w_t), NULL}), SIDE(h)));
+        check_scales(c, dh, 0, "activation_bound");
+        CHECK_BOTH(
+            c, activation_backward_rebuild,
+            (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(g_t), scale_only(SIDE(g)), SIDE(dg), SIDE(h), pass == 1));
+        check_operand_equal(c, s, dh, "activation_backward_rebuild: dh");
+        check_rescaled(c, dh, dh_t, "activation_backward_rebuild: transposed dh");
+        check_operand_equal(c, s, g_t, "activation_backward_rebuild: transposed g");
+        if (dbias.cpu.data) check_values(c, dbias, 1e-4, "activation_backward_rebuild: dbias");
+    }
+    check_flag(c, 0, "activation_backward_rebuild");
+}
+
 // gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const Twin none = {};
@@ -270,6 +299,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         if (!gated) check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
     }
     check_flag(c, 0, "activation_backward");
+    if (rows && coat) check_bounded_activation(c, s, wide.C, dg, h, g);
     if (s.fp8) {
         ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
         check_upload(c, dg);
