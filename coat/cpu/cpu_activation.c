@@ -129,29 +129,36 @@ static double row_squares(Tensor codes, int64_t row, int64_t count) {
     return sum;
 }
 
-// The largest of `count` scales in BF16.
-static float largest_scale(const uint16_t *scales, int64_t count) {
+// The largest scale of the groups [begin, end) of a row; a group of zeros, whose scale is 1, has none.
+static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
+    const uint16_t *scales = (const uint16_t *)h.scale + row * ((h.cols + h.group - 1) / h.group);
+    const uint8_t *codes = (const uint8_t *)row_address(h, row);
     float largest = 0;
-    for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, bf16_decode(scales[i]));
+    for (int64_t i = begin; i < end; i++) {
+        const float scale = bf16_decode(scales[i]);
+        bool zeros = scale == 1.0f;
+        for (int64_t j = i * h.group; zeros && j < smaller((i + 1) * h.group, h.cols); j++)
+            zeros = (codes[j] & 0x7f) == 0;
+        if (!zeros) largest = fmaxf(largest, scale);
+    }
     return largest;
 }
 
-// Of row `row` of h, `width` columns of g from it.
+// Of row `row` of h, `width` columns of g from it. A group may have columns of gate and of up.
 static float largest_slope(Tensor h, int64_t row, int64_t width) {
     if (h.cols == width) return GELU_LARGEST_SLOPE;
-    const int64_t groups = (h.cols + h.group - 1) / h.group, up = width / h.group;
-    const uint16_t *scales = (const uint16_t *)h.scale + row * groups;
-    return swiglu_slope(largest_scale(scales, (width + h.group - 1) / h.group),
-                        largest_scale(scales + up, groups - up));
+    const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;
+    return swiglu_slope(largest_scale(h, row, 0, gate_end), largest_scale(h, row, width / h.group, end));
 }
 
 void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
     const Tensor columns = w.codes_t; // its memory has those of w as rows
+    const int threads = cpu_of(exec)->threads;
     double largest = 0;
     uint32_t maximum = 0;
-#pragma omp parallel for schedule(static) reduction(max : largest)
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : largest)
     for (int64_t j = 0; j < columns.cols; j++) largest = fmax(largest, row_squares(columns, j, columns.rows));
-#pragma omp parallel for schedule(static) reduction(max : maximum)
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : maximum)
     for (int64_t row = 0; row < dy.rows; row++) {
         const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
                                            *(const float *)columns.scale, largest_slope(h, row, columns.cols));

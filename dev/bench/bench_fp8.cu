@@ -218,14 +218,14 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// The operands of the product are codes (M, C) and a matrix (C, F); dh gives its scales.
-static void bench_bound(Block *block, Operands *o) {
+// The operands of the product are codes (M, C) and a matrix (C, F); dh gives its scales. SwiGLU reads those of h.
+static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
-    const int64_t M = block->model->M, C = block->model->C, F = 4 * C;
+    const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
     Tensor kept[SETS];
     o->matrix.codes_t = bench_tensor_transposed(bench, C, F, FMT_E4M3, 1.0f);
     for (int s = 0; s < SETS; s++) kept[s] = o->a[s], o->a[s] = bench_tensor(bench, M, C, FMT_E4M3, 1.0f);
-    report_pass(block, o, "activation_bound", M, C, 1 + (double)F / (double)M, 1, run_activation_bound);
+    report_pass(block, o, name, M, C, 1 + (double)F / (double)M + scales, times, run_activation_bound);
     for (int s = 0; s < SETS; s++) {
         bench_release(bench, o->a[s]);
         o->a[s] = kept[s];
@@ -250,7 +250,7 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 0, run_activation_backward);
     for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
     report_pass(block, o, "activation_backward_rebuild", M, F, 2 + group + 3, 1, run_activation_backward_rebuild);
-    bench_bound(block, o);
+    bench_bound(block, o, "activation_bound", M, C, F, 1);
     carry_scales(o, o->a);
     report_pass(block, o, "activation_forward, per token", M, F, 2 + group + 1, 1, run_activation_forward);
     free_operands(bench, o);
@@ -274,6 +274,7 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     report_pass(block, o, "swiglu backward, per token", M, F, 2 + groups + 2 + 4, 0, run_swiglu_backward);
     for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
     report_pass(block, o, "swiglu_backward_rebuild", M, F, 2 + groups + 5, 0, run_swiglu_backward_rebuild);
+    bench_bound(block, o, "swiglu's activation_bound", M, F / 4, F, 0);
     carry_scales(o, o->a);
     report_pass(block, o, "swiglu forward, per token", M, F, 4 + groups + 1, 0, run_swiglu_forward);
     free_operands(bench, o);

@@ -55,19 +55,30 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// Scales in BF16 of h's groups; those of gate end at `gate`, those of up begin at `up`. NULL: gelu.
+// h of SwiGLU, whose groups of gate end at `gate` and of up begin there. scales NULL: gelu.
 struct Slopes {
-    const uint16_t *scales;
-    int groups, gate, up;
+    const uint8_t *codes;
+    const uint16_t *scales; // BF16
+    int64_t stride;
+    int groups, gate, group;
 
+    // A group of zeros, whose scale is 1, says nothing.
+    __device__ bool zeros(int64_t row, int i) const {
+        uint32_t any = 0;
+        for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
+        return (any & 0x7f7f7f7fu) == 0;
+    }
     __device__ float of_row(int64_t row, int lane) const {
         if (!scales) return GELU_LARGEST_SLOPE;
         float of_gate = 0.0f, of_up = 0.0f;
 #pragma unroll 4
         for (int i = lane; i < groups; i += WARP) {
             const float scale = bf16_decode(scales[row * groups + i]);
-            if (i < gate) of_gate = fmaxf(of_gate, scale);
-            if (i >= up) of_up = fmaxf(of_up, scale);
+            if (scale == 1.0f && zeros(row, i)) continue;
+            if (i < gate)
+                of_gate = fmaxf(of_gate, scale);
+            else
+                of_up = fmaxf(of_up, scale);
         }
         return swiglu_slope(__uint_as_float(warp_maximum_bits(of_gate)), __uint_as_float(warp_maximum_bits(of_up)));
     }
@@ -106,7 +117,7 @@ struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
-        const float factor = scale * reciprocal;
+        const float factor = fminf(scale * reciprocal, 0x1p100f); // where all of g is 0 but for underflow
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
         unpack<SPAN>(now.dg, d[0]);
@@ -253,9 +264,12 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "%s on the GPU: dh has no scales of its rows", operation);
     if (rows.rows == 0) return;
     Slopes slopes = {};
-    if (h.cols != columns.rows)
-        slopes = {(const uint16_t *)h.scale, (int)ceil_div(h.cols, h.group), (int)ceil_div(columns.rows, h.group),
-                  (int)(columns.rows / h.group)};
+    if (h.cols != columns.rows) {
+        if (!is_grouped(h) || columns.rows % h.group)
+            fatal(EXIT_DEVICE, "%s on the GPU is built for h of SwiGLU in whole groups", operation);
+        slopes = {(const uint8_t *)h.data,        (const uint16_t *)h.scale,     h.stride,
+                  (int)ceil_div(h.cols, h.group), (int)(columns.rows / h.group), h.group};
+    }
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const largest = (double *)exec->workspace;
     const int64_t needed = ceil_div(columns.rows, SQUARES_WARPS), most = 8 * (int64_t)cuda_backend(exec)->sm_count;
