@@ -62,8 +62,8 @@ def turned(x, block):
 class Product:
     """One product of a block in place of the module's own. `mode` is (input, weight): "" as in BF16, "codes"; of the
     input also "centred", less the mean of its channel, or "placed", less that of its channel at its position; "turned B"
-    or "centred turned B", both operands turned in blocks of B channels; or the number of channels whose remainder has codes, too: those that hold most of the squares, or (negative) that do so in
-    what the norm before this one made."""
+    or "centred turned B", both operands turned in blocks of B channels; or the number of channels whose remainder has
+    codes, too: those that hold most of the squares, or (negative) that do so in what the norm before this one made."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
@@ -71,6 +71,7 @@ class Product:
         self.weight = (module.weight.t() if transposed else module.weight).detach().float().contiguous()
         self.bias = None if module.bias is None else module.bias.detach().float()
         self.codes = by_tensor(self.weight)
+        self.turned = None, None
         self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, in the first evaluation
         self.counts = True
         self.before = self
@@ -85,6 +86,14 @@ class Product:
         x_codes[..., most] += by_token((x - x_codes)[..., most])
         return x_codes
 
+    def turned_weight(self, block):
+        """Made once for all batches of an evaluation."""
+        key = block, self.mode[1]
+        if self.turned[0] != key:
+            weight = turned(self.weight, block)
+            self.turned = key, by_tensor(weight) if self.mode[1] else weight
+        return self.turned[1]
+
     def forward(self, x):
         kept, out = x.dtype, 0.0
         x = x.float()
@@ -92,18 +101,17 @@ class Product:
             self.sums, self.squares = self.sums + x.sum(0), self.squares + x.square().sum((0, 1))
             self.sequences += len(x)
         mode, weight = self.mode[0], self.codes if self.mode[1] else self.weight
-        if isinstance(mode, str) and mode != "codes" and mode:
+        if isinstance(mode, int):
+            x = self.rounded(x, mode)
+        elif mode:
             if "centred" in mode or mode == "placed":
                 mean = self.sums / self.sequences
                 mean = mean if mode == "placed" else mean.mean(0)
                 x, out = x - mean, torch.nn.functional.linear(mean, weight)
             if "turned" in mode:
                 block = int(mode.split()[-1])
-                x, weight = turned(x, block), turned(self.weight, block)
-                weight = by_tensor(weight) if self.mode[1] else weight
+                x, weight = turned(x, block), self.turned_weight(block)
             x = self.rounded(x, "codes")
-        elif mode:
-            x = self.rounded(x, mode)
         out = out + torch.nn.functional.linear(x, weight)
         return (out if self.bias is None else out + self.bias).to(kept)
 
@@ -165,10 +173,10 @@ def main():
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
     for block in blocks:
-        study.evaluate("all, norms' turned in blocks of %d" % block,
+        study.evaluate("all, norms' outputs turned in blocks of %d" % block,
                        lambda kind, layer: ("turned %d" % block, "codes") if kind in NORMS else both)
         study.evaluate("all, turned in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "codes"))
-        study.evaluate("all, norms' less means and turned",
+        study.evaluate("all, norms' outputs less means, turned, %d" % block,
                        lambda kind, layer: ("centred turned %d" % block, "codes") if kind in NORMS else both)
     study.evaluate("all, norms' outputs less means",
                    lambda kind, layer: ("centred", "codes") if kind in NORMS else both)

@@ -7,7 +7,8 @@
     dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
 
 With a rate of 0 the weights stay; with beta1 0 the first moment is the last step's gradient g, and the second, its bias
-corrected as AdamW corrects it, v, its mean square over the last 1 / (1 - beta2) steps. Per tensor, all layers together, and per layer:
+corrected as AdamW corrects it, v, its mean square over the last 1 / (1 - beta2) steps. Per tensor, all layers together,
+and per layer:
     error   |g' - g| / |g|
     noise   mean of (g' - g)^2 / v: what the recipe adds to the gradient's mean square, element by element
     rate    the part of g' / sqrt v' along u = g / sqrt v, less 1: what it does to AdamW's learning rate
