@@ -301,8 +301,17 @@ static void block_backward(Model *m, int l, bool accumulate) {
     Tensor dg = act(m, DG, 0), dh_q = act(m, DH_Q, l), dh_qt = act(m, DH_QT, l);
     Tensor dbranch = half_backward_begin(m, l, LN2W, LN2B, second_norm(m, l), accumulate);
     ops->grad_quantize(ex, dresid_q, dresid_qt, grad(m, FCPROJB, l), dbranch, accumulate);
-    product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
-    ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
+    if (config_bounds_activation(&m->config)) {
+        Tensor g_t = act(m, G_T, l), h = saved(m, H, l);
+        count_codes(m, GRADIENT_DRESID_FCPROJ, l, dresid_q, dresid_qt);
+        ops->linear_backward_data(ex, dg, dresid_q, weight(m, FCPROJW, l));
+        ops->activation_bound(ex, dh_q, dresid_q, weight(m, FCPROJW, l), h);
+        ops->activation_backward_rebuild(ex, dh_q, dh_qt, grad(m, FCB, l), g_t, saved(m, G, l), dg, h, accumulate);
+        ops->linear_backward_weight(ex, grad(m, FCPROJW, l), dresid_qt, g_t, accumulate);
+    } else {
+        product_backward(m, l, dg, FCPROJW, G_T, dresid_q, dresid_qt, GRADIENT_DRESID_FCPROJ, accumulate);
+        ops->activation_backward(ex, dh_q, dh_qt, grad(m, FCB, l), dg, saved(m, H, l), accumulate);
+    }
     product_backward(m, l, dn2, FCW, N2_T, dh_q, dh_qt, GRADIENT_DH, accumulate);
     half_backward_end(m, l, LN2W, LN2B, dn2, second_norm(m, l), accumulate);
 

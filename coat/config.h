@@ -282,6 +282,14 @@ static inline bool config_rebuilds_norms(const Config *c) {
     return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
 }
 
+// Whether the gradient of the activation function gets its scales from a bound, so that one pass makes it and the function
+// again.
+static inline bool config_bounds_activation(const Config *c) {
+    const Recipe *r = &c->recipe;
+    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && r->scaling == SCALING_TOKEN &&
+           r->saved == SAVED_COAT && r->gradient_codes_data == FMT_E4M3 && r->recompute >= 1;
+}
+
 // Blocks, from the first on, whose products of norms and of attention are in BF16 in forward passes where the others' are
 // in FP8, as are all in backward. Of norms only where backward makes them again.
 static inline int config_bf16_blocks(const Config *c) {

@@ -111,6 +111,16 @@ OPERATION_BY_FORMAT(activation_rebuild, (Exec *exec, Tensor g_t, Tensor g, Tenso
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate))
 
+// The scales of dh_q's rows (E4M3 SCALE_ROW) before dg = dy w is known, with room for every dh = dg gelu'(h): by
+// gradient_bound(), from the norms of dy's rows and of w's columns, and of SwiGLU the scales of h. dy E4M3 SCALE_TENSOR;
+// w.codes_t is read, as linear_backward_data has left it. A bound that is not finite raises the step's flag; dh itself is not
+// looked at.
+OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h))
+// activation_backward with the scales that dh_q's rows have, and activation_rebuild (g without its codes) from the same
+// read of h. h SCALE_GROUP.
+OPERATION(activation_backward_rebuild, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
+                                        Tensor h, bool accumulate))
+
 // dq, dk, dv (strided views) from do (M, heads*head_dim) and what forward saved. Where dq.amax is present the
 // three are neighbouring columns of one tensor, whose maxima it holds then.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
@@ -140,7 +150,8 @@ OPERATION(weights_maxima, (Exec *exec, const Parameter *parameters, int count))
 // --- log ------------------------------------------------------------------------------------------------
 // out[i], in the host's memory, from the codes and scales of tensors[i] as they are; none is transposed. Of a
 // tensor whose data is NULL only the scale is left, which gives amax (0 where it is 1, as of a tensor of zeros); of
-// one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large (0 where it is the
+// one that is SCALE_ROW the scales, of which the largest gives a bound less than twice as large, and that of
+// activation_bound() where the scales are its own (0 where it is the
 // smallest there is).
 OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds to *counts, in the device's memory, those of the codes of a tensor: its elements, transposed or not. Saturated

@@ -77,6 +77,29 @@ COAT_HD static inline float scale_in_format(float scale, Format from, Format to)
     return other < SCALE_SMALLEST ? SCALE_SMALLEST : other;
 }
 
+// The squares of neighbouring values of codes in E4M3, at most a span, added up in their order. Spans are added up in
+// double.
+#define SQUARES_SPAN 16
+COAT_HD static inline float squares_of(const float *value, int64_t count) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < count; i++) sum = fmaf(value[i], value[i], sum);
+    return sum;
+}
+
+// No |dy w| is larger, by Cauchy and Schwarz: from the squares of the codes of a row of dy, and the largest of a column of
+// w, with room for what the product rounds. Times the largest slope of what follows.
+COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
+                                           float slope) {
+    return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
+}
+
+// The largest slope of gelu, and of silu(gate) up by gate and by up where a row has no larger scales of gate's groups and
+// of up's: |silu'| < 1.1, |silu(x)| <= |x|.
+#define GELU_LARGEST_SLOPE 1.13f
+COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
+    return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);
+}
+
 COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }

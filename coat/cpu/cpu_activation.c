@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cpu_quantize.h"
+#include "quantize.h"
 
 // Rows of the activation function and of its gradient, made in the same way in every pass.
 typedef struct {
@@ -115,9 +116,61 @@ void cpu_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h) {
     }
 }
 
-void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
-                             bool accumulate) {
-    const char *operation = "activation_backward";
+// Row `row` of codes in E4M3 as they are stored, each `count` long.
+static double row_squares(Tensor codes, int64_t row, int64_t count) {
+    const uint8_t *code = (const uint8_t *)codes.data + row * codes.stride;
+    double sum = 0;
+    for (int64_t begin = 0; begin < count; begin += SQUARES_SPAN) {
+        const int64_t span = smaller(SQUARES_SPAN, count - begin);
+        float value[SQUARES_SPAN];
+        for (int64_t i = 0; i < span; i++) value[i] = e4m3_decode(code[begin + i]);
+        sum += squares_of(value, span);
+    }
+    return sum;
+}
+
+// The largest scale of the groups [begin, end) of a row; a group of zeros, whose scale is 1, has none.
+static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
+    const uint16_t *scales = (const uint16_t *)h.scale + row * ((h.cols + h.group - 1) / h.group);
+    const uint8_t *codes = (const uint8_t *)row_address(h, row);
+    float largest = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const float scale = bf16_decode(scales[i]);
+        bool zeros = scale == 1.0f;
+        for (int64_t j = i * h.group; zeros && j < smaller((i + 1) * h.group, h.cols); j++)
+            zeros = (codes[j] & 0x7f) == 0;
+        if (!zeros) largest = fmaxf(largest, scale);
+    }
+    return largest;
+}
+
+// Of row `row` of h, `width` columns of g from it. A group may have columns of gate and of up.
+static float largest_slope(Tensor h, int64_t row, int64_t width) {
+    if (h.cols == width) return GELU_LARGEST_SLOPE;
+    const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;
+    return swiglu_slope(largest_scale(h, row, 0, gate_end), largest_scale(h, row, width / h.group, end));
+}
+
+void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+    const Tensor columns = w.codes_t; // its memory has those of w as rows
+    const int threads = cpu_of(exec)->threads;
+    double largest = 0;
+    uint32_t maximum = 0;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : largest)
+    for (int64_t j = 0; j < columns.cols; j++) largest = fmax(largest, row_squares(columns, j, columns.rows));
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : maximum)
+    for (int64_t row = 0; row < dy.rows; row++) {
+        const float bound = gradient_bound(row_squares(dy, row, dy.cols), largest, *(const float *)dy.scale,
+                                           *(const float *)columns.scale, largest_slope(h, row, columns.cols));
+        ((float *)dh_q.scale)[row] = row_scale_from_maximum(float_bits(bound), dh_q.format);
+        maximum = larger_bits(maximum, float_bits(bound));
+    }
+    note_maximum(exec, maximum);
+}
+
+// The rows of dh from their codes' own maxima, or where they are `scaled` with the scales that they have.
+static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
+                                Tensor h, bool accumulate, bool scaled) {
     require_plain(operation, dg);
     require_readable(operation, h);
     bool codes = format_is_fp8(dh_q.format), by_row = codes && dh_q.granularity == SCALE_ROW;
@@ -142,6 +195,11 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
             for (int64_t row = b * step; row < smaller(M, (b + 1) * step); row++) {
                 const real *dh = gradient_row(cpu, &from, row, buffers);
                 if (sum) cpu->kernels->add(sum, dh, F);
+                if (scaled) {
+                    cpu->kernels->encode_fp8((uint8_t *)row_address(dh_q, row), dh, F,
+                                             scale_reciprocal(((const float *)dh_q.scale)[row]), dh_q.format);
+                    continue;
+                }
                 if (by_row) {
                     maximum = larger_bits(maximum, store_scaled_row(cpu, dh_q, row, dh));
                     continue;
@@ -168,4 +226,15 @@ void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
         write_scale(exec, dh_qt, maximum);
         quantize_rows(exec, scratch, &source, dh_q, dh_qt);
     }
+}
+
+void cpu_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
+                             bool accumulate) {
+    activation_backward(exec, "activation_backward", dh_q, dh_qt, dbias, dg, h, accumulate, false);
+}
+
+void cpu_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
+                                     Tensor dg, Tensor h, bool accumulate) {
+    activation_backward(exec, "activation_backward_rebuild", dh_q, dh_qt, dbias, dg, h, accumulate, true);
+    cpu_activation_rebuild(exec, g_t, g, h);
 }

@@ -157,6 +157,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_ACT_OUT_T: {
         bool rebuilt = row->rule == RULE_NORM_OUT_T ? rebuild_norm : rebuild_act;
         make_copy(t, fp8 || rebuilt, row->source, fp8, true, FMT_E4M3);
+        if (id == G_T && config_bounds_activation(c)) t->last = STAGE_BWD_ACT; // made beside dh
         break;
     }
     case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;

@@ -23,6 +23,8 @@ typedef struct {
     Tensor saved[SETS];                                          // per group
     Tensor codes[SETS], codes_t[SETS], grad[SETS], grad_t[SETS]; // with one scale, or of rows: see scale_by_row()
     float *row_scales, *own_scale;
+    Tensor g_t[SETS]; // a second transpose
+    Weight matrix;
     Tensor mean, rstd, weight, bias, sums, sums2;
     Parameter *parameters;
     int count;
@@ -66,8 +68,13 @@ OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a
 OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
 OPERATION(activation_rebuild, activation_rebuild, o->codes_t[s], scale_only(o->codes[s]), o->saved[s])
 OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true)
+OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s])
+OPERATION(activation_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
+          scale_only(o->codes[s]), o->a[s], o->saved[s], true)
 OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, true)
 OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true)
+OPERATION(swiglu_backward_rebuild, activation_backward_rebuild, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
+          scale_only(o->codes[s]), o->b[s], o->saved[s], true)
 OPERATION(norm_rebuild, norm_rebuild, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
 OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
 OPERATION(quantize_rebuild, quantize_rebuild, o->codes_t[s], o->codes[s], o->a[s])
@@ -180,6 +187,7 @@ static void free_operands(Bench *bench, Operands *o) {
             bench_release(bench, *t);
         }
     }
+    for (int s = 0; s < SETS; s++) bench_release(bench, o->g_t[s]);
     if (o->row_scales) bench->exec.ops->release(&bench->exec, o->row_scales);
     if (o->own_scale) bench->exec.ops->release(&bench->exec, o->own_scale);
     Tensor once[] = {o->mean, o->rstd, o->weight, o->bias, o->sums, o->sums2};
@@ -210,6 +218,21 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
+// The operands of the product are codes (M, C) and a matrix (C, F); dh gives its scales. SwiGLU reads those of h.
+static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
+    Bench *bench = block->report.bench;
+    const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
+    Tensor kept[SETS];
+    o->matrix.codes_t = bench_tensor_transposed(bench, C, F, FMT_E4M3, 1.0f);
+    for (int s = 0; s < SETS; s++) kept[s] = o->a[s], o->a[s] = bench_tensor(bench, M, C, FMT_E4M3, 1.0f);
+    report_pass(block, o, name, M, C, 1 + (double)F / (double)M + scales, times, run_activation_bound);
+    for (int s = 0; s < SETS; s++) {
+        bench_release(bench, o->a[s]);
+        o->a[s] = kept[s];
+    }
+    bench_release(bench, o->matrix.codes_t);
+}
+
 static void bench_wide(Block *block, Operands *o) {
     Bench *bench = block->report.bench;
     const int64_t M = block->model->M, C = block->model->C, F = 4 * C;
@@ -223,8 +246,11 @@ static void bench_wide(Block *block, Operands *o) {
     report_pass(block, o, "health", M, F, group, 0, run_health);
     report_pass(block, o, "codes_count", M, F, 1, 0, run_codes_count);
     scale_by_row(bench, o);
-    report_pass(block, o, "activation_rebuild", M, F, group + 1, 1, run_activation_rebuild);
-    report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 1, run_activation_backward);
+    report_pass(block, o, "activation_rebuild", M, F, group + 1, 0, run_activation_rebuild);
+    report_pass(block, o, "activation_backward, per token", M, F, 2 + group + 1 + 2, 0, run_activation_backward);
+    for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
+    report_pass(block, o, "activation_backward_rebuild", M, F, 2 + group + 3, 1, run_activation_backward_rebuild);
+    bench_bound(block, o, "activation_bound", M, C, F, 1);
     carry_scales(o, o->a);
     report_pass(block, o, "activation_forward, per token", M, F, 2 + group + 1, 1, run_activation_forward);
     free_operands(bench, o);
@@ -246,6 +272,9 @@ static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     scale_by_row(bench, o);
     report_pass(block, o, "swiglu rebuild", M, F, groups + 1, 0, run_activation_rebuild);
     report_pass(block, o, "swiglu backward, per token", M, F, 2 + groups + 2 + 4, 0, run_swiglu_backward);
+    for (int s = 0; s < SETS; s++) o->g_t[s] = transposed_tensor(bench, o->b[s], FMT_E4M3);
+    report_pass(block, o, "swiglu_backward_rebuild", M, F, 2 + groups + 5, 0, run_swiglu_backward_rebuild);
+    bench_bound(block, o, "swiglu's activation_bound", M, F / 4, F, 0);
     carry_scales(o, o->a);
     report_pass(block, o, "swiglu forward, per token", M, F, 4 + groups + 1, 0, run_swiglu_forward);
     free_operands(bench, o);

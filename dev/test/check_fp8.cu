@@ -229,6 +229,45 @@ static void check_branch_norm(Check *c, CheckShape s) {
     check_free(c);
 }
 
+// Gradient, `width` columns, and gelu or SwiGLU in one pass, by scales from a bound; codes are poisoned first.
+static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin dg, Twin h, Twin g) {
+    const int64_t C = s.C % 32 ? 48 : 528; // of the product: one span more than a warp has at a time, or few
+    const Twin x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
+    const Twin dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
+    const Twin dy_t = check_new(c, s.M, C, FMT_E4M3, 0, true, &dy);
+    const Twin w = with_maxima(c, check_new(c, C, s.C, FMT_E4M3, 0, false, NULL));
+    const Twin w_t = check_new(c, C, s.C, FMT_E4M3, 0, true, &w);
+    const Twin none = {}, sums = check_plain(c, 1, C, FMT_FP32), more = check_plain(c, 1, s.C, FMT_FP32);
+    const Twin dbias = width == s.C ? more : none;
+    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without a gradient
+    check_upload(c, x);
+    CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
+    CHECK_BOTH(c, grad_quantize, (e, SIDE(w), SIDE(w_t), SIDE(more), SIDE(v), false));
+    for (int pass = 0; pass < 2; pass++) {
+        const Twin dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
+        const Twin dh_t = check_operand_t_in(c, s, width, dh, pass ? FMT_E4M3 : FMT_E5M2);
+        const Twin g_t = check_operand_t(c, s, s.C, g);
+        CHECK_BOTH(c, activation_bound, (e, SIDE(dh), SIDE(dy), (Weight{Tensor{}, SIDE(w), SIDE(w_t), NULL}), SIDE(h)));
+        check_scales(c, dh, 0, "activation_bound");
+        CHECK_BOTH(
+            c, activation_backward_rebuild,
+            (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(g_t), scale_only(SIDE(g)), SIDE(dg), SIDE(h), pass == 1));
+        check_operand_equal(c, s, dh, "activation_backward_rebuild: dh");
+        check_rescaled(c, dh, dh_t, "activation_backward_rebuild: transposed dh");
+        check_operand_equal(c, s, g_t, "activation_backward_rebuild: transposed g");
+        if (dbias.cpu.data) check_values(c, dbias, 1e-4, "activation_backward_rebuild: dbias");
+    }
+    check_flag(c, 0, "activation_backward_rebuild");
+    ((uint16_t *)x.cpu.data)[s.M * C - 1] = bf16_encode(NAN);
+    check_upload(c, x);
+    Exec *gpu = check_gpu(c);
+    const Twin dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
+    gpu->ops->grad_quantize(gpu, dy.gpu, dy_t.gpu, sums.gpu, x.gpu, false);
+    check_flag(c, 1, "grad_quantize of what is not finite");
+    gpu->ops->activation_bound(gpu, dh.gpu, dy.gpu, Weight{Tensor{}, w.gpu, w_t.gpu, NULL}, h.gpu);
+    check_flag(c, 1, "activation_bound");
+}
+
 // gelu of s.C columns; or gated, SwiGLU of twice as many, which has no bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const Twin none = {};
@@ -236,6 +275,9 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
     const Twin y = check_product(c, wide, rows && coat, 2);
+    for (int64_t i = 0; gated && i < s.M; i += 3) // groups of zeros have a scale of their own kind
+        memset((uint16_t *)y.cpu.data + i * wide.C, 0, (size_t)s.group * sizeof(uint16_t));
+    if (gated) check_upload(c, y);
     const Twin bias = s.group && !gated ? check_random(c, 1, s.C, 0, 1) : none;
     const Twin h = s.group ? check_new(c, s.M, wide.C, FMT_E4M3, s.group, false, NULL) : y;
     const Twin g = check_operand(c, s, s.C, FMT_E4M3, rows), g_t = check_operand_t(c, s, s.C, g);
@@ -270,6 +312,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         if (!gated) check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
     }
     check_flag(c, 0, "activation_backward");
+    if (rows && coat) check_bounded_activation(c, s, wide.C, dg, h, g);
     if (s.fp8) {
         ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
         check_upload(c, dg);
@@ -457,6 +500,7 @@ static void check_small(Check *c) {
     }
     for (int64_t width : {3088, 6672, 8208, 16400, 20496}) check_saved(c, 16, width, 16, ROW_VARIANTS);
     check_saved(c, 8704, 64, 16, FEW_VARIANTS);
+    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // several tiles of a block, one below the other
     check_casts(c, 8704, 64);
     check_casts(c, 16, 16368);
     snprintf(c->shape, sizeof c->shape, "several tensors");

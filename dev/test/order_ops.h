@@ -330,6 +330,29 @@ static void order_activation_rebuild(Exec *exec, Tensor g_t, Tensor g, Tensor h)
     writes_transposed(g_t, g);
 }
 
+static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+    begin("activation_bound");
+    reads(dy);
+    reads_scale(h);
+    reads(w.codes_t);
+    access_scale(write_memory, dh_q);
+    may_raise(exec->state);
+}
+
+static void order_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
+                                              Tensor dg, Tensor h, bool accumulate) {
+    (void)exec;
+    begin("activation_backward_rebuild");
+    reads(dg);
+    reads(h);
+    sums(dbias, accumulate);
+    reads_scale(dh_q);
+    writes_data(dh_q);
+    reads(dh_q);
+    writes_transposed(dh_qt, dh_q);
+    writes_transposed(g_t, g);
+}
+
 static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                       bool accumulate) {
     begin("activation_backward");

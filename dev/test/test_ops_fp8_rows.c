@@ -303,6 +303,67 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
+// In one pass with gelu or SwiGLU, by scales from a bound: of dg = dy w, which dh may not leave the range of.
+static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
+    const Ops *ops = f->exec.ops;
+    const int64_t H = gated ? 2 * F : F;
+    StepState state;
+    watch(f, &state);
+    Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
+    for (int64_t i = 0; gated && i < M; i++) // a group of zeros, whose scale is 1
+        for (int64_t j = 0; j < group; j++) set_value(y, i, j, 0);
+    Tensor bias = gated ? no_tensor() : random_tensor(f, f->format, 1, F, 1);
+    Tensor h = grouped(f, M, H, group);
+    Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g), again = coded_rows_transpose(f, g);
+    ops->activation_forward(&f->exec, g, h, y, bias, true);
+    ops->activation_rebuild(&f->exec, g_t, without_codes(g), h);
+    Weight w = {.codes = whole_codes(f, FMT_E4M3, C, F, 0x1p-6f)};
+    Tensor dy = whole_codes(f, FMT_E4M3, M, C, 0x1p-11f), dg = poisoned(f, f->format, M, F);
+    memset((uint8_t *)dy.data + (M - 1) * C, 0, (size_t)C); // a row without a gradient
+    w.codes_t = coded_transpose(f, w.codes);
+    transpose_into(w.codes_t, w.codes);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < F; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < C; k++) sum += (double)element(dy, i, k) * (double)element(w.codes, k, j);
+            set_value(dg, i, j, sum);
+        }
+    Tensor dh = poisoned(f, FMT_FP32, M, H), dbias = gated ? no_tensor() : poisoned(f, FMT_FP32, 1, F);
+    ops->activation_backward(&f->exec, dh, dh, no_tensor(), decoded(f, dg), decoded(f, h), false);
+    for (int e4m3 = 0; e4m3 < 2; e4m3++) {
+        Tensor dh_q = coded_rows(f, FMT_E4M3, M, H), dh_qt = coded_transpose_in(f, e4m3 ? FMT_E4M3 : FMT_E5M2, dh_q);
+        ops->activation_bound(&f->exec, dh_q, dy, w, h);
+        ops->activation_backward_rebuild(&f->exec, dh_q, dh_qt, dbias, again, without_codes(g), dg, h, false);
+        for (int64_t i = 0; i < M; i++) {
+            const float scale = ((const float *)dh_q.scale)[i];
+            float largest = 0;
+            for (int64_t j = 0; j < H; j++) {
+                largest = fmaxf(largest, fabsf(element(dh, i, j)));
+                assert_int_equal(code_at(dh_q, i, j), fp8_encode(FMT_E4M3, element(dh, i, j) / scale));
+            }
+            assert_true(largest <= format_max(FMT_E4M3) * scale);
+            if (i == M - 1) assert_true(largest == 0 && scale == SCALE_SMALLEST);
+            if (largest > 0) assert_true(largest * 0x1p8f > format_max(FMT_E4M3) * scale);
+        }
+        assert_rescaled(f, dh_qt, dh_q);
+        assert_int_equal(float_bits(*(const float *)again.scale), float_bits(*(const float *)g_t.scale));
+        for (int64_t i = 0; i < M; i++)
+            for (int64_t j = 0; j < F; j++) assert_int_equal(code_at(again, i, j), code_at(g_t, i, j));
+    }
+    if (!gated) assert_column_sums(dbias, dh);
+    assert_int_equal(state.nonfinite, 0);
+}
+
+static void gelu_bounded(Fixture *f) {
+    check_bounded(f, 3 * 33, 100, 40, 16, false);
+    check_bounded(f, 17, 160, 23, 128, false);
+}
+
+static void swiglu_bounded(Fixture *f) {
+    check_bounded(f, 3 * 33, 100, 40, 16, true); // a group has columns of gate and of up
+    check_bounded(f, 17, 128, 23, 32, true);
+}
+
 static void gelu_shapes(Fixture *f) {
     check_gelu(f, 3 * 33, 100, 16);
     check_gelu(f, 17, 160, 128);
@@ -317,6 +378,8 @@ static void activations(void **state) {
     (void)state;
     run_everywhere(gelu_shapes);
     run_everywhere(gelu_shapes_plain);
+    run_everywhere(gelu_bounded);
+    run_everywhere(swiglu_bounded);
 }
 
 // --- products ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // The activation function of kept tensors, and its gradient (COAT: saved activations, FP8 flow): 16 values from what a
-// reader loads. Included by fp8_activation.cu only, as are the passes: over rows with one scale per tensor
+// reader loads. Included by fp8_activation.cu, as are the passes: over rows with one scale per tensor
 // (fp8_gelu_tensor_scale.h) or one per row (fp8_gelu_row_scale.h), and down tiles (fp8_gelu_transpose.h).
 //
 // A walk down tiles takes a function as it is:

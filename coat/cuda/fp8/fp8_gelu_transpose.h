@@ -98,18 +98,6 @@ __global__ __launch_bounds__(TILE_THREADS<GELU_COLUMNS>,
     }
 }
 
-// Into how many parts the rows are split where their blocks leave sums: so that the blocks' last turn is nearly full.
-// Depends on the shape and on the number of multiprocessors alone.
-inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
-    int64_t best = 1, least = INT64_MAX;
-    if (most > down) most = down;
-    for (int64_t splits = 1; splits <= most && across * splits <= 16 * slots; splits++) {
-        const int64_t turns = ceil_div(across * splits, slots) * ceil_div(down, splits);
-        if (turns < least) best = splits, least = turns;
-    }
-    return best;
-}
-
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. A
 // gradient's codes follow the pass that finds its maxima, which writes nothing that the function reads: they begin
 // early.

@@ -53,11 +53,15 @@ template <bool LAST> static Bf16Reader<LAST> bf16_reader(Tensor t) {
     return {(const char *)t.data, (int)(2 * t.stride)};
 }
 
+template <bool LAST> static GroupReader<LAST> group_reader(Tensor t) {
+    return {(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride, (int)(2 * ceil_div(t.cols, t.group)),
+            group_bits_of(t)};
+}
+
 // Calls f(reader) with the reader that a tensor in BF16 or in groups needs.
 template <bool LAST, typename F> static void for_reader(Tensor t, F f) {
     if (is_grouped(t))
-        f(GroupReader<LAST>{(const uint8_t *)t.data, (const char *)t.scale, (int)t.stride,
-                            (int)(2 * ceil_div(t.cols, t.group)), group_bits_of(t)});
+        f(group_reader<LAST>(t));
     else
         f(bf16_reader<LAST>(t));
 }

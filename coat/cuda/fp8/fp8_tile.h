@@ -101,3 +101,15 @@ static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, in
     if (most < 1) fatal(EXIT_DEVICE, "%s: %lld column sums do not fit the workspace", operation, (long long)cols);
     return most;
 }
+
+// Into how many parts the rows are split where their blocks leave sums: so that the blocks' last turn is nearly full.
+// Depends on the shape and on the number of multiprocessors alone.
+static inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
+    int64_t best = 1, least = INT64_MAX;
+    if (most > down) most = down;
+    for (int64_t splits = 1; splits <= most && across * splits <= 16 * slots; splits++) {
+        const int64_t turns = ceil_div(across * splits, slots) * ceil_div(down, splits);
+        if (turns < least) best = splits, least = turns;
+    }
+    return best;
+}

@@ -1,0 +1,329 @@
+// The gradient of gelu, or SwiGLU, and the function again in one pass (COAT: saved activations, FP8 flow). Where scales of
+// dh's rows come from a bound, no code has to wait for the whole row: one walk down tiles writes dh's codes, their transpose
+// and g's.
+//
+// Bytes of device memory per element of g, h per group of 16: 3.125 read, 3 written; of SwiGLU 4.25 and 5. activation_bound
+// reads dy and w once, and SwiGLU's scales.
+#include "fp8_gelu.h"
+#include "fp8_tile.h"
+
+namespace {
+
+// --- the bound ----------------------------------------------------------------------------------------------
+constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
+static_assert(SQUARES_SPAN == SPAN, "a thread adds up a span");
+
+// The sum of squares of a row of codes, in every lane of the warp that has it.
+__device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
+    double sum = 0.0;
+    for (int first = lane * SPAN; first < cols; first += WARP * SPAN) {
+        const Pack<uint32_t, SPAN / 4> codes = load<SPAN / 4>((const uint32_t *)(row + first));
+        float value[SPAN];
+        decode_unscaled<SPAN>(codes.value, value);
+        sum += squares_of(value, SPAN);
+    }
+#pragma unroll
+    for (int mask = 1; mask < WARP; mask *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, mask);
+    return sum;
+}
+
+// The largest of `value` over the threads of a block, in every one of them; NaN is passed over, as the twin does.
+__device__ inline double block_largest(double value) {
+    __shared__ double shared[SQUARES_WARPS];
+#pragma unroll
+    for (int mask = 1; mask < WARP; mask *= 2) value = fmax(value, __shfl_xor_sync(ALL_LANES, value, mask));
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = value;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < SQUARES_WARPS; w++) value = fmax(value, shared[w]);
+    return value;
+}
+
+struct CodeRows {
+    const uint8_t *codes;
+    int64_t rows;
+    int cols, stride;
+};
+
+// Of every block the largest squares of its rows: of the transpose, w's columns.
+__global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    double most = 0.0;
+    for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < w.rows; row += gridDim.x * SQUARES_WARPS)
+        most = fmax(most, row_squares(w.codes + row * w.stride, w.cols, lane));
+    most = block_largest(most);
+    if (threadIdx.x == 0) largest[blockIdx.x] = most;
+}
+
+// h of SwiGLU, whose groups of gate end at `gate` and of up begin there. scales NULL: gelu.
+struct Slopes {
+    const uint8_t *codes;
+    const uint16_t *scales; // BF16
+    int64_t stride;
+    int groups, gate, group;
+
+    // A group of zeros, whose scale is 1, says nothing.
+    __device__ bool zeros(int64_t row, int i) const {
+        uint32_t any = 0;
+        for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
+        return (any & 0x7f7f7f7fu) == 0;
+    }
+    __device__ float of_row(int64_t row, int lane) const {
+        if (!scales) return GELU_LARGEST_SLOPE;
+        float of_gate = 0.0f, of_up = 0.0f;
+#pragma unroll 4
+        for (int i = lane; i < groups; i += WARP) {
+            const float scale = bf16_decode(scales[row * groups + i]);
+            if (scale == 1.0f && zeros(row, i)) continue;
+            if (i < gate)
+                of_gate = fmaxf(of_gate, scale);
+            else
+                of_up = fmaxf(of_up, scale);
+        }
+        return swiglu_slope(__uint_as_float(warp_maximum_bits(of_gate)), __uint_as_float(warp_maximum_bits(of_up)));
+    }
+};
+
+__global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
+                                                                    const float *scale, const float *weight_scale,
+                                                                    Slopes slopes, float *scales, StepState *state) {
+    static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "a thread has one of them");
+    const double columns = block_largest((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
+        const double squares = row_squares(dy.codes + row * dy.stride, dy.cols, lane);
+        const float bound = gradient_bound(squares, columns, *scale, *weight_scale, slopes.of_row(row, lane));
+        row_scale<FMT_E4M3>(__float_as_uint(bound), scales + row, lane == 0, state);
+    }
+}
+
+// --- the pass -----------------------------------------------------------------------------------------------
+// What it reads: load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d, g): HALVES gradients, and g times
+// the reciprocal. A block has tiles of COLUMNS columns of g.
+struct GeluBoth {
+    static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
+    struct Loaded {
+        Bf16Words<SPAN> dg;
+        GroupReader<true>::Loaded h;
+    };
+    Bf16Reader<true> dg;
+    GroupReader<true> h;
+
+    __device__ Loaded load(int row, int column) const { return {dg.load(row, column), h.load(row, column)}; }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
+    }
+    // Both from one gate.
+    __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
+        const float scale = GroupReader<true>::scale(now.h);
+        const GeluScaled gelu(scale);
+        const float factor = fminf(scale * reciprocal, 0x1p100f); // where all of g is 0 but for underflow
+        float t[SPAN];
+        GroupReader<true>::unscaled(now.h, t);
+        unpack<SPAN>(now.dg, d[0]);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float gate = fast_reciprocal(1.0f + gelu.power(t[i]));
+            g[i] = t[i] * factor * gate;
+            d[0][i] =
+                d[0][i] * gate * fmaf(fmaf(gelu.slope_square, t[i] * t[i], gelu.slope), fmaf(-gate, t[i], t[i]), 1.0f);
+        }
+    }
+};
+
+struct SwigluBoth {
+    static constexpr int HALVES = 2, COLUMNS = 64, BLOCKS = 3;
+    struct Loaded {
+        Bf16Words<SPAN> dg;
+        GroupReader<true>::Loaded gate, up;
+    };
+    Bf16Reader<true> dg;
+    GroupReader<true> h;
+    int width;
+
+    __device__ Loaded load(int row, int column) const {
+        return {dg.load(row, column), h.load(row, column), h.load(row, column + width)};
+    }
+    __device__ static uint32_t word(const Loaded &loaded) {
+        return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.gate) ^ GroupReader<true>::word(loaded.up);
+    }
+    __device__ static void values(const Loaded &now, float reciprocal, float d[2][SPAN], float g[SPAN]) {
+        float dg_here[SPAN];
+        GroupReader<true>::values(now.gate, d[0]);
+        GroupReader<true>::values(now.up, d[1]);
+        unpack<SPAN>(now.dg, dg_here);
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+            const float gate = d[0][i], up = d[1][i], s = sigmoid(gate), silu = gate * s;
+            g[i] = silu * up * reciprocal;
+            d[0][i] = dg_here[i] * (up * fmaf(silu, 1.0f - s, s));
+            d[1][i] = dg_here[i] * silu;
+        }
+    }
+};
+
+struct OnePass {
+    const float *row_scales; // of dh's codes
+    const float *scale_t;    // of their transpose
+    const float *scale_g;    // of g's transpose
+    char *codes;             // (rows, HALVES cols)
+    uint8_t *dh_t, *g_t;     // (HALVES cols, rows), (cols, rows)
+    float *sums;             // (gridDim.y, cols); NULL: none wanted
+    int rows, cols, codes_bytes, dh_t_bytes, g_t_bytes;
+    LoadOrder order;
+};
+
+// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a thread has its next row on its way.
+template <Format T, typename Source>
+__global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
+                             Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
+                                                                  const __grid_constant__ OnePass w) {
+    constexpr int COLUMNS = Source::COLUMNS, HALVES = Source::HALVES;
+    __shared__ Tile<COLUMNS> tiles[HALVES + 1]; // dh's, and g's
+    second_stage_allow();
+    const int first_column = (int)blockIdx.x * COLUMNS;
+    const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
+    const int from = min(column, w.cols - SPAN), limit = column < w.cols ? w.rows : 0;
+    const int step = (int)gridDim.y * TILE_ROWS;
+    int row = (int)blockIdx.y * TILE_ROWS + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
+    typename Source::Loaded next = source.load(min(row, w.rows - 1), from);
+    float next_scale = w.row_scales[min(row, w.rows - 1)];
+    const float reciprocal_t = row_scale_reciprocal(*w.scale_t), reciprocal_g = scale_reciprocal(*w.scale_g);
+    float sum[SPAN] = {};
+    for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
+        uint32_t code[HALVES + 1][THREAD_ROWS][SPAN / 4];
+#pragma unroll
+        for (int r = 0; r < THREAD_ROWS; r++) {
+            const typename Source::Loaded now = next;
+            const float scale = next_scale;
+            const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.zero;
+            const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : row + step;
+            const int then = min(ahead + (int)came, w.rows - 1);
+            next = source.load(then, from), next_scale = w.row_scales[then];
+            if (here == w.order.never) continue;
+            float d[HALVES][SPAN], g[SPAN];
+            Source::values(now, reciprocal_g, d, g);
+            const bool inside = here < limit;
+            encode<FMT_E4M3, SPAN>(g, 1.0f, code[HALVES][r]);
+#pragma unroll
+            for (int half = 0; half < HALVES; half++) {
+                Pack<uint32_t, SPAN / 4> words;
+                encode<FMT_E4M3, SPAN>(d[half], row_scale_reciprocal(scale), words.value);
+                rescale_codes<FMT_E4M3, T, SPAN>(words.value, scale * reciprocal_t, code[half][r]);
+                char *const to = (w.codes + column + half * w.cols) + (int64_t)here * w.codes_bytes;
+                if (inside) store((uint32_t *)to, words);
+            }
+            if constexpr (HALVES == 1) {
+#pragma unroll
+                for (int i = 0; i < SPAN; i++) sum[i] += inside ? d[0][i] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int t = 0; t <= HALVES; t++) tile_put(&tiles[t], code[t]);
+        __syncthreads();
+#pragma unroll
+        for (int t = 0; t < HALVES; t++)
+            tile_write(&tiles[t], w.dh_t + (int64_t)t * w.cols * w.dh_t_bytes, w.dh_t_bytes, first_row, first_column,
+                       w.rows, w.cols);
+        tile_write(&tiles[HALVES], w.g_t, w.g_t_bytes, first_row, first_column, w.rows, w.cols);
+        __syncthreads();
+    }
+    if constexpr (HALVES == 1) {
+        if (w.sums)
+            tile_sums(&tiles[0], sum, w.sums + (int64_t)blockIdx.y * w.cols + first_column, w.cols - first_column);
+    }
+}
+
+template <Format T, typename Source>
+void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePass w, Tensor dbias, bool accumulate) {
+    const int64_t across = ceil_div(w.cols, Source::COLUMNS), down = ceil_div(w.rows, TILE_ROWS);
+    const int64_t splits = tile_splits(across, down, (int64_t)cuda_backend(exec)->sm_count * Source::BLOCKS,
+                                       tile_sum_parts(exec, operation, w.cols));
+    one_pass_kernel<T>
+        <<<dim3((unsigned)across, (unsigned)splits), TILE_THREADS<Source::COLUMNS>, 0, cuda_backend(exec)->stream>>>(
+            source, w);
+    LAUNCH_CHECK("one_pass_kernel");
+    if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
+}
+
+CodeRows code_rows(const char *operation, const char *what, Tensor t) {
+    require_format(operation, what, t, FMT_E4M3);
+    require_spans(operation, what, t);
+    if (t.granularity != SCALE_TENSOR)
+        fatal(EXIT_DEVICE, "%s on the GPU: %s has more scales than one", operation, what);
+    return {(const uint8_t *)t.data, t.transposed ? t.cols : t.rows, (int)(t.transposed ? t.rows : t.cols),
+            (int)t.stride};
+}
+
+} // namespace
+
+void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h) {
+    const char *operation = "activation_bound";
+    const CodeRows rows = code_rows(operation, "dy", dy), columns = code_rows(operation, "the transposed w", w.codes_t);
+    require_format(operation, "dh", dh_q, FMT_E4M3);
+    if (!scaled_by_row(dh_q)) fatal(EXIT_DEVICE, "%s on the GPU: dh has no scales of its rows", operation);
+    if (rows.rows == 0) return;
+    Slopes slopes = {};
+    if (h.cols != columns.rows) {
+        if (!is_grouped(h) || columns.rows % h.group)
+            fatal(EXIT_DEVICE, "%s on the GPU is built for h of SwiGLU in whole groups", operation);
+        slopes = {(const uint8_t *)h.data,        (const uint16_t *)h.scale,     h.stride,
+                  (int)ceil_div(h.cols, h.group), (int)(columns.rows / h.group), h.group};
+    }
+    cudaStream_t stream = cuda_backend(exec)->stream;
+    double *const largest = (double *)exec->workspace;
+    const int64_t needed = ceil_div(columns.rows, SQUARES_WARPS), most = 8 * (int64_t)cuda_backend(exec)->sm_count;
+    const int blocks = (int)(needed < SQUARES_BLOCKS ? needed : SQUARES_BLOCKS);
+    column_squares_kernel<<<blocks, SQUARES_WARPS * WARP, 0, stream>>>(columns, largest);
+    LAUNCH_CHECK("column_squares_kernel");
+    const int64_t row_blocks = ceil_div(rows.rows, SQUARES_WARPS);
+    bound_kernel<<<grid_of(row_blocks < most ? row_blocks : most), SQUARES_WARPS * WARP, 0, stream>>>(
+        rows, largest, blocks, (const float *)dy.scale, (const float *)w.codes_t.scale, slopes, (float *)dh_q.scale,
+        exec->state);
+    LAUNCH_CHECK("bound_kernel");
+}
+
+void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g,
+                                      Tensor dg, Tensor h, bool accumulate) {
+    const char *operation = "activation_backward_rebuild";
+    const Tensor all[] = {dh_q, dh_qt, g_t, dg, h};
+    const char *const names[] = {"dh", "the transposed dh", "the transposed g", "dg", "h"};
+    for (int i = 0; i < 5; i++) require_spans(operation, names[i], all[i]);
+    require_format(operation, "dg", dg, FMT_BF16);
+    require_format(operation, "dh", dh_q, FMT_E4M3);
+    require_format(operation, "the transposed g", g_t, FMT_E4M3);
+    require_format(operation, "the bias gradient", dbias, FMT_FP32);
+    require_gradient_codes(operation, dh_q, dh_qt);
+    const bool gated = h.cols != dg.cols;
+    if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
+        fatal(EXIT_DEVICE,
+              "%s on the GPU is built for grouped h and scales of dh's rows; SwiGLU in whole groups, without a "
+              "bias",
+              operation);
+    if (dg.rows == 0) return;
+    scale_over_rows(exec, dh_qt, dh_q);
+    scale_over_rows(exec, g_t, g);
+    const OnePass w = {(const float *)dh_q.scale,
+                       (const float *)dh_qt.scale,
+                       (const float *)g_t.scale,
+                       (char *)dh_q.data,
+                       (uint8_t *)dh_qt.data,
+                       (uint8_t *)g_t.data,
+                       dbias.data ? (float *)exec->workspace : NULL,
+                       (int)dg.rows,
+                       (int)dg.cols,
+                       (int)dh_q.stride,
+                       (int)dh_qt.stride,
+                       (int)g_t.stride,
+                       LOAD_ORDER};
+    const auto run = [&](const auto &source) {
+        if (dh_qt.format == FMT_E5M2)
+            one_pass_run<FMT_E5M2>(exec, operation, source, w, dbias, accumulate);
+        else
+            one_pass_run<FMT_E4M3>(exec, operation, source, w, dbias, accumulate);
+    };
+    if (gated)
+        run(SwigluBoth{bf16_reader<true>(dg), group_reader<true>(h), (int)dg.cols});
+    else
+        run(GeluBoth{bf16_reader<true>(dg), group_reader<true>(h)});
+}
