@@ -74,6 +74,44 @@ static void set_preference(const Product *p, cublasLtMatmulPreference_t preferen
     check(p, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "choosing an algorithm");
 }
 
+// Whether an algorithm from elsewhere (the table, the plan without accumulation) serves this plan.
+static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMatmulAlgo_t *algorithm) {
+    cublasLtMatmulHeuristicResult_t result;
+    cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(state->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, algorithm, &result);
+    return status == CUBLAS_STATUS_SUCCESS && result.state == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
+}
+
+// The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it says
+// of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
+static void set_all_bytes(const MatmulState *state, const Product *p, const Plan *plan,
+                          cublasLtMatmulAlgo_t *algorithm) {
+    const MatmulShape *s = &p->key.shape;
+    cublasLtMatmulAlgo_t same = {};
+    int32_t id = 0;
+    size_t bytes = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &bytes) !=
+            CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulAlgoInit(state->handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, library_type(s->a), library_type(s->b),
+                               library_type(s->d), library_type(s->d), id, &same) != CUBLAS_STATUS_SUCCESS)
+        return;
+    const struct {
+        cublasLtMatmulAlgoConfigAttributes_t attribute;
+        size_t bytes;
+    } settings[] = {{CUBLASLT_ALGO_CONFIG_TILE_ID, 4},          {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4}, {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+                    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},   {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+    for (const auto &setting : settings) {
+        uint32_t value = 0;
+        if (cublasLtMatmulAlgoConfigGetAttribute(algorithm, setting.attribute, &value, setting.bytes, &bytes) ==
+            CUBLAS_STATUS_SUCCESS)
+            cublasLtMatmulAlgoConfigSetAttribute(&same, setting.attribute, &value, setting.bytes);
+    }
+    if (usable(state, plan, &same)) *algorithm = same;
+}
+
 // The library's choices, best first; returns their number. Partial sums of a split k may only be added up in
 // FP32 in the workspace: adding them in the output would round to BF16 in between.
 static int candidates(MatmulState *state, const Product *p, const Plan *plan, int most,
@@ -96,6 +134,7 @@ static int candidates(MatmulState *state, const Product *p, const Plan *plan, in
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(p, status, "choosing an algorithm");
     if (count == 0) product_fail(p, "cuBLASLt has no algorithm for it on this GPU");
+    for (int i = 0; i < count && key->shape.a == FMT_FP32; i++) set_all_bytes(state, p, plan, &found[i].algo);
     return count;
 }
 
@@ -129,15 +168,6 @@ static float timed(Exec *exec, const Product *p, const Plan *plan) {
     CUDA_CHECK(cudaEventDestroy(begin), "timing a product");
     CUDA_CHECK(cudaEventDestroy(end), "timing a product");
     return best;
-}
-
-// Whether an algorithm from elsewhere (the table, the plan without accumulation) serves this plan.
-static bool usable(MatmulState *state, const Plan *plan, const cublasLtMatmulAlgo_t *algorithm) {
-    cublasLtMatmulHeuristicResult_t result;
-    cublasStatus_t status =
-        cublasLtMatmulAlgoCheck(state->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, algorithm, &result);
-    return status == CUBLAS_STATUS_SUCCESS && result.state == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
 // The product's own row, else one of its shape where `others` may stand for it.
