@@ -19,8 +19,8 @@ struct Staging;        // cuda_exec.cu
 #define PARAMETER_TABLE_BYTES ((size_t)1 << 20)           // see CudaBackend.parameter_table
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // what cuBLASLt wants on Hopper
 
-#define COUNTER_BYTES 256 // of a product that wants no more workspace
-#define COUNTERS 4096     // such products of a recording
+#define MATMUL_COUNTER_BYTES 256 // of a product that wants no more workspace
+#define MATMUL_COUNTERS 4096     // such products of a recording
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
@@ -53,7 +53,7 @@ typedef struct CudaBackend {
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
-    // In a recording each product that counts in a few bytes of workspace has some of its own, COUNTER_BYTES apart: all are
+    // In a recording each product that counts in a few bytes of workspace has some of its own, MATMUL_COUNTER_BYTES apart: all are
     // zeroed once, and the library's own fills, one ahead of each product, are taken out.
     char *counters;
     int counters_used; // -1: nothing is being recorded

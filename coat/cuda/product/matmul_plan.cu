@@ -152,10 +152,10 @@ static cublasStatus_t launch(Exec *exec, const Product *p, const Plan *plan) {
     const float alpha = 1.0f, beta = p->key.accumulate ? 1.0f : 0.0f;
     void *workspace = exec->workspace;
     size_t bytes = MATMUL_WORKSPACE_BYTES;
-    if (backend->counters_used >= 0 && backend->counters_used < COUNTERS && plan->workspace_bytes > 0 &&
-        plan->workspace_bytes <= COUNTER_BYTES) {
-        workspace = backend->counters + (size_t)COUNTER_BYTES * (size_t)backend->counters_used++;
-        bytes = COUNTER_BYTES;
+    if (backend->counters_used >= 0 && backend->counters_used < MATMUL_COUNTERS && plan->workspace_bytes > 0 &&
+        plan->workspace_bytes <= MATMUL_COUNTER_BYTES) {
+        workspace = backend->counters + (size_t)MATMUL_COUNTER_BYTES * (size_t)backend->counters_used++;
+        bytes = MATMUL_COUNTER_BYTES;
     }
     return cublasLtMatmul(backend->matmul->handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d,
                           plan->d, p->d, plan->d, &plan->algorithm, workspace, bytes, backend->stream);
