@@ -135,7 +135,8 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     snprintf(backend->device_name, sizeof backend->device_name, "%s", prop.name);
     backend->recipe = config->recipe;
     backend->replay_current = backend->counters_used = -1;
-    CUDA_CHECK(cudaMalloc((void **)&backend->counters, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES), "allocating counters");
+    CUDA_CHECK(cudaMalloc((void **)&backend->counters, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES),
+               "allocating counters");
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
     open_ones(backend, config->shape.channels);
@@ -262,8 +263,9 @@ bool cuda_replay_begin(Exec *exec, int id) {
     backend->replay_current = id;
     if (replay->stage == REPLAY_WARM) {
         CUDA_CHECK(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal), "recording a micro-step");
-        CUDA_CHECK(cudaMemsetAsync(backend->counters, 0, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES, backend->stream),
-                   "recording a micro-step");
+        CUDA_CHECK(
+            cudaMemsetAsync(backend->counters, 0, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES, backend->stream),
+            "recording a micro-step");
         backend->counters_used = 0;
     }
     return false;
@@ -300,7 +302,8 @@ static bool clears_counters(const CudaBackend *backend, cudaGraphNode_t node) {
     if (cudaGraphNodeGetType(node, &type) != cudaSuccess || type != cudaGraphNodeTypeMemset ||
         cudaGraphMemsetNodeGetParams(node, &fill) != cudaSuccess)
         return false;
-    const char *const to = (const char *)fill.dst, *const end = backend->counters + (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES;
+    const char *const to = (const char *)fill.dst, *const end = backend->counters +
+                                                                (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES;
     return fill.value == 0 && fill.height == 1 && to >= backend->counters && to < end &&
            fill.width * fill.elementSize <= MATMUL_COUNTER_BYTES;
 }

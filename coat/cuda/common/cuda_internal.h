@@ -53,8 +53,8 @@ typedef struct CudaBackend {
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
-    // In a recording each product that counts in a few bytes of workspace has some of its own, MATMUL_COUNTER_BYTES apart: all are
-    // zeroed once, and the library's own fills, one ahead of each product, are taken out.
+    // In a recording each product that counts in a few bytes of workspace has some of its own, MATMUL_COUNTER_BYTES apart:
+    // all are zeroed once, and the library's own fills, one ahead of each product, are taken out.
     char *counters;
     int counters_used; // -1: nothing is being recorded
     // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.
