@@ -134,9 +134,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->memory_bytes = (int64_t)prop.totalGlobalMem;
     snprintf(backend->device_name, sizeof backend->device_name, "%s", prop.name);
     backend->recipe = config->recipe;
-    backend->replay_current = backend->counters_used = -1;
-    CUDA_CHECK(cudaMalloc((void **)&backend->counters, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES),
-               "allocating counters");
+    backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
     open_ones(backend, config->shape.channels);
@@ -165,7 +163,6 @@ void cuda_close(Exec *exec) {
     free(backend->staging);
     cudaFree(backend->parameter_table);
     cudaFree(backend->tally);
-    cudaFree(backend->counters);
     cudaFree(backend->ones);
     cudaFreeHost(backend->parameter_table_host);
     cudaStreamDestroy(backend->stream);
@@ -261,74 +258,9 @@ bool cuda_replay_begin(Exec *exec, int id) {
         return true;
     }
     backend->replay_current = id;
-    if (replay->stage == REPLAY_WARM) {
+    if (replay->stage == REPLAY_WARM)
         CUDA_CHECK(cudaStreamBeginCapture(backend->stream, cudaStreamCaptureModeThreadLocal), "recording a micro-step");
-        CUDA_CHECK(
-            cudaMemsetAsync(backend->counters, 0, (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES, backend->stream),
-            "recording a micro-step");
-        backend->counters_used = 0;
-    }
     return false;
-}
-
-static cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t *nodes, size_t *count) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependencies(node, nodes, NULL, count);
-#else
-    return cudaGraphNodeGetDependencies(node, nodes, count);
-#endif
-}
-
-static cudaError_t node_dependents(cudaGraphNode_t node, cudaGraphNode_t *nodes, size_t *count) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphNodeGetDependentNodes(node, nodes, NULL, count);
-#else
-    return cudaGraphNodeGetDependentNodes(node, nodes, count);
-#endif
-}
-
-static cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
-#if CUDART_VERSION >= 13000
-    return cudaGraphAddDependencies(graph, &from, &to, NULL, 1);
-#else
-    return cudaGraphAddDependencies(graph, &from, &to, 1);
-#endif
-}
-
-// Whether a node fills no more than one product's counters.
-static bool clears_counters(const CudaBackend *backend, cudaGraphNode_t node) {
-    cudaGraphNodeType type;
-    cudaMemsetParams fill;
-    if (cudaGraphNodeGetType(node, &type) != cudaSuccess || type != cudaGraphNodeTypeMemset ||
-        cudaGraphMemsetNodeGetParams(node, &fill) != cudaSuccess)
-        return false;
-    const char *const to = (const char *)fill.dst, *const end = backend->counters +
-                                                                (size_t)MATMUL_COUNTERS * MATMUL_COUNTER_BYTES;
-    return fill.value == 0 && fill.height == 1 && to >= backend->counters && to < end &&
-           fill.width * fill.elementSize <= MATMUL_COUNTER_BYTES;
-}
-
-// Takes the fills out that the recording's first has made needless: what stood behind one stands behind what was before it.
-// A recording is a chain there; a node with several neighbours stays.
-static void drop_clears(const CudaBackend *backend, cudaGraph_t graph) {
-    const char *doing = "taking fills out of a recording";
-    size_t count = 0;
-    CUDA_CHECK(cudaGraphGetNodes(graph, NULL, &count), doing);
-    cudaGraphNode_t *nodes = (cudaGraphNode_t *)xcalloc(count, sizeof *nodes);
-    CUDA_CHECK(cudaGraphGetNodes(graph, nodes, &count), doing);
-    for (size_t i = 0; i < count; i++) {
-        cudaGraphNode_t before, after;
-        size_t earlier = 0, later = 0;
-        if (!clears_counters(backend, nodes[i])) continue;
-        CUDA_CHECK(node_dependencies(nodes[i], NULL, &earlier), doing);
-        CUDA_CHECK(node_dependents(nodes[i], NULL, &later), doing);
-        if (earlier != 1 || later != 1) continue;
-        CUDA_CHECK(node_dependencies(nodes[i], &before, &earlier), doing);
-        CUDA_CHECK(node_dependents(nodes[i], &after, &later), doing);
-        CUDA_CHECK(add_dependency(graph, before, after), doing);
-        CUDA_CHECK(cudaGraphDestroyNode(nodes[i]), doing);
-    }
-    free(nodes);
 }
 
 void cuda_replay_end(Exec *exec, int id) {
@@ -343,8 +275,6 @@ void cuda_replay_end(Exec *exec, int id) {
     }
     cudaGraph_t graph;
     CUDA_CHECK(cudaStreamEndCapture(backend->stream, &graph), "recording a micro-step");
-    backend->counters_used = -1;
-    drop_clears(backend, graph);
     CUDA_CHECK(cudaGraphInstantiate(&replay->graph, graph, 0), "preparing a recorded micro-step");
     CUDA_CHECK(cudaGraphDestroy(graph), "preparing a recorded micro-step");
     replay->stage = REPLAY_RECORDED;

@@ -19,9 +19,6 @@ struct Staging;        // cuda_exec.cu
 #define PARAMETER_TABLE_BYTES ((size_t)1 << 20)           // see CudaBackend.parameter_table
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // what cuBLASLt wants on Hopper
 
-#define MATMUL_COUNTER_BYTES 256 // of a product that wants no more workspace
-#define MATMUL_COUNTERS 4096     // such products of a recording
-
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
 typedef struct {
@@ -53,10 +50,6 @@ typedef struct CudaBackend {
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
-    // In a recording each product that counts in a few bytes of workspace has some of its own, MATMUL_COUNTER_BYTES apart:
-    // all are zeroed once, and the library's own fills, one ahead of each product, are taken out.
-    char *counters;
-    int counters_used; // -1: nothing is being recorded
     // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.
     // Written by the file of the optimizer alone; PARAMETER_TABLE_BYTES each. It is sent outside of recordings:
     // parameter_count is the number of entries that the device holds, 0 before the first.

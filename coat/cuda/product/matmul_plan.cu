@@ -83,14 +83,6 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-// The workspace that the plan's algorithm needs; all where the library does not say.
-static size_t workspace_of(const MatmulState *state, const Plan *plan) {
-    cublasLtMatmulHeuristicResult_t result = {};
-    cublasStatus_t status = cublasLtMatmulAlgoCheck(state->handle, plan->operation, plan->a, plan->b, plan->d, plan->d,
-                                                    &plan->algorithm, &result);
-    return status == CUBLAS_STATUS_SUCCESS ? result.workspaceSize : MATMUL_WORKSPACE_BYTES;
-}
-
 // The library leaves bytes of its FP32 algorithms unset, and a checkpoint keeps all of them: made again from what it says
 // of the algorithm, two equal runs write equal checkpoints. Stays as it is where the library refuses that.
 static void set_all_bytes(const MatmulState *state, const Product *p, const Plan *plan,
@@ -150,15 +142,9 @@ static cublasStatus_t launch(Exec *exec, const Product *p, const Plan *plan) {
     CudaBackend *backend = cuda_backend(exec);
     if (exec->workspace_bytes < MATMUL_WORKSPACE_BYTES) product_fail(p, "the workspace is smaller than planned");
     const float alpha = 1.0f, beta = p->key.accumulate ? 1.0f : 0.0f;
-    void *workspace = exec->workspace;
-    size_t bytes = MATMUL_WORKSPACE_BYTES;
-    if (backend->counters_used >= 0 && backend->counters_used < MATMUL_COUNTERS && plan->workspace_bytes > 0 &&
-        plan->workspace_bytes <= MATMUL_COUNTER_BYTES) {
-        workspace = backend->counters + (size_t)MATMUL_COUNTER_BYTES * (size_t)backend->counters_used++;
-        bytes = MATMUL_COUNTER_BYTES;
-    }
     return cublasLtMatmul(backend->matmul->handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d,
-                          plan->d, p->d, plan->d, &plan->algorithm, workspace, bytes, backend->stream);
+                          plan->d, p->d, plan->d, &plan->algorithm, exec->workspace, MATMUL_WORKSPACE_BYTES,
+                          backend->stream);
 }
 
 // Milliseconds of one product, the fastest of a few runs.
@@ -301,10 +287,7 @@ static const Plan *plan_get(Exec *exec, const Product *p) {
         Plan *plan = &state->plans[i];
         if (!matmul_same_key(&plan->key, &p->key)) continue;
         if (exec->trains && !plan->trained) {
-            if (state->autotune) { // an evaluation has met it first
-                choose(exec, state, p, plan);
-                plan->workspace_bytes = workspace_of(state, plan);
-            }
+            if (state->autotune) choose(exec, state, p, plan); // an evaluation has met it first
             plan->trained = true;
         }
         return plan;
@@ -314,7 +297,6 @@ static const Plan *plan_get(Exec *exec, const Product *p) {
     plan->key = p->key;
     describe(p, plan);
     choose(exec, state, p, plan);
-    plan->workspace_bytes = workspace_of(state, plan);
     plan->trained = exec->trains;
     state->count++;
     return plan;

@@ -22,7 +22,6 @@ typedef struct {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace_bytes; // that it needs
 } Plan;
 
 // For tests: is told the error of every algorithm that an FP8 product could take, when its shape is first met. `index` is
