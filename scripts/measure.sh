@@ -2,8 +2,8 @@
 # Training speed and memory of a model: tokens per second and GPU after warm-up, the memory plan and what the driver
 # reports in use (1 GB = 10^9 bytes), for each recipe that is asked for.
 #
-#   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE...]        recipes: bf16 fp8-linear coat (default: bf16),
-#                                                                and each with +head: coat+head is --head fp8 too
+#   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]     bf16 (the default), fp8-linear or
+#                                            coat; with flags behind it: coat,head=fp8 or coat,bf16-blocks=0
 #
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8   settings come from the environment
 #   MICRO_BATCH=N       instead of the model's; accumulated to about the same tokens per step
@@ -28,8 +28,11 @@ case $train in -*) echo "error: $train: the first argument is a pattern of token
 for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"; do
     case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: a number from 1 on, no zero in front, not ${setting#* }" >&2; exit 1 ;; esac
 done
+width=12
 for recipe in "${recipes[@]}"; do
-    case ${recipe%+head} in bf16 | fp8-linear | coat) ;; *) echo "error: $recipe: not one of bf16, fp8-linear, coat, or one of these with +head; quote the pattern of token files" >&2; exit 1 ;; esac
+    [[ $recipe =~ ^(bf16|fp8-linear|coat)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
+        { echo "error: $recipe: not bf16, fp8-linear or coat, nor one of these with flags behind it, as coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
+    [ ${#recipe} -le "$width" ] || width=${#recipe}
 done
 command -v "$program" >/dev/null || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 launch=("$program")
@@ -55,31 +58,29 @@ reason() { # LOG STATUS
 trap 'exit 130' INT # the trainer has saved and ended well
 failed=0
 failure() { # REASON: in the row
-    printf '%-10s %-12s %s\n' "$model" "$recipe" "$1"
+    printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"
     failed=1
 }
-printf '%-10s %-12s %12s %10s %10s %10s\n' model recipe tokens/s ms/step "plan GB" "driver GB"
+printf '%-10s %-*s %12s %10s %10s %10s\n' model "$width" recipe tokens/s ms/step "plan GB" "driver GB"
 for model in ${MODELS:-gpt2 gpt2-xl}; do
     for recipe in "${recipes[@]}"; do
         name=$out/$model-$recipe
-        extra=()
-        [ "$recipe" != bf16 ] || extra=(--master split16)
-        [[ $recipe != *+head ]] || extra+=(--head fp8)
-        status=0
-        # shellcheck disable=SC2046 # the settings are words
-        "${launch[@]}" --device cuda --model "$model" $(settings "$model") --recipe "${recipe%+head}" "${extra[@]}" --train "$train" \
+        master='' status=0
+        [[ $recipe != bf16* ]] || master='--master split16'
+        # shellcheck disable=SC2046,SC2086 # flags are words
+        "${launch[@]}" --device cuda --model "$model" $(settings "$model") $master --recipe ${recipe//,/ --} --train "$train" \
             --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
         if [ $status -ne 0 ]; then
             failure "$(reason "$name.log" $status)"
             continue
         fi
-        awk -v model="$model" -v recipe="$recipe" -v half=$((steps / 2)) -v gpus="$gpus" '
+        awk -v model="$model" -v recipe="$recipe" -v width="$width" -v half=$((steps / 2)) -v gpus="$gpus" '
             function gb(value, unit) { return unit == "GB" ? value : value / 1000 }
             FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
                         if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
             $1 == "total" { plan = gb($2, $3) } $1 == "driver" { driver = gb($3, $4) }
             END { if (!(sum > 0)) exit 1
-                  printf "%-10s %-12s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / (sum / count) * 1000, sum / count, plan, driver }
+                  printf "%-10s %-" width "s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / (sum / count) * 1000, sum / count, plan, driver }
         ' "$name.jsonl" "$name.log" || failure "error: no step was timed, see $name.log"
     done
 done

@@ -150,9 +150,7 @@ plan() { # FLAGS...: the plan, empty where nothing fits
 
 # The exact master weights take 4 bytes per parameter, weight included, in BF16 and in COAT, so that they are no part of
 # the comparison. fp8-linear stands for TransformerEngine and is measured with FP32 masters, as measure.sh does.
-recipe_flags() { # RECIPE[+head]
-    echo "--recipe ${1%%+*} --master split16$([[ $1 != *+head ]] || echo " --head fp8")"
-}
+recipe_flags() { echo "--recipe ${1//,/ --} --master split16"; } # RECIPE[,FLAG=VALUE...]
 
 # --- head of the page ---------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ model_plan() { # MODEL GPUS LENGTH RECIPE FLAGS...
 # GPT-2 has the head's products in FP8 too, and larger batches where every GPU here has memory for these.
 recipes_of() { # MODEL
     echo "bf16 fp8-linear coat"
-    [[ $1 != gpt2* ]] || echo "coat+head"
+    [[ $1 != gpt2* ]] || echo "coat,head=fp8"
 }
 settings_of() { # MODEL
     echo "equal_batch largest_in_80GB"
@@ -132,6 +132,6 @@ piece_table7() {
 }
 
 piece_gpt2() {
-    say "## GPT-2 on one GPU" "Length 1024; \`coat+head\`: the head's products in FP8 too. The paper has no such model."
+    say "## GPT-2 on one GPU" "Length 1024; \`coat,head=fp8\`: the head's products in FP8 too. The paper has no such model."
     models_table gpt2 "$gpt2_models"
 }

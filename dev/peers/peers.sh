@@ -31,7 +31,7 @@ shapes=("$@")
 for shape in "${shapes[@]}"; do
     [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
 done
-rows=(bf16 coat coat+head torch-bf16 torchao-tensorwise torchao-rowwise fp8-coat pyllmq-bf16 pyllmq-e4m3)
+rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise fp8-coat pyllmq-bf16 pyllmq-e4m3)
 read -r -a only <<<"${ONLY:-${rows[*]}}"
 export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}
 work=$(mktemp -d)
@@ -71,10 +71,10 @@ figures() { # FILE...
 }
 
 ours() { # RECIPE
-    local flags=(--recipe "${1%+head}")
-    [ "$1" != bf16 ] || flags+=(--master split16)
-    [[ $1 != *+head ]] || flags+=(--head fp8)
-    run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" "${flags[@]}" --micro-batch "$micro_batch" --seq-len "$length" \
+    local master=''
+    [ "$1" != bf16 ] || master='--master split16'
+    # shellcheck disable=SC2086 # flags are words
+    run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" $master --recipe ${1//,/ --} --micro-batch "$micro_batch" --seq-len "$length" \
         --batch-tokens $((passes * micro_batch * length)) --steps "$steps" --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
     figures "$work/log" "$work/log.err"
 }

@@ -100,11 +100,14 @@ said=$(pretend bf16 9 262k)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && grep -q '^262k bf16 9 text wiki 3.5$' "$folder/study/262k/bf16/9/result"
 check "so that it is made up for without training" $? "$said"
 
-# --- the page of the results in the repository
-cp -r scripts/results/fidelity "$folder/published"
-scripts/fidelity.sh --page-only --out "$folder/published" >/dev/null 2>&1
-diff -r <(sed '2s/^[0-9-]*//' scripts/results/fidelity/fidelity.md) <(sed '2s/^[0-9-]*//' "$folder/published/fidelity.md") >"$folder/difference"
-check "is still what the script writes, but for its date" $? "$(cat "$folder/difference")"
+# --- the pages of the results in the repository
+for study in scripts/results/fidelity*; do
+    cp -r "$study" "$folder/published"
+    scripts/fidelity.sh --page-only --out "$folder/published" >/dev/null 2>&1
+    diff -r <(sed '2s/^[0-9-]*//' "$study/fidelity.md") <(sed '2s/^[0-9-]*//' "$folder/published/fidelity.md") >"$folder/difference"
+    check "$study is still what the script writes, but for its date" $? "$(cat "$folder/difference")"
+    rm -r "$folder/published"
+done
 
 # --- small models, on the CPU: the validation text as a further one has the validation loss
 "$BUILD/prepare_bytes" --out "$folder/text" coat >/dev/null

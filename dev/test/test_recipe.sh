@@ -123,7 +123,11 @@ for way in one-block centred; do
     cmp -s "$folder"/{none,$way}/step-00000003/model.safetensors && bad "$way changes the training" || ok "$way changes the training"
 done
 train by-model 3 --recipe coat --centred-blocks 0
-cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "with learned positions one block is the default" || bad "with learned positions one block is the default"
+cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors && ok "with learned positions one block of three is the default" || bad "with learned positions one block of three is the default"
+for layers in 2:1 6:2 15:4; do
+    train by-layers 1 --layers ${layers%:*} --centred-blocks 0 --overwrite
+    shows "${layers%:*} layers have ${layers#*:} in BF16" $? "coat: linear fp8 \\(forward: ${layers#*:} blocks? bf16\\)" '.*'
+done
 grep -qE '"oq":\{"amax":\[null,[0-9.e-]+,[0-9.e-]+\]' "$folder/one-block/log.jsonl" && ok "health has no codes of its operands" || bad "health has no codes of its operands" "$(grep -o '"oq".*' "$folder/one-block/log.jsonl" | head -n 1)"
 grep -qE '"dqkv_q":\{"amax":\[[0-9.e-]+,' "$folder/one-block/log.jsonl" && ok "but those of its gradients" || bad "but those of its gradients" "$(grep -o '"dqkv_q".*' "$folder/one-block/log.jsonl" | head -n 1)"
 train none 6 --resume && [ "$(grep -cE '"(bf16|centred)-blocks": 0' "$folder/none/step-00000006/state.json")" -eq 2 ] && ok "a run goes on without them" || bad "a run goes on without them"
