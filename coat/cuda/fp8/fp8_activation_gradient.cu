@@ -181,7 +181,8 @@ struct OnePass {
     LoadOrder order;
 };
 
-// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a thread has its next row on its way.
+// A block takes every gridDim.y-th tile, the last ones first, which the product before has written last; a thread has its
+// next row on its way.
 template <Format T, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
@@ -192,20 +193,21 @@ __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
     const int first_column = (int)blockIdx.x * COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
     const int from = min(column, w.cols - SPAN), limit = column < w.cols ? w.rows : 0;
-    const int step = (int)gridDim.y * TILE_ROWS;
-    int row = (int)blockIdx.y * TILE_ROWS + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
+    const int step = (int)gridDim.y * TILE_ROWS, last_tile = (w.rows - 1) / TILE_ROWS * TILE_ROWS;
+    int first_row = last_tile - (int)blockIdx.y * TILE_ROWS;
+    int row = first_row + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
     typename Source::Loaded next = source.load(min(row, w.rows - 1), from);
     float next_scale = w.row_scales[min(row, w.rows - 1)];
     const float reciprocal_t = row_scale_reciprocal(*w.scale_t), reciprocal_g = scale_reciprocal(*w.scale_g);
     float sum[SPAN] = {};
-    for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
+    for (; first_row >= 0; first_row -= step, row -= step) {
         uint32_t code[HALVES + 1][THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) {
             const typename Source::Loaded now = next;
             const float scale = next_scale;
             const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.zero;
-            const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : row + step;
+            const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : max(row - step, 0);
             const int then = min(ahead + (int)came, w.rows - 1);
             next = source.load(then, from), next_scale = w.row_scales[then];
             if (here == w.order.never) continue;
