@@ -10,7 +10,7 @@
 namespace {
 
 // --- the bound ----------------------------------------------------------------------------------------------
-constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256, BOUND_BLOCKS = 6; // the last: on a multiprocessor
+constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
 static_assert(SQUARES_SPAN == SPAN, "a thread adds up a span");
 
 // The sum of squares of a row of codes, in every lane of the warp that has it.
@@ -68,39 +68,31 @@ struct Slopes {
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // V scales, which are all gate's or all up's, are read at a time.
-    template <int V> __device__ float of_row(int64_t row, int lane) const {
+    __device__ float of_row(int64_t row, int lane) const {
         if (!scales) return GELU_LARGEST_SLOPE;
         float of_gate = 0.0f, of_up = 0.0f;
-#pragma unroll 1
-        for (int first = lane * V; first < groups; first += WARP * V) {
-            const Pack<uint16_t, V> some = load<V>(scales + row * groups + first);
-            float largest = 0.0f;
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                const float scale = bf16_decode(some.value[j]);
-                if (scale != 1.0f || !zeros(row, first + j)) largest = fmaxf(largest, scale);
-            }
-            if (first < gate)
-                of_gate = fmaxf(of_gate, largest);
+#pragma unroll 4
+        for (int i = lane; i < groups; i += WARP) {
+            const float scale = bf16_decode(scales[row * groups + i]);
+            if (scale == 1.0f && zeros(row, i)) continue;
+            if (i < gate)
+                of_gate = fmaxf(of_gate, scale);
             else
-                of_up = fmaxf(of_up, largest);
+                of_up = fmaxf(of_up, scale);
         }
         return swiglu_slope(__uint_as_float(warp_maximum_bits(of_gate)), __uint_as_float(warp_maximum_bits(of_up)));
     }
 };
 
-template <int V>
-__global__ __launch_bounds__(SQUARES_WARPS *WARP,
-                             BOUND_BLOCKS) void bound_kernel(CodeRows dy, const double *largest, int blocks,
-                                                             const float *scale, const float *weight_scale,
-                                                             Slopes slopes, float *scales, StepState *state) {
+__global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
+                                                                    const float *scale, const float *weight_scale,
+                                                                    Slopes slopes, float *scales, StepState *state) {
     static_assert(SQUARES_BLOCKS <= SQUARES_WARPS * WARP, "a thread has one of them");
     const double columns = block_largest((int)threadIdx.x < blocks ? largest[threadIdx.x] : 0.0);
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int64_t row = (int64_t)blockIdx.x * SQUARES_WARPS + warp; row < dy.rows; row += gridDim.x * SQUARES_WARPS) {
         const double squares = row_squares(dy.codes + row * dy.stride, dy.cols, lane);
-        const float bound = gradient_bound(squares, columns, *scale, *weight_scale, slopes.of_row<V>(row, lane));
+        const float bound = gradient_bound(squares, columns, *scale, *weight_scale, slopes.of_row(row, lane));
         row_scale<FMT_E4M3>(__float_as_uint(bound), scales + row, lane == 0, state);
     }
 }
@@ -181,8 +173,7 @@ struct OnePass {
     LoadOrder order;
 };
 
-// A block takes every gridDim.y-th tile, the last ones first, which the product before has written last; a thread has its
-// next row on its way.
+// A block takes the tiles blockIdx.y, blockIdx.y + gridDim.y, ... down the tensor; a thread has its next row on its way.
 template <Format T, typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
@@ -193,21 +184,20 @@ __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
     const int first_column = (int)blockIdx.x * COLUMNS;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<COLUMNS> * SPAN;
     const int from = min(column, w.cols - SPAN), limit = column < w.cols ? w.rows : 0;
-    const int step = (int)gridDim.y * TILE_ROWS, last_tile = (w.rows - 1) / TILE_ROWS * TILE_ROWS;
-    int first_row = last_tile - (int)blockIdx.y * TILE_ROWS;
-    int row = first_row + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
+    const int step = (int)gridDim.y * TILE_ROWS;
+    int row = (int)blockIdx.y * TILE_ROWS + (int)threadIdx.x / TILE_LANES<COLUMNS> * THREAD_ROWS;
     typename Source::Loaded next = source.load(min(row, w.rows - 1), from);
     float next_scale = w.row_scales[min(row, w.rows - 1)];
     const float reciprocal_t = row_scale_reciprocal(*w.scale_t), reciprocal_g = scale_reciprocal(*w.scale_g);
     float sum[SPAN] = {};
-    for (; first_row >= 0; first_row -= step, row -= step) {
+    for (int first_row = (int)blockIdx.y * TILE_ROWS; first_row < w.rows; first_row += step, row += step) {
         uint32_t code[HALVES + 1][THREAD_ROWS][SPAN / 4];
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++) {
             const typename Source::Loaded now = next;
             const float scale = next_scale;
             const uint32_t came = (Source::word(now) ^ __float_as_uint(scale)) & w.order.zero;
-            const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : max(row - step, 0);
+            const int here = row + r, ahead = r + 1 < THREAD_ROWS ? here + 1 : row + step;
             const int then = min(ahead + (int)came, w.rows - 1);
             next = source.load(then, from), next_scale = w.row_scales[then];
             if (here == w.order.never) continue;
@@ -282,14 +272,12 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     }
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const largest = (double *)exec->workspace;
-    const int64_t needed = ceil_div(columns.rows, SQUARES_WARPS),
-                  most = BOUND_BLOCKS * (int64_t)cuda_backend(exec)->sm_count;
+    const int64_t needed = ceil_div(columns.rows, SQUARES_WARPS), most = 8 * (int64_t)cuda_backend(exec)->sm_count;
     const int blocks = (int)(needed < SQUARES_BLOCKS ? needed : SQUARES_BLOCKS);
     column_squares_kernel<<<blocks, SQUARES_WARPS * WARP, 0, stream>>>(columns, largest);
     LAUNCH_CHECK("column_squares_kernel");
     const int64_t row_blocks = ceil_div(rows.rows, SQUARES_WARPS);
-    const auto kernel = slopes.gate % 8 == 0 ? bound_kernel<8> : bound_kernel<1>;
-    kernel<<<grid_of(row_blocks < most ? row_blocks : most), SQUARES_WARPS * WARP, 0, stream>>>(
+    bound_kernel<<<grid_of(row_blocks < most ? row_blocks : most), SQUARES_WARPS * WARP, 0, stream>>>(
         rows, largest, blocks, (const float *)dy.scale, (const float *)w.codes_t.scale, slopes, (float *)dh_q.scale,
         exec->state);
     LAUNCH_CHECK("bound_kernel");

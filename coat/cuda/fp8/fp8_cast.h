@@ -77,8 +77,6 @@ template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE
 struct CastRows {
     int whole; // tiles of each block
     int rest;  // rows of each block's last tile, at most
-    bool
-        last_first; // the last shares come first, which are in the L2 cache behind a pass from the first row to the last
 };
 
 // 16 values of a row: stored as they are, in F, where `plain` is given, and the codes of their transpose, in
@@ -121,11 +119,10 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
-    const int share = SUMS && deal.last_first ? (int)(gridDim.y - 1 - blockIdx.y) : (int)blockIdx.y;
     // first row of a tile, and the row behind its last
     const auto begin_of = [&](int index) {
-        return index < deal.whole ? (index * (int)gridDim.y + share) * TILE_ROWS
-                                  : deal.whole * (int)gridDim.y * TILE_ROWS + share * deal.rest;
+        return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
+                                  : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
     };
     const auto end_of = [&](int index, int begin) {
         const int end = begin + (index < deal.whole ? TILE_ROWS : deal.rest);
@@ -173,16 +170,17 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
         begin = next, end = next_end;
     }
     if constexpr (SUMS) {
-        if (out.sums) tile_sums(&tiles[0], sum, out.sums + (int64_t)share * cols + first_column, cols - first_column);
+        if (out.sums)
+            tile_sums(&tiles[0], sum, out.sums + (int64_t)blockIdx.y * cols + first_column, cols - first_column);
     }
 }
 
 // Runs the pass over a whole tensor. dbias (1, cols) FP32 gets or adds the column sums; data NULL: none wanted. How the
 // rows are dealt depends on the shape and the workspace, with blocks that stay also on the number of multiprocessors,
-// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale. last_first (with SUMS): begins at the end.
+// which hold BLOCKS each. `overlaps`: the kernel before is that of the scale.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
-                     Tensor dbias, bool accumulate, bool overlaps, bool last_first = false) {
+                     Tensor dbias, bool accumulate, bool overlaps) {
     if (rows == 0 || cols == 0) return;
     const int64_t across = ceil_div(cols, CAST_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
     int64_t splits = tiles, most = 65535;
@@ -196,7 +194,7 @@ static void cast_run(Exec *exec, const char *operation, const Source &source, Ti
     if (splits > most) splits = most;
     if (splits < 1) splits = 1;
     const int64_t whole = rows / (splits * TILE_ROWS), left = rows - whole * splits * TILE_ROWS;
-    const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32), last_first};
+    const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
     launch_behind(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
                   TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t KEPT_BYTES = 40 << 10; // of shared memory, which a block has without asking for it
 
-// A block stays and takes every gridDim.x-th row, the last ones first, which the product before has written last. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
+// A block stays and takes every gridDim.x-th row. A thread keeps its SPANS spans of 16 columns, THREADS spans apart;
 // its part of the next row is on its way while this one is worked on. One barrier per row, for its maximum.
 // Parameters are kept in shared memory where KEPT_BYTES hold them. Of a gradient the largest scale is kept for its
 // transpose. `Op` is a source (fp8_gelu.h).
@@ -34,8 +34,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     __shared__ Bf16Words<SPAN> parameters[KEPT ? SPANS : 1][KEPT ? THREADS : 1]; // a thread's own
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
-    const auto fetch = [&](int index, typename Op::Loaded loaded[SPANS], float *factor) {
-        const int row = max(w.rows - 1 - index, 0);
+    const auto fetch = [&](int row, typename Op::Loaded loaded[SPANS], float *factor) {
+        row = min(row, w.rows - 1);
         *factor = op.row_factor(row);
 #pragma unroll
         for (int s = 0; s < SPANS; s++) loaded[s] = op.load(row, min(column_of(s), w.cols - SPAN));
@@ -50,14 +50,13 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void gelu_row_kernel(const __grid_
     fetch((int)blockIdx.x, next, &next_factor);
     int turn = 0;
 #pragma unroll 2
-    for (int index = (int)blockIdx.x; index < w.rows; index += (int)gridDim.x, turn ^= 1) {
-        const int row = w.rows - 1 - index;
+    for (int row = (int)blockIdx.x; row < w.rows; row += (int)gridDim.x, turn ^= 1) {
         typename Op::Loaded now[SPANS];
         const float factor = next_factor;
         uint32_t came = 0;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) now[s] = next[s], came |= Op::word(now[s]);
-        fetch(index + (int)gridDim.x + (int)(came & w.order.zero), next, &next_factor);
+        fetch(row + (int)gridDim.x + (int)(came & w.order.zero), next, &next_factor);
         float value[SPANS][OUTPUTS][SPAN], largest = 0.0f;
 #pragma unroll
         for (int s = 0; s < SPANS; s++) {

@@ -249,9 +249,7 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     scale_launch(exec, dy_q, dy_qt, maxima, dy.rows, !dy.amax);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
-    const auto cast = [&](auto run) { // dy has been written, or its maxima found, from the other end
-        run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true, dy.amax != NULL);
-    };
+    const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
     typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
         cast(cast_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);

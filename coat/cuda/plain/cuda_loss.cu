@@ -117,7 +117,7 @@ template <typename T, int V> struct GradientCodes {
     }
 };
 
-// A persistent block takes every gridDim.x-th row, the last ones first, which the product before has written last.
+// A persistent block takes every gridDim.x-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 staging[];
@@ -128,12 +128,11 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     const float scale = a.state->loss_scale;
 
     if (a.codes_scale && blockIdx.x == 0 && thread == 0) *a.codes_scale = loss_gradient_scale(scale);
-    const int64_t step = gridDim.x, first = a.rows - 1 - blockIdx.x;
-    if (first >= 0)
-        for (int i = thread; i < vectors; i += LOSS_THREADS) reader.fetch(logits + first * a.stride, i);
-    for (int64_t row = first; row >= 0; row -= step) {
+    if (blockIdx.x < a.rows)
+        for (int i = thread; i < vectors; i += LOSS_THREADS) reader.fetch(logits + blockIdx.x * a.stride, i);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         T *const here = logits + row * a.stride;
-        const T *const next = row >= step ? here - step * a.stride : nullptr;
+        const T *const next = row + gridDim.x < a.rows ? here + gridDim.x * a.stride : nullptr;
         const int target = a.targets[row * a.target_stride];
         reader.wait();
 
