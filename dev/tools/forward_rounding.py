@@ -5,11 +5,11 @@ weights and qkv's input with one scale per tensor, other activations with a powe
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
-Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; with
-both operands turned by a Hadamard matrix in blocks of channels before rounding, which changes no product; with a mean per
-channel, or per channel and position, taken out before rounding; and with what rounding loses of the channels that hold
-most of the sum of squares added in codes of its own. Needs torch and transformers, and a GPU for more than a
-small model.
+Prints the loss and its difference in percent per line: by operand, by product, by layer; without the first blocks; as the
+default rounds, with products of some blocks in BF16; with both operands turned by a Hadamard matrix in blocks of channels
+before rounding, which changes no product; with a mean per channel, or per channel and position, taken out before rounding;
+and with what rounding loses of the channels that hold most of the sum of squares added in codes of its own. Needs torch and
+transformers, and a GPU for more than a small model.
 """
 import argparse
 import re
@@ -170,6 +170,19 @@ def main():
         study.evaluate("inputs of layer %d" % one, lambda kind, layer: inputs if layer == one else exact)
     for count in range(1, min(5, study.layers)):
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
+    def as_default(name, is_exact):
+        """--centred-blocks 6, and in BF16 what is_exact(kind, layer); fcproj never is."""
+        centred = ("centred", "codes")
+        study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
+                       centred if kind in NORMS and layer < 6 else both)
+
+    few = min(4, study.layers - 1)
+    for count in (*range(few + 1), study.layers):
+        as_default("as the default, %d blocks in BF16" % count, lambda kind, layer: layer < count)
+    for kinds in ("qkv", "proj", "fc", "qkv proj", "qkv fc", "proj fc"):
+        as_default("of blocks 1 to %d only %s, and block 0" % (few - 1, kinds),
+                   lambda kind, layer: layer < 1 or layer < few and kind in kinds.split())
+        as_default("of all blocks only %s, and block 0" % kinds, lambda kind, layer: layer < 1 or kind in kinds.split())
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "codes") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
     for block in blocks:
