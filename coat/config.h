@@ -295,9 +295,9 @@ static inline bool config_bounds_activation(const Config *c) {
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
+    // Learned positions are small differences, which rounding spoils.
     const int third = c->shape.layers / 3, few = third < 1 ? 1 : third > 4 ? 4 : third;
-    const int by_model =
-        c->shape.position_kind == POSITIONS_LEARNED ? few : 0; // small differences that rounding spoils
+    const int by_model = c->shape.position_kind == POSITIONS_LEARNED ? few : 0;
     const int blocks = r->bf16_blocks < 0 ? by_model : r->bf16_blocks;
     return blocks < c->shape.layers ? blocks : c->shape.layers;
 }
