@@ -170,6 +170,7 @@ def main():
         study.evaluate("inputs of layer %d" % one, lambda kind, layer: inputs if layer == one else exact)
     for count in range(1, min(5, study.layers)):
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
+
     def as_default(name, is_exact):
         """--centred-blocks 6, and in BF16 what is_exact(kind, layer); fcproj never is."""
         centred = ("centred", "codes")
