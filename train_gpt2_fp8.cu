@@ -113,12 +113,14 @@ static void half_input(Model *m, Tensor n, Norm before, Norm after, Tensor r_out
 }
 
 // Has the first product of a half read its norm less the mean of each channel, in the first blocks: rounded to codes, what
-// all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back.
-static Tensor centre_norm(Model *m, int l, Norm *n, TensorId shifted, Tensor r_in, Tensor y, Tensor y_bias, Weight w,
-                          Tensor bias) {
+// all tokens have in common would cost precision and says nothing. Returns the product's bias, which puts it back. A pass
+// that is made again takes the means of the first.
+static Tensor centre_norm(Model *m, int l, Norm *n, TensorId centre, TensorId shifted, Tensor r_in, Tensor y,
+                          Tensor y_bias, Weight w, Tensor bias, bool again) {
     if (l < config_bf16_blocks(&m->config) || l >= config_centred_blocks(&m->config)) return bias;
-    Tensor shifted_bias = arena_tensor(&m->arena, shifted, VALUE, 0);
-    n->centre = arena_tensor(&m->arena, CENTRE, VALUE, 0);
+    Tensor shifted_bias = arena_tensor(&m->arena, shifted, VALUE, l);
+    n->centre = arena_tensor(&m->arena, centre, VALUE, l);
+    if (again) return shifted_bias;
     m->ops->norm_centre(&m->exec, n->centre, shifted_bias, *n, r_in, y, y_bias, w, bias);
     return shifted_bias;
 }
@@ -139,14 +141,15 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 // One block (COAT: saved activations): r -> r + proj(attention(norm(r))) -> + fcproj(gelu(fc(norm(.)))),
 // gelu standing for SwiGLU too, where fc makes gate and up.
 // The last sum of a block is left to the norm that follows it, in the next block or at the end: r_in is the
-// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing).
-static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias) {
+// residual stream before it, y and y_bias what is still to be added (y.data NULL: nothing). `again`: it is made once more.
+static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, bool again) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C); what attention reads is kept in place where a sample goes on
     Norm first = first_norm(m, l), second = second_norm(m, l);
-    Tensor bias = centre_norm(m, l, &first, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l));
+    Tensor bias = centre_norm(m, l, &first, CENTRE1, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l),
+                              param(m, QKVB, l), again);
     half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
     Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);
@@ -160,12 +163,17 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias)
     // feed-forward half; n2 (M, C), h and g (M, F)
     bool in_product = bias_in_fc_product(m);
     Tensor r_mid = act(m, RESID_IN, l), y_proj = act(m, Y_PROJ, l), proj_bias = param(m, PROJB, l);
-    bias = centre_norm(m, l, &second, FCB_SHIFTED, r_mid, y_proj, proj_bias, weight(m, FCW, l), param(m, FCB, l));
+    bias = centre_norm(m, l, &second, CENTRE2, FCB_SHIFTED, r_mid, y_proj, proj_bias, weight(m, FCW, l),
+                       param(m, FCB, l), again);
     half_input(m, act(m, N2, l), second, first_norm(m, l), act(m, RESID_MID, l), r_mid, y_proj, proj_bias);
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_product ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_product ? no_tensor() : bias,
                             m->config.recipe.activation_input == ACTIVATION_INPUT_SAVED);
-    ops->linear_forward(ex, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
+}
+
+// The last product of a block: what it adds to the stream.
+static void block_output(Model *m, int l) {
+    m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 
 // Tokens in, normalised final residual NF (M, C) out.
@@ -180,7 +188,8 @@ void model_forward(Model *m) {
     for (int l = 0; l < L; l++) {
         ops->range_push(ex, "block forward");
         shards_weights_needed(&m->shards, l, l + 1 < L ? l + 1 : -1, false);
-        block_forward(m, l, r, y, y_bias);
+        block_forward(m, l, r, y, y_bias, false);
+        block_output(m, l);
         ops->range_pop(ex);
         r = act(m, RESID_MID, l);
         y = act(m, Y, l);
@@ -332,6 +341,18 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_products) compare_product(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
+// With --recompute 3 what backward reads of a block is made again, with the same bits, from the stream that it began with.
+// The last block's is still there. A norm that comes after the block is made by the next one's first operation.
+static void block_repeat(Model *m, int l) {
+    if (!config_repeats_blocks(&m->config) || l + 1 == m->config.shape.layers) return;
+    shards_weights_needed(&m->shards, l, -1, false);
+    block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), true);
+    if (m->config.shape.norm_place != NORM_AFTER) return;
+    block_output(m, l);
+    m->ops->branch_norm_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1), act(m, RESID_MID, l),
+                                act(m, Y, l));
+}
+
 // Everything behind model_loss(): gradients of all parameters, overwritten or added to, and summed over all processes
 // on the way, at the latest in the last micro-batch of a step.
 static void model_backward(Model *m, bool accumulate, bool last) {
@@ -342,6 +363,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
                        norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), false, accumulate);
     for (int l = m->config.shape.layers - 1; l >= 0; l--) {
         ops->range_push(ex, "block backward");
+        block_repeat(m, l);
         shards_weights_needed(&m->shards, l, l - 1, true);
         shards_gradients_begin(&m->shards, l, accumulate);
         block_backward(m, l, accumulate);

@@ -117,7 +117,7 @@ typedef struct {
     SavedKind saved;
     NormInputKind norm_input;
     ActivationInputKind activation_input;
-    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both)
+    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both); 3 whole blocks
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128
     MomentsKind moments;
@@ -280,6 +280,12 @@ static inline int config_sample_sequences(const Config *c) {
 // Whether backward makes the norms' results again instead of reading what forward left.
 static inline bool config_rebuilds_norms(const Config *c) {
     return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
+}
+
+// Whether backward makes the forward pass of each block again, from the residual stream that it began with: what else
+// forward keeps is one block's.
+static inline bool config_repeats_blocks(const Config *c) {
+    return c->recipe.recompute >= 3;
 }
 
 // Whether the gradient of the activation function gets its scales from a bound, so that one pass makes it and the function

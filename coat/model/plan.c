@@ -54,7 +54,8 @@ typedef enum {
     CHANGE_LOGITS,
     CHANGE_ZERO,
     CHANGE_PRECISION,
-    CHANGE_NO_MASTER, // rounds at random: only where the others are too little, and this is enough
+    CHANGE_BLOCKS,    // costs time: only where the others are too little, and this is enough
+    CHANGE_NO_MASTER, // rounds at random: likewise, and only where that is too little
     CHANGE_COUNT
 } Change;
 
@@ -114,6 +115,10 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         if (r->recompute < recompute) r->recompute = recompute;
         return snprintf(flag, 40, "--precision recipe --recipe %s", recipe_name(r->kind));
     }
+    case CHANGE_BLOCKS:
+        if (!mild || config_forward_only(c) || config_repeats_blocks(c)) return false;
+        r->recompute = 3;
+        return snprintf(flag, 40, "--recompute 3");
     case CHANGE_NO_MASTER:
         if (!mild || !kept || r->master == MASTER_NONE) return false;
         r->master = MASTER_NONE;
@@ -180,17 +185,17 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, siz
     return kept;
 }
 
-// Whether a change is named before another: the last resort, which costs accuracy, behind all, then what saves most.
+// Whether a change is named before another: the last resorts, which cost time or accuracy, behind all, then what saves most.
 static bool is_before(const Advice *a, const Advice *b) {
-    const bool last = a->what == CHANGE_NO_MASTER, other = b->what == CHANGE_NO_MASTER;
-    return last != other ? other : a->saved > b->saved;
+    const int last = a->what >= CHANGE_BLOCKS ? a->what : 0, other = b->what >= CHANGE_BLOCKS ? b->what : 0;
+    return last != other ? last < other : a->saved > b->saved;
 }
 
-// All changes that are worth it; their number. last: with those of the last resort.
-static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool last,
+// All changes before `end` that are worth it; their number.
+static int find_changes(const Config *config, int ranks, DeviceKind device, size_t limit, int end,
                         Advice list[CHANGE_COUNT]) {
     int count = 0;
-    for (int what = 0; what < (last ? CHANGE_COUNT : CHANGE_NO_MASTER); what++) {
+    for (int what = 0; what < end; what++) {
         const Advice found = best_level(config, ranks, device, limit, (Change)what);
         if (found.level == 0) continue;
         int at = count++;
@@ -315,16 +320,19 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
     if (gpus > 0 || smaller) add(text, size, " would fit");
 }
 
-// The changes to advise: all that are worth it but the last resort, unless they are too little and it helps.
+// The changes to advise: all that are worth it but the last resorts, unless they are too little and as many of these help.
 static int choose_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool fits,
                           Advice list[CHANGE_COUNT]) {
-    const int count = find_changes(config, ranks, device, limit, false, list);
+    const int count = find_changes(config, ranks, device, limit, CHANGE_BLOCKS, list);
     if (fits || fits_with(config, ranks, device, limit, list, count, NULL)) return count;
-    Advice last[CHANGE_COUNT];
-    const int more = find_changes(config, ranks, device, limit, true, last);
-    if (!fits_with(config, ranks, device, limit, last, more, NULL)) return count;
-    memcpy(list, last, sizeof last);
-    return more;
+    for (int end = CHANGE_BLOCKS + 1; end <= CHANGE_COUNT; end++) {
+        Advice last[CHANGE_COUNT];
+        const int more = find_changes(config, ranks, device, limit, end, last);
+        if (!fits_with(config, ranks, device, limit, last, more, NULL)) continue;
+        memcpy(list, last, sizeof last);
+        return more;
+    }
+    return count;
 }
 
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size) {

@@ -109,6 +109,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
         make_scratch(t);
         break;
     case RULE_RESIDUAL:
+        if (id == RESID_IN && config_repeats_blocks(c) && (coat || after)) break; // what each block began with is kept
         if (after)
             make_alias(t, fp8 ? RESID : row->input);
         else
@@ -126,6 +127,7 @@ void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     case RULE_CENTRED_BIAS:
         t->exists = config_centred_blocks(c) > 0;
         t->category = CATEGORY_SCRATCH;
+        t->per_layer = config_repeats_blocks(c); // they are not made again
         if (row->rule == RULE_CENTRE) t->format = FMT_FP32;
         break;
     case RULE_NORM_INPUT:

@@ -223,6 +223,15 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
     tensor_resolve_activation(id, c, t);
 }
 
+// Each layer overwrites what the one before it left.
+static void keep_one_layer(TensorLayout layout[ROLE_COUNT]) {
+    TensorLayout *both[] = {&layout[VALUE], &layout[PLAIN]};
+    for (int i = 0; i < 2; i++) {
+        both[i]->per_layer = both[i]->per_layer_scale = false;
+        both[i]->layers = 1;
+    }
+}
+
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
 // that of one layer, which each layer overwrites. A sample goes on from every layer's keys and values, which lie where
 // their product has left them.
@@ -237,13 +246,31 @@ static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_CO
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         if (samples && id == QKV) continue;
         if (samples && id == HEADS && layout[id][VALUE].alias < 0) layout[id][VALUE].exists = false;
+        keep_one_layer(layout[id]);
         TensorLayout *both[] = {&layout[id][VALUE], &layout[id][PLAIN]};
-        for (int i = 0; i < 2; i++) {
-            both[i]->per_layer = both[i]->per_layer_scale = false;
-            both[i]->layers = 1;
+        for (int i = 0; i < 2; i++)
             if (both[i]->first > STAGE_BWD_HEAD && both[i]->alias < 0) both[i]->exists = false;
-        }
     }
+}
+
+// Where backward makes blocks again, what forward keeps for it is one block's, but for the stream that each began with. The
+// gradient of the stream is alive meanwhile.
+static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
+    int stream = RESID_IN;
+    while (layout[stream][VALUE].alias >= 0) stream = layout[stream][VALUE].alias;
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        const Rule rule = tensor_table[id].rule;
+        if (id != stream && rule != RULE_CENTRE && rule != RULE_CENTRED_BIAS) keep_one_layer(layout[id]);
+    }
+    layout[DRESID][VALUE].first = STAGE_EMBED;
+}
+
+// There a sample between two steps goes on from every layer's keys and values: layers overlap but for as many rows as it
+// has.
+static void overlap_layers(const Config *c, TensorLayout *qkv) {
+    const int64_t sample = (int64_t)config_sample_sequences(c) * c->seq_len, rows = sample < qkv->rows ? sample : qkv->rows;
+    qkv->data_stride = (size_t)(rows * qkv->cols) * format_bytes(qkv->format);
+    qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);
 }
 
 // Whose scale a tensor has, once the granularities of what is quantised are known. Of codes per row, or in another
@@ -317,7 +344,10 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         if (tensor_table[id].rule == RULE_REFERENCE && layout[id][VALUE].exists)
             layout[tensor_table[id].source][VALUE].last = layout[id][VALUE].last;
-    if (config_forward_only(config)) keep_forward(config_samples_only(config), layout);
+    if (config_forward_only(config))
+        keep_forward(config_samples_only(config), layout);
+    else if (config_repeats_blocks(config))
+        keep_streams(layout);
     for (int id = 0; id < TENSOR_COUNT; id++) {
         share_scale((TensorId)id, layout);
         if (id >= PARAMETER_COUNT && blocks > 0)
@@ -325,4 +355,6 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         for (int role = 0; role < ROLE_COUNT; role++)
             if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
     }
+    if (config_repeats_blocks(config) && !config_forward_only(config) && config->sample_tokens > 0)
+        overlap_layers(config, &layout[QKV][VALUE]);
 }

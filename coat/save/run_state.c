@@ -32,7 +32,8 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     const bool rescales = fp8 && r->scaling == SCALING_TOKEN;
     // what the first blocks round less, norms only where these are made again
     const bool first_blocks = fp8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
-    const int recompute = first_blocks && !coat ? r->recompute : r->recompute < 1 ? 0 : 1; // 2 has the bits of 1 else
+    // 3 has the bits of 2, and but for these blocks 2 those of 1
+    const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
     json_text_string(t, "linear", linear_names[r->linear]);
     json_text_string(t, "head", linear_names[r->head]);
     json_text_string(t, "saved", saved_names[r->saved]);

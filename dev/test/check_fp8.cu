@@ -239,8 +239,9 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Twin
     const Twin w_t = check_new(c, C, s.C, FMT_E4M3, 0, true, &w);
     const Twin none = {}, sums = check_plain(c, 1, C, FMT_FP32), more = check_plain(c, 1, s.C, FMT_FP32);
     const Twin dbias = width == s.C ? more : none;
-    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without a gradient
-    check_upload(c, x);
+    memset(x.cpu.data, 0, (size_t)C * sizeof(uint16_t)); // a row without a gradient has none of g
+    memset(dg.cpu.data, 0, (size_t)s.C * sizeof(uint16_t));
+    check_upload(c, x), check_upload(c, dg);
     CHECK_BOTH(c, grad_quantize, (e, SIDE(dy), SIDE(dy_t), SIDE(sums), SIDE(x), false));
     CHECK_BOTH(c, grad_quantize, (e, SIDE(w), SIDE(w_t), SIDE(more), SIDE(v), false));
     for (int pass = 0; pass < 2; pass++) {

@@ -268,6 +268,14 @@ static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     fp8_compare_gradients(a, b, true, 1, limit, "recompute 0 and 2");
 }
 
+// Whole blocks made again are what they were.
+static void test_fp8_repeat(Fp8Recipe a) {
+    Fp8Recipe b = a;
+    a.recompute = 2;
+    b.recompute = 3;
+    fp8_compare_gradients(a, b, true, 1, 0, "recompute 2 and 3");
+}
+
 // Neither the memory of the transposed weight codes nor the number of threads changes a bit.
 static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     const Fp8Recipe coat = scaled(fp8_coat), linear = scaled(fp8_linear), head = scaled(fp8_coat_head);
@@ -436,9 +444,15 @@ static void test_fp8(void) {
     a.linear = b.linear = LINEAR_BF16;
     a.name = "bf16 --saved coat";
     fp8_compare_gradients(a, b, true, 1, 0, "recompute 0 and 1");
+    test_fp8_repeat(a);
+    a.saved = SAVED_BF16;
+    a.name = "bf16";
+    test_fp8_repeat(a);
     static const double recompute_limit[3] = {0, 1e-2, 0.08};
     for (int i = 0; i < 3; i++) {
         test_fp8_recompute(ways[i], recompute_limit[i]);
+        test_fp8_repeat(ways[i](fp8_coat_head));
+        test_fp8_repeat(ways[i](fp8_linear));
         test_fp8_same_bits(ways[i]);
         test_fp8_head_chunks(ways[i](fp8_coat_head));
         test_fp8_accumulation(ways[i](fp8_coat));

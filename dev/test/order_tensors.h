@@ -11,6 +11,12 @@ static Tensor order_tensor(const Arena *arena, TensorId id, Role role, int layer
     return t;
 }
 
+static Tensor order_saved(const Arena *arena, TensorId id, int layer) {
+    Tensor t = arena_saved(arena, id, layer);
+    t.data = through_window(t.data, VALUE, id, layer);
+    return t;
+}
+
 static Tensor order_gradient(const Arena *arena, TensorId id, int layer) {
     Tensor t = arena_gradient(arena, id, layer);
     t.data = through_window(t.data, GRAD, id, layer);

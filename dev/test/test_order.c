@@ -78,6 +78,7 @@ static const Ops *order_ops_table(void) {
 #define comm_open order_comm_open
 #define arena_plan order_arena_plan
 #define arena_tensor order_tensor
+#define arena_saved order_saved
 #define arena_gradient order_gradient
 #define arena_weight order_weight
 #define TESTING
@@ -110,7 +111,7 @@ enum {
 
 static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
-    [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2"},
+    [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2", "--recompute 3"},
     [HEAD] = {"--head bf16", "--head fp8"},
     [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
     [SCALING] = {"--scaling token", "--scaling tensor"},

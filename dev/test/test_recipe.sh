@@ -69,6 +69,15 @@ mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,con
 said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 [[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said" && ok "weights without a record too" || bad "weights without a record too" "$said" "$(cat "$folder/said")"
 
+# --- blocks made again in backward have the bits that they had
+for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "coat" "coat --scaling tensor --head fp8" \
+    "coat --model olmo2:d2" "coat --model qwen3:d3 --health-every 1 --health-products 1"; do
+    rm -rf "$folder/kept" "$folder/repeated"
+    # shellcheck disable=SC2086
+    train kept 3 --recipe $recipe && train repeated 3 --recipe $recipe --recompute 3
+    same "--recompute 3 changes no bit: $recipe" kept/step-00000003 repeated/step-00000003
+done
+
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
