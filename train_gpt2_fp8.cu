@@ -501,7 +501,7 @@ void model_destroy(Model *m) {
     shards_close(&m->shards);
     comm_close(m->comm);
     free(m->parameters);
-    if (m->arena.base) m->ops->release(&m->exec, m->arena.base);
+    if (m->ops) arena_release(&m->arena, &m->exec);
     if (m->ops) m->ops->close(&m->exec);
 }
 

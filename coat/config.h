@@ -202,6 +202,7 @@ typedef struct {
     int zero;    // ZeRO stage
     int gpus;    // --plan only: how many GPUs to plan for
     PlanKind plan;
+    bool offload_states;  // moments and master weights lie in the host's memory
     int64_t memory_limit; // bytes; --plan searches the largest micro-batch under it; 0 = none
     int64_t profile;      // --profile N: this step is marked for a profiler; -1 = none
     bool autotune;

@@ -79,19 +79,23 @@ fi
 
 if wanted repeat; then
     say "two runs of one command"
+    six_steps() { # OUT FLAGS...
+        "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
+            --out "$out/$1" --overwrite "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }
+    }
+    equal() { # WHAT OUT OUT
+        diff -r "$out/$2/step-00000006" "$out/$3/step-00000006" >"$out/$3.diff" 2>&1
+        verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$3.diff" | tr -d '\n')"
+    }
     repeat() { # NAME FLAGS...
-        local status=0 i
-        for i in 1 2; do
-            "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
-                --out "$out/$1-$i" --overwrite "${@:2}" >"$out/$1-$i.log" 2>&1 || { status=1; tail -n 1 "$out/$1-$i.log"; }
-        done
-        : >"$out/$1.diff"
-        [ $status -eq 0 ] && diff -r "$out/$1-1/step-00000006" "$out/$1-2/step-00000006" >"$out/$1.diff"
-        verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$1.diff" | tr -d '\n')"
+        six_steps "$1-1" "${@:2}" && six_steps "$1-2" "${@:2}"
+        equal "$1" "$1-1" "$1-2"
     }
     repeat bf16 --micro-batch 16 --recipe bf16
     repeat coat --micro-batch 16 --recipe coat
     repeat fp32 --micro-batch 4 --precision fp32
+    six_steps coat-less --micro-batch 16 --recipe coat --recompute 3 --offload-states
+    equal "coat with --recompute 3 and --offload-states" coat-1 coat-less
 fi
 
 if wanted curve; then

@@ -208,6 +208,9 @@ static const Flag table[] = {
 
     {GROUP_RUN, "device", FLAG_CHOICE, AT(device), "auto|cpu|cuda", 0, 0, NULL, "where the model runs"},
     {GROUP_RUN, "threads", FLAG_INT, AT(threads), "N", 1, 4096, "all cores", "of the CPU backend"},
+    {GROUP_RUN, "offload-states", FLAG_BOOL, AT(offload_states), "", 0, 0, NULL,
+     "keep moments and master weights in the host's memory, where the GPU updates them through the bus; a CPU has them there "
+     "anyway"},
     {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "off",
      "print the memory plan and end; needs no data and no GPU"},
     {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "none",

@@ -219,7 +219,7 @@ void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes) {
         staging->next = (slot + 1) % STAGING_PIECES;
         CUDA_CHECK(cudaEventSynchronize(staging->done[slot]), "waiting for an earlier upload");
         memcpy(pinned, (const char *)host + at, piece);
-        CUDA_CHECK(cudaMemcpyAsync((char *)device + at, pinned, piece, cudaMemcpyHostToDevice, backend->stream),
+        CUDA_CHECK(cudaMemcpyAsync((char *)device + at, pinned, piece, cudaMemcpyDefault, backend->stream),
                    "uploading");
         CUDA_CHECK(cudaEventRecord(staging->done[slot], backend->stream), "uploading");
     }
@@ -227,7 +227,7 @@ void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes) {
 
 void cuda_download(Exec *exec, void *host, const void *device, size_t bytes) {
     CudaBackend *backend = cuda_backend(exec);
-    CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, backend->stream), "downloading");
+    CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDefault, backend->stream), "downloading");
     CUDA_CHECK(cudaStreamSynchronize(backend->stream), "waiting for the GPU's work before a download");
 }
 
@@ -237,7 +237,7 @@ void cuda_zero(Exec *exec, void *device, size_t bytes) {
 
 void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_backend(exec)->stream),
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_backend(exec)->stream),
                "copying within the GPU");
 }
 

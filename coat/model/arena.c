@@ -24,6 +24,10 @@ static bool is_pooled(const TensorLayout *t) {
     return owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
 
+bool arena_on_host(const Arena *arena, Category category) {
+    return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
+}
+
 // --- offsets ---------------------------------------------------------------------------------------------------
 
 // The resident tensors of one category that are, or are not, per layer; one layer's worth of them.
@@ -145,8 +149,10 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     arena->zero = config_zero(config, ranks);
     arena->bf16_blocks = config_bf16_blocks(config);
     tensors_resolve(config, ranks, arena->layout);
+    arena->offloads = config->offload_states && device == DEVICE_CUDA;
     size_t cursor = 0;
-    for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++) place_category(arena, (Category)c, &cursor);
+    for (int c = CATEGORY_WEIGHTS; c <= CATEGORY_SCRATCH; c++)
+        place_category(arena, (Category)c, arena_on_host(arena, (Category)c) ? &arena->host_bytes : &cursor);
     place_plain(arena, &cursor);
     place_attachments(arena, &cursor);
     place_communication(arena, &cursor);
@@ -218,12 +224,13 @@ static Tensor tensor_of_layout(const Arena *arena, TensorId id, Role role, int l
     out.group = t->group;
     out.transposed = t->transposed;
     if (!arena->base) return out;
-    out.data = arena->base + t->data_offset + l * t->data_stride;
+    char *const base = arena_on_host(arena, t->category) ? arena->host : arena->base;
+    out.data = base + t->data_offset + l * t->data_stride;
     if (t->scale_source >= 0)
         out.scale = tensor_of_layout(arena, (TensorId)t->scale_source, role == CODES_T ? CODES : role, layer).scale;
     else if (t->scale_bytes)
-        out.scale = arena->base + t->scale_offset + l * t->scale_stride;
-    if (t->exponent_bytes) out.exponent = (uint8_t *)arena->base + t->exponent_offset + l * t->exponent_stride;
+        out.scale = base + t->scale_offset + l * t->scale_stride;
+    if (t->exponent_bytes) out.exponent = (uint8_t *)base + t->exponent_offset + l * t->exponent_stride;
     if (t->amax_bytes) out.amax = (uint32_t *)(arena->base + t->amax_offset + l * t->amax_stride);
     return out;
 }
@@ -327,14 +334,30 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     Error why;
     arena->rank = exec->rank;
     arena->base = (char *)exec->ops->allocate(exec, arena->total_bytes, &why);
-    if (arena->base) {
-        exec->workspace = arena->base + arena->workspace_offset;
-        exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
-        return true;
-    }
     char needed[MEMORY_TEXT];
-    return error_set(err, EXIT_DEVICE, "memory: the run needs %s (%s)", memory_text(needed, arena->total_bytes),
-                     why.text);
+    if (!arena->base)
+        return error_set(err, EXIT_DEVICE, "memory: the run needs %s (%s)", memory_text(needed, arena->total_bytes),
+                         why.text);
+    exec->workspace = arena->base + arena->workspace_offset;
+    exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
+    if (!arena->host_bytes) return true;
+    arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
+                                           : (char *)exec->ops->allocate(exec, arena->host_bytes, &why);
+    if (arena->host) return true;
+    arena_release(arena, exec);
+    return error_set(err, EXIT_DEVICE,
+                     "--offload-states: the host has no %s for moments and master weights that its system may lock; "
+                     "stop other programs, or share them among more GPUs with --zero 1",
+                     memory_text(needed, arena->host_bytes));
+}
+
+void arena_release(Arena *arena, Exec *exec) {
+    if (arena->host && exec->ops->host_release)
+        exec->ops->host_release(exec, arena->host);
+    else if (arena->host)
+        exec->ops->release(exec, arena->host);
+    if (arena->base) exec->ops->release(exec, arena->base);
+    arena->host = arena->base = NULL;
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------
@@ -356,6 +379,7 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
     fprintf(out, "memory per process (1 GB = 10^9 bytes)\n");
     for (int c = 0; c < CATEGORY_COUNT; c++) {
         if (!arena->category_bytes[c]) continue;
+        if (arena_on_host(arena, (Category)c)) continue;
         print_share(out, category_name((Category)c), arena->category_bytes[c], arena->total_bytes);
         if (c != CATEGORY_SAVED || !saved_tensors) continue;
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -369,6 +393,10 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
         }
     }
     print_share(out, "total", arena->total_bytes, arena->total_bytes);
+    for (int c = 0; c < CATEGORY_COUNT; c++)
+        if (arena_on_host(arena, (Category)c))
+            fprintf(out, "  %-16s %12s  the host's\n", category_name((Category)c),
+                    memory_text(text, arena->category_bytes[c]));
 }
 
 void arena_report(const Arena *arena, FILE *out) {
@@ -380,8 +408,10 @@ void arena_report_categories(const Arena *arena, FILE *out) {
 }
 
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
-    fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, \"categories\": {",
-            model_parameters(&arena->config.shape), arena->total_bytes);
+    fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, ", model_parameters(&arena->config.shape),
+            arena->total_bytes);
+    if (arena->host_bytes) fprintf(out, "\"host_bytes\": %zu, ", arena->host_bytes);
+    fprintf(out, "\"categories\": {");
     for (int c = 0; c < CATEGORY_COUNT; c++)
         fprintf(out, "%s\"%s\": %zu", c ? ", " : "", category_name((Category)c), arena->category_bytes[c]);
     fprintf(out, "}, \"tensors\": [");

@@ -13,12 +13,15 @@ typedef struct {
     int rank, ranks;
     int zero; // 0 with one process
     int bf16_blocks;
+    bool offloads; // the states, on a GPU
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     WorkspaceNeed workspace;
     size_t workspace_offset, maxima_offset; // maxima: of the shared matrices, one uint32_t each (ZeRO 3)
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
-    char *base; // device memory, NULL while only planned
+    char *base;        // device memory, NULL while only planned
+    size_t host_bytes; // of the host's, for what --offload-states has there
+    char *host;
 } Arena;
 
 // Plans the memory of one of `ranks` processes on `device`. Plain arithmetic: no device, no allocation.
@@ -27,6 +30,10 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 // Allocates what was planned and points exec->workspace into it. False with err (EXIT_DEVICE) when it does not fit;
 // plan_advise() of plan.h adds what helps.
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
+void arena_release(Arena *arena, Exec *exec); // what has been allocated, if anything
+
+// Whether what belongs to a category lies in the host's memory, and is no part of total_bytes.
+bool arena_on_host(const Arena *arena, Category category);
 
 // The descriptor of a tensor in a layer, which also says the block that uses it where it is not per layer: of an
 // activation's VALUE in one of the first blocks it is its PLAIN where there is one. data == NULL where the recipe has no

@@ -54,7 +54,8 @@ typedef enum {
     CHANGE_LOGITS,
     CHANGE_ZERO,
     CHANGE_PRECISION,
-    CHANGE_BLOCKS,    // costs time: only where the others are too little, and this is enough
+    CHANGE_OFFLOAD,   // costs time: only where the others are too little, and this is enough
+    CHANGE_BLOCKS,    // costs more: likewise
     CHANGE_NO_MASTER, // rounds at random: likewise, and only where that is too little
     CHANGE_COUNT
 } Change;
@@ -115,6 +116,10 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         if (r->recompute < recompute) r->recompute = recompute;
         return snprintf(flag, 40, "--precision recipe --recipe %s", recipe_name(r->kind));
     }
+    case CHANGE_OFFLOAD:
+        if (!mild || config_forward_only(c) || c->offload_states) return false;
+        c->offload_states = true;
+        return snprintf(flag, 40, "--offload-states");
     case CHANGE_BLOCKS:
         if (!mild || config_forward_only(c) || config_repeats_blocks(c)) return false;
         r->recompute = 3;
@@ -187,7 +192,7 @@ static int drop_included(const Config *config, int ranks, DeviceKind device, siz
 
 // Whether a change is named before another: the last resorts, which cost time or accuracy, behind all, then what saves most.
 static bool is_before(const Advice *a, const Advice *b) {
-    const int last = a->what >= CHANGE_BLOCKS ? a->what : 0, other = b->what >= CHANGE_BLOCKS ? b->what : 0;
+    const int last = a->what >= CHANGE_OFFLOAD ? a->what : 0, other = b->what >= CHANGE_OFFLOAD ? b->what : 0;
     return last != other ? last < other : a->saved > b->saved;
 }
 
@@ -323,9 +328,9 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
 // The changes to advise: all that are worth it but the last resorts, unless they are too little and as many of these help.
 static int choose_changes(const Config *config, int ranks, DeviceKind device, size_t limit, bool fits,
                           Advice list[CHANGE_COUNT]) {
-    const int count = find_changes(config, ranks, device, limit, CHANGE_BLOCKS, list);
+    const int count = find_changes(config, ranks, device, limit, CHANGE_OFFLOAD, list);
     if (fits || fits_with(config, ranks, device, limit, list, count, NULL)) return count;
-    for (int end = CHANGE_BLOCKS + 1; end <= CHANGE_COUNT; end++) {
+    for (int end = CHANGE_OFFLOAD + 1; end <= CHANGE_COUNT; end++) {
         Advice last[CHANGE_COUNT];
         const int more = find_changes(config, ranks, device, limit, end, last);
         if (!fits_with(config, ranks, device, limit, last, more, NULL)) continue;
@@ -358,7 +363,7 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
     char failure[512], advice[ADVICE_TEXT], bytes[MEMORY_TEXT];
     int most = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++)
-        if (arena->category_bytes[c] > arena->category_bytes[most]) most = c;
+        if (!arena_on_host(arena, (Category)c) && arena->category_bytes[c] > arena->category_bytes[most]) most = c;
     snprintf(failure, sizeof failure, "%s", err->text);
     const size_t mine =
         left > 0 ? (size_t)left / (device == DEVICE_CPU ? (size_t)arena->ranks : 1) : 0; // CPUs share it
