@@ -148,8 +148,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
 
     // attention half; n1 (M, C), qkv (M, 3C), o (M, C); what attention reads is kept in place where a sample goes on
     Norm first = first_norm(m, l), second = second_norm(m, l);
-    Tensor bias = centre_norm(m, l, &first, CENTRE1, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l),
-                              param(m, QKVB, l), again);
+    Tensor bias =
+        centre_norm(m, l, &first, CENTRE1, QKVB_SHIFTED, r_in, y, y_bias, weight(m, QKVW, l), param(m, QKVB, l), again);
     half_input(m, act(m, N1, l), first, second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y, y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), m->before, (int64_t)m->B * m->T);
     Tensor read = m->keeps_heads ? qkv : act(m, HEADS, l);

@@ -117,7 +117,7 @@ typedef struct {
     SavedKind saved;
     NormInputKind norm_input;
     ActivationInputKind activation_input;
-    int recompute;  // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both); 3 whole blocks
+    int recompute; // 0 save all; 1 rebuild the activation function; 2 the norms too (coat: 1 rebuilds both); 3 whole blocks
     Format grads;   // of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
     int group_size; // of the per-group activations: 16, 32 or 128
     MomentsKind moments;

@@ -268,7 +268,8 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
 // There a sample between two steps goes on from every layer's keys and values: layers overlap but for as many rows as it
 // has.
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
-    const int64_t sample = (int64_t)config_sample_sequences(c) * c->seq_len, rows = sample < qkv->rows ? sample : qkv->rows;
+    const int64_t sample = (int64_t)config_sample_sequences(c) * c->seq_len,
+                  rows = sample < qkv->rows ? sample : qkv->rows;
     qkv->data_stride = (size_t)(rows * qkv->cols) * format_bytes(qkv->format);
     qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);
 }

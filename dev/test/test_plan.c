@@ -54,7 +54,8 @@ static int try_savings(const char *line, int ranks, char flags[512]) {
         size[-1] = '\0'; // the flag before it
         const size_t bytes = bytes_with(line, item, ranks), saved = whole - bytes;
         assert_true(bytes < whole);
-        assert_true(saved <= most || strstr(item, "--offload") || strstr(item, "--recompute 3")); // last resorts are last
+        assert_true(saved <= most || strstr(item, "--offload") ||
+                    strstr(item, "--recompute 3")); // last resorts are last
         assert_string_equal(memory_text(text, saved), size);
         most = saved;
         snprintf(flags + strlen(flags), 512 - strlen(flags), " %s", item);
@@ -316,6 +317,57 @@ static void a_failed_allocation(void **state) {
     assert_null(strstr(error.text, "--zero"));
 }
 
+static void *host_memory(Exec *exec, size_t bytes) {
+    return fake_allocate(exec, bytes, NULL);
+}
+static void *no_host_memory(Exec *exec, size_t bytes) {
+    (void)exec, (void)bytes;
+    return NULL;
+}
+
+// With --offload-states moments and masters, and nothing else, lie in the host's memory, and the rest is as without it.
+static void states_on_the_host(void **state) {
+    (void)state;
+    static Arena whole, arena;
+    Exec exec;
+    Ops ops;
+    fake_open(&exec, &ops);
+    ops.host_allocate = host_memory;
+    ops.host_release = fake_release;
+    accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
+    arena_plan(&arena, &config, 1, DEVICE_CPU);
+    assert_true(arena.host_bytes == 0); // it is there anyway
+    config.offload_states = false;
+    arena_plan(&whole, &config, 1, DEVICE_CUDA);
+    config.offload_states = true;
+    arena_plan(&arena, &config, 1, DEVICE_CUDA);
+    assert_true(arena.host_bytes == whole.category_bytes[CATEGORY_MOMENTS] + whole.category_bytes[CATEGORY_MASTER]);
+    assert_true(arena.total_bytes + arena.host_bytes == whole.total_bytes);
+    assert_true(arena_allocate(&arena, &exec, &error));
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        for (int role = VALUE; role <= MASTER; role++) {
+            const TensorLayout *t = &arena.layout[id][role];
+            for (int l = 0; t->exists && l < t->layers; l++) {
+                const Tensor at = arena_tensor(&arena, (TensorId)id, (Role)role, l);
+                const bool on_host = role == MOMENT_M || role == MOMENT_V || role == MASTER;
+                const char *memory = on_host ? arena.host : arena.base;
+                const char *end = memory + (on_host ? arena.host_bytes : arena.total_bytes);
+                assert_true((char *)at.data >= memory && (char *)at.data + t->data_bytes <= end);
+                if (at.scale) assert_true((char *)at.scale >= memory && (char *)at.scale < end);
+                if (at.exponent) assert_true((char *)at.exponent >= memory && (char *)at.exponent < end);
+            }
+        }
+    }
+    arena_release(&arena, &exec);
+    assert_null(arena.base);
+    assert_null(arena.host);
+    ops.host_allocate = no_host_memory;
+    assert_false(arena_allocate(&arena, &exec, &error));
+    assert_null(arena.base); // given back
+    assert_message("a host without memory", EXIT_DEVICE,
+                   "--offload-states: the host has no &, or share them &--zero 1");
+}
+
 // No size is shown as none at all.
 static void sizes_as_text(void **state) {
     (void)state;
@@ -364,6 +416,7 @@ int main(void) {
         cmocka_unit_test(last_resorts),
         cmocka_unit_test(another_precision),
         cmocka_unit_test(a_failed_allocation),
+        cmocka_unit_test(states_on_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
