@@ -9,12 +9,14 @@ static void set_value(Exec *exec, Tensor value, const float *values) {
     size_t n = (size_t)tensor_elements(value);
     if (value.format == FMT_FP32) {
         real *copy = (real *)xmalloc(n * sizeof *copy);
+#pragma omp parallel for schedule(static)
         for (size_t i = 0; i < n; i++) copy[i] = values[i];
         exec->ops->upload(exec, value.data, copy, n * sizeof *copy);
         free(copy);
         return;
     }
     uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) half[i] = master_bf16(values[i]);
     exec->ops->upload(exec, value.data, half, n * sizeof *half);
     free(half);
@@ -28,6 +30,7 @@ static void set_master(Exec *exec, Tensor master, const float *values) {
         return;
     }
     uint16_t *half = (uint16_t *)xmalloc(n * sizeof *half);
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) half[i] = (uint16_t)(float_bits(values[i]) & 0xffffu);
     exec->ops->upload(exec, master.data, half, n * sizeof *half);
     free(half);
