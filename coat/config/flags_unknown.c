@@ -39,7 +39,9 @@ static const Foreign table[] = {
     {"dtype bf16 fp16 fp8 amp mixed-precision mixed-precision-param fp8-format fp8-recipe float8", "recipe",
      "bf16, fp8-linear or coat"},
     {"gradient-checkpointing activation-checkpointing activation-checkpoint.mode recompute-activations "
-     "recompute-granularity", "recompute", NULL},
+     "recompute-granularity", "recompute", "3 makes whole blocks again"},
+    {"offload-optimizer offload-optimizer-states optimizer-cpu-offload cpu-offload offload-adam-moments offload-master "
+     "cpu-optimizer-offload", "offload-states", NULL},
 
     {"batch-size micro-batch-size device-batch-size local-batch-size train-batch-size per-device-batch-size "
      "per-device-train-batch-size bs", "micro-batch", "sequences per GPU and pass; --batch-tokens is of the whole step"},
