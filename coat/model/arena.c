@@ -1,12 +1,7 @@
 #include "arena.h"
+#include "tensors_table.h"
 
 #include <inttypes.h>
-
-#define ALIGNMENT 256 // of every tensor: what the libraries' fastest paths ask for
-
-static size_t align_up(size_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
 
 // Reserves bytes at the cursor; returns their offset.
 static size_t take(size_t *cursor, size_t bytes) {

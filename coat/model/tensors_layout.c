@@ -270,7 +270,7 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
     const int64_t sample = (int64_t)config_sample_sequences(c) * c->seq_len,
                   rows = sample < qkv->rows ? sample : qkv->rows;
-    qkv->data_stride = (size_t)(rows * qkv->cols) * format_bytes(qkv->format);
+    qkv->data_stride = align_up((size_t)(rows * qkv->cols) * format_bytes(qkv->format));
     qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);
 }
 
