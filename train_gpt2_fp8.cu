@@ -476,6 +476,22 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
+#define ALLOCATION_PATIENCE 600 // seconds that one process may wait for others to lock memory of the host
+
+// Memory of the host goes to one process of a machine after the other, so that each sees how much the others have left.
+static bool allocate(Model *m, Error *err) {
+    if (m->exec.ranks == 1 || !m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
+    bool ok = true;
+    comm_patience(m->comm, ALLOCATION_PATIENCE);
+    const int64_t last = comm_max_i64(m->comm, m->exec.local_rank);
+    for (int64_t turn = 0; turn <= last; turn++) {
+        if (turn == m->exec.local_rank) ok = arena_allocate(&m->arena, &m->exec, err);
+        comm_barrier(m->comm);
+    }
+    comm_patience(m->comm, 0);
+    return ok;
+}
+
 // Device, the other processes, memory and parameter list; the parameters' values are still undefined.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
@@ -487,7 +503,7 @@ bool model_create(Model *m, const Config *config, const CommPlace *place, Error 
     m->comm = comm_open(place, config, &m->exec, err);
     if (!m->comm) return false;
     arena_plan(&m->arena, config, m->exec.ranks, strcmp(m->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU);
-    if (!arena_allocate(&m->arena, &m->exec, err)) return plan_advise(&m->arena, &m->exec, err);
+    if (!allocate(m, err)) return plan_advise(&m->arena, &m->exec, err);
     m->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&m->arena), sizeof(Parameter));
     m->parameter_count = arena_parameters(&m->arena, m->parameters, NULL, NULL);
     shards_open(&m->shards, &m->arena, &m->exec, m->comm);

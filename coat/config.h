@@ -278,6 +278,21 @@ static inline int config_sample_sequences(const Config *c) {
     return B;
 }
 
+// The tokens that a sample may come to, at most those of a sequence. Those of the prompt are no more than its bytes, where
+// normalization or a replacement does not make up to three of one, and what a vocabulary puts before a text.
+static inline int config_sample_length(const Config *c) {
+    int64_t tokens = 2 + (int64_t)c->sample_tokens;
+    for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
+    return tokens < c->seq_len ? (int)tokens : c->seq_len;
+}
+
+// The tokens of a pass that reads `length` of at most T tokens from the beginning: rounded up, so that there are at most 64
+// lengths, as plans of products are kept for each. Where T is no multiple of `rows`, as many multiples as it has.
+static inline int config_padded_length(int length, int T, int rows) {
+    const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
+    return padded < T ? padded : T < rows ? T : T / rows * rows;
+}
+
 // Whether backward makes the norms' results again instead of reading what forward left.
 static inline bool config_rebuilds_norms(const Config *c) {
     return c->shape.norm_place == NORM_BEFORE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
@@ -286,7 +301,7 @@ static inline bool config_rebuilds_norms(const Config *c) {
 // Whether backward makes the forward pass of each block again, from the residual stream that it began with: what else
 // forward keeps is one block's.
 static inline bool config_repeats_blocks(const Config *c) {
-    return c->recipe.recompute >= 3;
+    return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 
 // Whether the gradient of the activation function gets its scales from a bound, so that one pass makes it and the function

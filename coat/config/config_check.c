@@ -247,13 +247,10 @@ static void note_alone(Config *c) {
              c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
 }
 
-// A sample alone has one sequence, no longer than its tokens are. Those of the prompt are no more than its bytes, where
-// normalization or a replacement does not make up to three of one, and what a vocabulary puts before a text.
+// A sample alone has one sequence, no longer than its tokens are.
 static void fit_sample(Config *c) {
-    int64_t tokens = 2 + (int64_t)c->sample_tokens;
-    for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
-    tokens = (tokens + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
-    if (tokens < c->seq_len) c->seq_len = (int)tokens;
+    const int tokens = (config_sample_length(c) + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
+    if (tokens < c->seq_len) c->seq_len = tokens;
 }
 
 bool config_check(Config *config, int ranks, Error *err) {

@@ -95,7 +95,7 @@ static const Flag table[] = {
      "what is kept for backward; coat: FP8 per group"},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), "0|1|2|3", 0, 3, "%s, by --recipe",
      "0: save all; 1: rebuild the activation function in backward; 2: the norms too (with --saved coat, 1 does both); 3: "
-     "whole blocks, of which the residual stream that each began with is saved, in BF16"},
+     "whole blocks, of which only the residual stream that each began with is saved"},
     {GROUP_RECIPE, "norm-input", FLAG_CHOICE, AT(recipe.norm_input), "saved|residual", 0, 0, "%s, by --recipe",
      "with --saved coat, the norms read the saved codes or the BF16 residual"},
     {GROUP_RECIPE, "activation-input", FLAG_CHOICE, AT(recipe.activation_input), "saved|product", 0, 0, "%s, by --recipe",

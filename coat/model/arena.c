@@ -1,4 +1,5 @@
 #include "arena.h"
+#include "memory.h"
 #include "tensors_table.h"
 
 #include <inttypes.h>
@@ -336,13 +337,14 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     exec->workspace = arena->base + arena->workspace_offset;
     exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
     if (!arena->host_bytes) return true;
-    arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
-                                           : (char *)exec->ops->allocate(exec, arena->host_bytes, &why);
+    // Linux would grant more, and end a process when it is touched
+    if ((double)arena->host_bytes <= (double)memory_available())
+        arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
+                                               : (char *)exec->ops->allocate(exec, arena->host_bytes, &why);
     if (arena->host) return true;
     arena_release(arena, exec);
-    return error_set(err, EXIT_DEVICE,
-                     "--offload-states: the host has no %s for moments and master weights that its system may lock; "
-                     "stop other programs, or share them among more GPUs with --zero 1",
+    arena->host_refused = true;
+    return error_set(err, EXIT_DEVICE, "--offload-states: the host does not give %s for moments and master weights",
                      memory_text(needed, arena->host_bytes));
 }
 
@@ -353,6 +355,8 @@ void arena_release(Arena *arena, Exec *exec) {
         exec->ops->release(exec, arena->host);
     if (arena->base) exec->ops->release(exec, arena->base);
     arena->host = arena->base = NULL;
+    exec->workspace = NULL;
+    exec->workspace_bytes = 0;
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------
@@ -389,7 +393,7 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
     }
     print_share(out, "total", arena->total_bytes, arena->total_bytes);
     for (int c = 0; c < CATEGORY_COUNT; c++)
-        if (arena_on_host(arena, (Category)c))
+        if (arena_on_host(arena, (Category)c) && arena->category_bytes[c] > 0)
             fprintf(out, "  %-16s %12s  the host's\n", category_name((Category)c),
                     memory_text(text, arena->category_bytes[c]));
 }
@@ -405,10 +409,13 @@ void arena_report_categories(const Arena *arena, FILE *out) {
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
     fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, ", model_parameters(&arena->config.shape),
             arena->total_bytes);
-    if (arena->host_bytes) fprintf(out, "\"host_bytes\": %zu, ", arena->host_bytes);
+    if (arena->host_bytes)
+        fprintf(out, "\"host\": {\"moments\": %zu, \"master\": %zu}, ", arena->category_bytes[CATEGORY_MOMENTS],
+                arena->category_bytes[CATEGORY_MASTER]);
     fprintf(out, "\"categories\": {");
     for (int c = 0; c < CATEGORY_COUNT; c++)
-        fprintf(out, "%s\"%s\": %zu", c ? ", " : "", category_name((Category)c), arena->category_bytes[c]);
+        fprintf(out, "%s\"%s\": %zu", c ? ", " : "", category_name((Category)c),
+                arena_on_host(arena, (Category)c) ? 0 : arena->category_bytes[c]);
     fprintf(out, "}, \"tensors\": [");
     bool first = true;
     for (int id = 0; id < TENSOR_COUNT; id++) {

@@ -22,6 +22,7 @@ typedef struct {
     char *base;        // device memory, NULL while only planned
     size_t host_bytes; // of the host's, for what --offload-states has there
     char *host;
+    bool host_refused; // by arena_allocate()
 } Arena;
 
 // Plans the memory of one of `ranks` processes on `device`. Plain arithmetic: no device, no allocation.

@@ -121,7 +121,7 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         c->offload_states = true;
         return snprintf(flag, 40, "--offload-states");
     case CHANGE_BLOCKS:
-        if (!mild || config_forward_only(c) || config_repeats_blocks(c)) return false;
+        if (!mild || config_forward_only(c) || r->recompute >= 3) return false;
         r->recompute = 3;
         return snprintf(flag, 40, "--recompute 3");
     case CHANGE_NO_MASTER:
@@ -332,8 +332,14 @@ static int choose_changes(const Config *config, int ranks, DeviceKind device, si
     if (fits || fits_with(config, ranks, device, limit, list, count, NULL)) return count;
     for (int end = CHANGE_OFFLOAD + 1; end <= CHANGE_COUNT; end++) {
         Advice last[CHANGE_COUNT];
-        const int more = find_changes(config, ranks, device, limit, end, last);
+        int more = find_changes(config, ranks, device, limit, end, last);
         if (!fits_with(config, ranks, device, limit, last, more, NULL)) continue;
+        for (int i = more - 1; i >= 0 && last[i].what >= CHANGE_OFFLOAD; i--) { // the milder ones may do nothing for it
+            bool left[CHANGE_COUNT] = {false};
+            left[i] = true;
+            if (!fits_with(config, ranks, device, limit, last, more, left)) continue;
+            memmove(last + i, last + i + 1, (size_t)(--more - i) * sizeof *last);
+        }
         memcpy(list, last, sizeof last);
         return more;
     }
@@ -357,7 +363,24 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
     if (limit > 0 && largest == 0) add_last_resort(config, ranks, device, limit, list, count, text, size);
 }
 
+// Where the host refuses: what has it hold less.
+static bool advise_host(const Arena *arena, Error *err) {
+    static const Change changes[] = {CHANGE_MOMENTS, CHANGE_MASTER, CHANGE_ZERO};
+    char failure[512], advice[ADVICE_TEXT] = "", flag[40], saved[MEMORY_TEXT];
+    Arena *less = (Arena *)xmalloc(sizeof *less);
+    snprintf(failure, sizeof failure, "%s", err->text);
+    for (int i = 0; i < 3; i++) {
+        Config c = arena->config;
+        if ((changes[i] == CHANGE_ZERO && c.zero > 0) || !change(&c, arena->ranks, changes[i], 1, flag)) continue;
+        arena_plan(less, &c, arena->ranks, DEVICE_CUDA);
+        add(advice, sizeof advice, "; %s saves %s", flag, memory_text(saved, arena->host_bytes - less->host_bytes));
+    }
+    free(less);
+    return error_set(err, err->code, "%s%s; leave the flag away, or stop other programs", failure, advice);
+}
+
 bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
+    if (arena->host_refused) return advise_host(arena, err);
     const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
     const DeviceKind device = strcmp(exec->ops->name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
     char failure[512], advice[ADVICE_TEXT], bytes[MEMORY_TEXT];

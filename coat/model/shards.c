@@ -175,7 +175,8 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     fetch_layer(s, l, backward);
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
-    if (next >= 0) fetch_layer(s, next, backward);
+    if (next >= 0)
+        fetch_layer(s, next, backward && !config_repeats_blocks(&s->arena->config)); // forward is first, again
 }
 
 // FP8 codes of shares: the processes find the maxima of the whole weights, then each makes its codes.

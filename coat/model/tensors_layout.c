@@ -260,7 +260,8 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     while (layout[stream][VALUE].alias >= 0) stream = layout[stream][VALUE].alias;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         const Rule rule = tensor_table[id].rule;
-        if (id != stream && rule != RULE_CENTRE && rule != RULE_CENTRED_BIAS) keep_one_layer(layout[id]);
+        if (id != stream && rule != RULE_CENTRE && rule != RULE_CENTRED_BIAS && layout[id][VALUE].saved)
+            keep_one_layer(layout[id]);
     }
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
@@ -268,8 +269,9 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
 // There a sample between two steps goes on from every layer's keys and values: layers overlap but for as many rows as it
 // has.
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
-    const int64_t sample = (int64_t)config_sample_sequences(c) * c->seq_len,
-                  rows = sample < qkv->rows ? sample : qkv->rows;
+    const int length = config_padded_length(config_sample_length(c), c->seq_len, config_fewest_tokens(c));
+    const int64_t sample = (int64_t)config_sample_sequences(c) * (length < c->seq_len ? length : c->seq_len);
+    const int64_t rows = sample < qkv->rows ? sample : qkv->rows;
     qkv->data_stride = align_up((size_t)(rows * qkv->cols) * format_bytes(qkv->format));
     qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);
 }
@@ -356,6 +358,5 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         for (int role = 0; role < ROLE_COUNT; role++)
             if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
     }
-    if (config_repeats_blocks(config) && !config_forward_only(config) && config->sample_tokens > 0)
-        overlap_layers(config, &layout[QKV][VALUE]);
+    if (config_repeats_blocks(config) && config->sample_tokens > 0) overlap_layers(config, &layout[QKV][VALUE]);
 }

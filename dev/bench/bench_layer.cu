@@ -174,7 +174,8 @@ static Figures measure(Model *m, int runs) {
         restore(m, &r);
         restore(m, &y);
         CUDA_CHECK(cudaEventRecord(at[0], stream), "timing");
-        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0));
+        block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0), false);
+        block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
         restore(m, &dresid); // its memory may be scratch of forward
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");

@@ -241,6 +241,9 @@ static void last_resorts(void **state) {
         if (micro_batch_bytes(XL " coat", flags, 1, 1) <= bytes) fail_msg("%.1f GB: %s", limit, advice);
     }
     assert_true(last[0] > 0 && last[1] > 0);
+    advise(XL " coat --seq-len 32768 --sample-tokens 0 --micro-batch 1", 1, (size_t)26e9);
+    has("--recompute 3 ");
+    lacks("--offload-states"); // the milder one, which would not do, is not needed then
     advise(XL " coat", 1, (size_t)16e9);
     for (int i = 0; i < 2; i++) lacks(resorts[i]);
     advise("--micro-batch 1 --zero 3 --model gpt2-xl --recipe coat", 8, (size_t)3.76e9); // smaller chunks do
@@ -364,8 +367,10 @@ static void states_on_the_host(void **state) {
     ops.host_allocate = no_host_memory;
     assert_false(arena_allocate(&arena, &exec, &error));
     assert_null(arena.base); // given back
+    assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host does not give &");
+    assert_false(plan_advise(&arena, &exec, &error));
     assert_message("a host without memory", EXIT_DEVICE,
-                   "--offload-states: the host has no &, or share them &--zero 1");
+                   "&master weights; leave the flag away, or stop other programs");
 }
 
 // No size is shown as none at all.

@@ -77,6 +77,8 @@ for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2 --c
     train kept 3 --recipe $recipe && train repeated 3 --recipe $recipe --recompute 3
     same "--recompute 3 changes no bit: $recipe" kept/step-00000003 repeated/step-00000003
 done
+counted() { grep -o '"d[a-z]*_q[a-z_]*":{[^}]*}' "$folder/$1/log.jsonl"; }
+[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ] && ok "nor what FP8 health counts of gradients" || bad "nor what FP8 health counts of gradients" "$(counted repeated)"
 
 # --- a run goes on with what its checkpoint records
 for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token --recompute 2" \
