@@ -85,7 +85,8 @@ if wanted repeat; then
             --out "$out/$1" --overwrite "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }
     }
     equal() { # WHAT OUT OUT
-        diff -r "$out/$2/step-00000006" "$out/$3/step-00000006" >"$out/$3.diff" 2>&1
+        : >"$out/$3.diff"
+        [ -e "$out/$2/step-00000006" ] && [ -e "$out/$3/step-00000006" ] && diff -r "$out/$2/step-00000006" "$out/$3/step-00000006" >"$out/$3.diff"
         verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$3.diff" | tr -d '\n')"
     }
     repeat() { # NAME FLAGS...

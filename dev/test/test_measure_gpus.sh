@@ -178,7 +178,7 @@ refuses "nor its bytes" "curve reads byte tokens: " 1 PARTS="twin curve" scripts
 refuses "a program that is not built" "kernels: .*/bench_kernels_gpu is not built: make " 1 BUILD="$folder/none" PARTS=kernels scripts/check_gpu.sh
 says STEPS=4 scripts/check_gpu.sh t b
 has "all of it" '^good: validation loss 2\.004 and 2\.00$' 0
-is "a verdict for each" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "19, 0 failed"
+is "a verdict for each" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "20, 0 failed"
 says ODD=1 PARTS="repeat curve families" scripts/check_gpu.sh t b
 has "a file that differs, and how" '^FAILED: fp32: .*matmul_table.txt.*; < .*fp32-1' 1
 has "another sample" '^FAILED: both devices write' 1
