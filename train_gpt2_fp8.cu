@@ -478,16 +478,13 @@ static bool open_device(Model *m, Error *err) {
 
 #define ALLOCATION_PATIENCE 600 // seconds that one process may wait for others to lock memory of the host
 
-// Memory of the host goes to one process of a machine after the other, so that each sees how much the others have left.
+// Memory of the host is taken in turns, so that each process sees how much the others have left.
 static bool allocate(Model *m, Error *err) {
-    if (m->exec.ranks == 1 || !m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
-    bool ok = true;
+    if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_patience(m->comm, ALLOCATION_PATIENCE);
-    const int64_t last = comm_max_i64(m->comm, m->exec.local_rank);
-    for (int64_t turn = 0; turn <= last; turn++) {
-        if (turn == m->exec.local_rank) ok = arena_allocate(&m->arena, &m->exec, err);
-        comm_barrier(m->comm);
-    }
+    const int64_t turns = comm_turn_begin(m->comm, m->exec.local_rank);
+    const bool ok = arena_allocate(&m->arena, &m->exec, err);
+    comm_turn_end(m->comm, turns);
     comm_patience(m->comm, 0);
     return ok;
 }

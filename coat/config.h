@@ -286,11 +286,11 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// The tokens of a pass that reads `length` of at most T tokens from the beginning: rounded up, so that there are at most 64
-// lengths, as plans of products are kept for each. Where T is no multiple of `rows`, as many multiples as it has.
-static inline int config_padded_length(int length, int T, int rows) {
+// The rows that `length` of at most T tokens of a sample take: rounded up, so that there are at most 64 lengths, as plans of
+// products are kept for each.
+static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
-    return padded < T ? padded : T < rows ? T : T / rows * rows;
+    return padded < T ? padded : T;
 }
 
 // Whether backward makes the norms' results again instead of reading what forward left.

@@ -82,7 +82,7 @@ if wanted repeat; then
     six_steps() { # OUT FLAGS...: a run that fails leaves none of an earlier one
         rm -rf "${out:?}/$1"
         "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
-            --out "$out/$1" --overwrite "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }
+            --out "$out/$1" "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }
     }
     equal() { # WHAT OUT OUT
         : >"$out/$3.diff"

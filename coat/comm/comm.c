@@ -156,6 +156,16 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
+int64_t comm_turn_begin(Comm *comm, int local_rank) {
+    const int64_t last = comm_max_i64(comm, local_rank);
+    for (int turn = 0; turn < local_rank; turn++) comm_barrier(comm);
+    return last - local_rank + 1;
+}
+
+void comm_turn_end(Comm *comm, int64_t turns) {
+    for (; turns > 0; turns--) comm_barrier(comm);
+}
+
 // The lowest rank that is not good is named, with its exit code: both in one number, of which the largest is taken.
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };

@@ -409,9 +409,7 @@ void arena_report_categories(const Arena *arena, FILE *out) {
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {
     fprintf(out, "{\"parameters\": %" PRId64 ", \"total_bytes\": %zu, ", model_parameters(&arena->config.shape),
             arena->total_bytes);
-    if (arena->host_bytes)
-        fprintf(out, "\"host\": {\"moments\": %zu, \"master\": %zu}, ", arena->category_bytes[CATEGORY_MOMENTS],
-                arena->category_bytes[CATEGORY_MASTER]);
+    if (arena->host_bytes) fprintf(out, "\"host_bytes\": %zu, ", arena->host_bytes);
     fprintf(out, "\"categories\": {");
     for (int c = 0; c < CATEGORY_COUNT; c++)
         fprintf(out, "%s\"%s\": %zu", c ? ", " : "", category_name((Category)c),

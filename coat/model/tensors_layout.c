@@ -224,12 +224,9 @@ static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
 }
 
 // Each layer overwrites what the one before it left.
-static void keep_one_layer(TensorLayout layout[ROLE_COUNT]) {
-    TensorLayout *both[] = {&layout[VALUE], &layout[PLAIN]};
-    for (int i = 0; i < 2; i++) {
-        both[i]->per_layer = both[i]->per_layer_scale = false;
-        both[i]->layers = 1;
-    }
+static void keep_one_layer(TensorLayout *t) {
+    t->per_layer = t->per_layer_scale = false;
+    t->layers = 1;
 }
 
 // Where nothing is trained: no gradients, no states, no scratch of the blocks' backward; what would be kept for it is
@@ -246,10 +243,11 @@ static void keep_forward(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_CO
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         if (samples && id == QKV) continue;
         if (samples && id == HEADS && layout[id][VALUE].alias < 0) layout[id][VALUE].exists = false;
-        keep_one_layer(layout[id]);
         TensorLayout *both[] = {&layout[id][VALUE], &layout[id][PLAIN]};
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
+            keep_one_layer(both[i]);
             if (both[i]->first > STAGE_BWD_HEAD && both[i]->alias < 0) both[i]->exists = false;
+        }
     }
 }
 
@@ -260,8 +258,9 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     while (layout[stream][VALUE].alias >= 0) stream = layout[stream][VALUE].alias;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
         const Rule rule = tensor_table[id].rule;
-        if (id != stream && rule != RULE_CENTRE && rule != RULE_CENTRED_BIAS && layout[id][VALUE].saved)
-            keep_one_layer(layout[id]);
+        if (id == stream || rule == RULE_CENTRE || rule == RULE_CENTRED_BIAS || !layout[id][VALUE].saved) continue;
+        keep_one_layer(&layout[id][VALUE]);
+        keep_one_layer(&layout[id][PLAIN]);
     }
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
@@ -269,8 +268,8 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
 // There a sample between two steps goes on from every layer's keys and values: layers overlap but for as many rows as it
 // has.
 static void overlap_layers(const Config *c, TensorLayout *qkv) {
-    const int length = config_padded_length(config_sample_length(c), c->seq_len, config_fewest_tokens(c));
-    const int64_t sample = (int64_t)config_sample_sequences(c) * (length < c->seq_len ? length : c->seq_len);
+    const int length = config_sample_rows(config_sample_length(c), c->seq_len);
+    const int64_t sample = (int64_t)config_sample_sequences(c) * length;
     const int64_t rows = sample < qkv->rows ? sample : qkv->rows;
     qkv->data_stride = align_up((size_t)(rows * qkv->cols) * format_bytes(qkv->format));
     qkv->data_bytes += qkv->data_stride * (size_t)(c->shape.layers - 1);

@@ -69,6 +69,13 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
+// The tokens of a pass that reads `length` of them from the beginning. Where T is no multiple of `rows`, as many multiples
+// as it has.
+static int padded_length(int length, int T, int rows) {
+    const int padded = config_sample_rows(length, T);
+    return padded < T || T < rows ? padded : T / rows * rows;
+}
+
 // A sample's pass over T of the `length` tokens of its window, from `before` on.
 static void sample_pass(Model *m, const int32_t *ids, int length, int before, int T) {
     const int B = config_sample_sequences(&m->config), count = length - before < T ? length - before : T;
@@ -87,7 +94,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     const int length = count < window ? count : window;
     const int head_rows = config_sample_logits(c);
     const bool kept = goes_on && count <= window && rows <= window; // what the passes before have left
-    int T = kept ? rows : config_padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
+    int T = kept ? rows : padded_length(length, window, rows), before = kept ? (count - 1) / rows * rows : 0;
     ids += count - length;
     if (!kept && T < length) { // what is left of a window that is no multiple
         sample_pass(m, ids, length, 0, T);

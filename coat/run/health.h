@@ -1,8 +1,8 @@
 // How well the FP8 tensors of a run fit their scales. Per layer the largest magnitude, the shares of saturated and of
 // zero codes, and the share of the moments' groups whose exponent is clamped, counted where the last micro-batch and
-// the last update left them in memory: with --recompute 3, of saved activations the first block's alone. Of gradients, whose codes one layer writes over another's, the shares of
-// saturated, zero and subnormal codes are counted during backward, in the first micro-batch of the step. Each process
-// counts what it holds.
+// the last update left them in memory: with --recompute 3, of saved activations the first block's alone. Of gradients,
+// whose codes one layer writes over another's, the shares of saturated, zero and subnormal codes are counted during
+// backward, in the first micro-batch of the step. Each process counts what it holds.
 #pragma once
 #include "model/arena.h"
 

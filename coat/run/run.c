@@ -319,11 +319,9 @@ bool run_make_up(Run *run, bool val, bool hellaswag, Error *err) {
 // the patience of run_all(), as for files.)
 static void open_saver(Run *run) {
     Model *m = &run->model;
-    int64_t last = comm_max_i64(m->comm, run->place.local_rank);
-    for (int64_t turn = 0; turn <= last; turn++) {
-        if (turn == run->place.local_rank) run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
-        comm_barrier(m->comm);
-    }
+    const int64_t turns = comm_turn_begin(m->comm, run->place.local_rank);
+    run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
+    comm_turn_end(m->comm, turns);
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 
