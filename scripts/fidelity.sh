@@ -299,7 +299,7 @@ fi
 check_arguments
 machine=CPU version=${VERSION:-$(git describe --always --dirty 2>/dev/null || "$trainer" --version)}
 version=${version// /-}
-[ ${#gpus[@]} -eq 0 ] || machine=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' ' '_')
+[ ${#gpus[@]} -eq 0 ] || machine=$(gpu_name | tr ' ' '_')
 begin_work
 case " ${settings[*]}" in *" bytes"*) prepare_text ;; esac
 if [ -z "$dry_run" ]; then

@@ -1,6 +1,12 @@
 # shellcheck shell=bash
 # The machine's GPUs, for scripts that run on them: to be sourced.
 
+# All of what nvidia-smi says is read: a reader that ends early would end it with an error, which a script under pipefail
+# would take for its own.
+
+# What the first one is called; nothing without one.
+gpu_name() { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | awk 'NR == 1'; }
+
 # Whether the first one can FP8, for which it needs compute capability 8.9.
 has_fp8_gpu() {
     nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 + 0 >= 8.9 } END { exit !good }'

@@ -8,6 +8,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+. "$(dirname "$0")/gpu.sh"
 train=$1
 shift
 case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
@@ -42,7 +43,7 @@ head_weights=$(weights headw)
 head_flops=$((6 * tokens * head_weights))
 {
     echo "# A training step, kernel by kernel"
-    echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)"
+    echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(gpu_name)"
     awk -F', ' '{ power[NR] = $1; clock[NR] = $2 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means over the second half of the run)\n", p / n, c / n }' "$out/power.csv"
     echo

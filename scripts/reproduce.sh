@@ -156,7 +156,7 @@ recipe_flags() { echo "--recipe ${1//,/ --} --master split16"; } # RECIPE[,FLAG=
 
 write_head() {
     local cpu
-    cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    cpu=$(sed -n '/^model name[^:]*: /{s///p;q}' /proc/cpuinfo)
     say "# COAT's tables, reproduced"
     {
         echo "| | |"

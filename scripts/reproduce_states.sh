@@ -9,7 +9,7 @@ choose_model() {
     [ -z "$quick" ] || points_of="4 1"
     if [ -n "$real_text" ]; then
         steps=$(((tokens + 65535) / 65536)) every=16
-        model_name="OLMo-1B, 65,536 tokens per step, one $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
+        model_name="OLMo-1B, 65,536 tokens per step, one $(gpu_name)"
         model=(--model olmo-1b --train "$train" --seq-len 2048 --micro-batch 8 --batch-tokens 65536 --lr 2e-4 --eps 1e-5)
     else
         [ -z "${TEXT:-}" ] || text=("$TEXT")

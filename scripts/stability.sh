@@ -165,7 +165,7 @@ collect_sharpness() {
 
 write_page() {
     local where='a CPU'
-    [ ${#gpus[@]} -eq 0 ] || where=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+    [ ${#gpus[@]} -eq 0 ] || where=$(gpu_name)
     {
         echo "# Learning rates and sharpness"
         echo

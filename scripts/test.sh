@@ -32,7 +32,7 @@ read -r -a make_flags <<<"${MAKE_FLAGS:-}"
 build=build bin=.
 case " ${make_flags[*]} SANITIZE=${SANITIZE:-} " in *" SANITIZE=1 "*) build=build/asan bin=build/asan ;; esac
 
-has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
+has_gpu() { nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; }
 
 cores=$(nproc)
 jobs=${TEST_JOBS:-$((cores < 4 ? cores : 4))}

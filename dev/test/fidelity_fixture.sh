@@ -37,7 +37,7 @@ export PATH="$folder/none:$path"
 # SLOW=RECIPE:STEP waits there until it is told to end, LOST=NAME fails on files of this name.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
-case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" ;; esac
+case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
 END
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash

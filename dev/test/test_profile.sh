@@ -48,7 +48,7 @@ for step in 1 2; do
     ours fp8_weights weight_scales_kernel
 done >"${TRACE_FILE:?}"
 END
-printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "600.0, 1500"; echo "650.0, 1400" ;; *) echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
+printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "600.0, 1500"; echo "650.0, 1400" ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
 chmod +x "$folder/trainer" "$folder/nvidia-smi"
 touch "$folder/libtrace.so"
 export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out

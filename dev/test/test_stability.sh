@@ -57,7 +57,7 @@ refuses "programs that are not built" 'none/train_gpt2_fp8_cpu is not built: mak
 # 8 they diverge, at 9 the device fails. Around the weights it is that of the run + 2.5 distance^2 + 0.1 distance.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
-case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" ;; esac
+case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
 END
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
