@@ -173,7 +173,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "sample-every", FLAG_INT64, AT(sample_every), "STEPS", 0, BIG, NULL,
      "steps between samples of text; 0: only at the end"},
     {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), "TOKENS", 0, 1 << 24, NULL,
-     "tokens per sample; 0: no samples"},
+     "tokens per sample, fewer where a text from --prompt ends; 0: no samples"},
     {GROUP_EVALUATION, "health-every", FLAG_INT64, AT(health_every), "STEPS", 0, BIG, NULL,
      "steps between lines in the log on how the FP8 tensors fit their scales; 0: none"},
     {GROUP_EVALUATION, "health-products", FLAG_INT64, AT(health_products), "STEPS", 0, BIG, NULL,

@@ -128,15 +128,18 @@ bool run_samples(Run *run, Error *err) {
     if (count == 0) return false;
     int32_t *ids = (int32_t *)xcalloc((size_t)(count + more), sizeof *ids);
     memcpy(ids, prompt, (size_t)count * sizeof *ids);
+    TextIds ends = c->shape.ids;
+    if (ends.end_count == 0 && run->tokenizer && tokenizer_end_of_text(run->tokenizer) >= 0)
+        ends.ends[ends.end_count++] = tokenizer_end_of_text(run->tokenizer);
     for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
-        sample_tokens(&run->model, ids, count, more, i);
+        const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL);
         if (run->place.rank > 0) continue;
         if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
-        if (text) print_tokens(run->tokenizer, ids, count + more, out);
+        if (text) print_tokens(run->tokenizer, ids, length, out);
         if (!lines) continue;
         printf("{\"step\":%lld", (long long)run_evaluated_step(run));
         print_tokens_json("prompt", ids, count);
-        print_tokens_json("sample", ids + count, more);
+        print_tokens_json("sample", ids + count, length - count);
         printf("}\n");
         fflush(stdout);
     }
