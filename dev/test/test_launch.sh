@@ -162,7 +162,23 @@ for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME 
     [ -z "$missing" ] && ok "$script explains NCCL's settings" || bad "$script explains NCCL's settings" "not, here or in docs/many_gpus.md:$missing"
 done
 
-# --- figures of docs/many_gpus.md against what they are from
+# --- figures of the pages against what they are from
+fits_row() { # NAME FLAGS...: what the row of docs/finetuning.md must be
+    local length cells="| $1 |"
+    for length in 2048 4096; do
+        cells+=" $("$program" --plan=json --memory-limit 83GB --recipe coat --seq-len $length "${@:2}" | sed -n 's/.*"largest_micro_batch": \([0-9]*\).*/\1/p') |"
+    done
+    echo "$cells"
+}
+beyond=(--offload-states --recompute 3)
+fits=$(
+    fits_row Llama-2-7B --model llama2-7b
+    fits_row 'with `--offload-states`' --model llama2-7b --offload-states
+    fits_row 'and `--recompute 3`' --model llama2-7b "${beyond[@]}"
+    fits_row 'Llama-2-13B, with both and `--no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
+    fits_row 'Qwen2.5-14B, the same' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
+)
+[ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ] && ok "docs/finetuning.md: what fits one card" || bad "docs/finetuning.md: what fits one card" "$fits"
 planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more than 80 GB
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do
