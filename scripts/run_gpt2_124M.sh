@@ -3,7 +3,7 @@
 #
 #   python3 data/prepare.py --out data/tokens/fineweb10B --sample 10BT fineweb
 #   scripts/run_gpt2_124M.sh                    one GPU; GPUS=8 scripts/run_gpt2_124M.sh for several
-#   scripts/run_gpt2_124M.sh --dry-run          prints the command; scripts/launch.sh lists the settings
+#   scripts/run_gpt2_124M.sh --dry-run          prints the command; --help lists the settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps, 9.9 billion tokens
 # One H200   745,200 tokens/s and 12.7 GB with COAT (measured): 3.7 hours; BF16 635,400 tokens/s and 23.1 GB

@@ -2,7 +2,7 @@
 # GPT-2 350M on 31.5 billion tokens of FineWeb: llm.c's settings (its scripts/run_gpt2_350M.sh).
 #
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
-#   GPUS=8 scripts/run_gpt2_350M.sh             also: --dry-run; scripts/launch.sh lists the settings
+#   GPUS=8 scripts/run_gpt2_350M.sh             also: --dry-run; --help lists the settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 60,000 steps, 31.5 billion tokens
 # One H200   about 282,000 tokens/s with COAT (estimated from the sizes that were measured, 124M and 1558M): 31 hours;

@@ -3,7 +3,7 @@
 # billion is read one and a half times.
 #
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
-#   GPUS=8 scripts/run_gpt2_774M.sh             also: --dry-run; scripts/launch.sh lists the settings
+#   GPUS=8 scripts/run_gpt2_774M.sh             also: --dry-run; --help lists the settings
 #
 # Batch      524,288 tokens per step, 32 x 1024 per GPU and pass; 286,102 steps, 150 billion tokens
 # One H200   about 143,000 tokens/s with COAT (estimated from the sizes that were measured, 124M and 1558M): 12 days;

@@ -2,7 +2,7 @@
 # Llama-2-7B from scratch, with the settings of its paper.
 #
 #   python3 data/prepare.py --tokenizer LLAMA2_FOLDER --out data/tokens/llama2 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama2_7b.sh             also: --dry-run; scripts/launch.sh lists the settings
+#   GPUS=8 scripts/run_llama2_7b.sh             also: --dry-run; --help lists the settings
 #
 # Batch      4,194,304 tokens per step, 2 x 4096 per GPU and pass; the rate falls over 476,837 steps, 2 trillion tokens
 # One GPU    86.5 GB with COAT, 77.3 GB with MICRO_BATCH=1 (planned)

@@ -2,7 +2,7 @@
 # OLMo-1B on Dolma, as OLMo of 2024 and COAT's paper train it.
 #
 #   python3 data/prepare.py --tokenizer OLMO_FOLDER --out data/tokens/dolma dolma/*.jsonl
-#   GPUS=8 scripts/run_olmo_1b.sh               also: --dry-run; scripts/launch.sh lists the settings
+#   GPUS=8 scripts/run_olmo_1b.sh               also: --dry-run; --help lists the settings
 #   TRAIN='part-*.npy' scripts/run_olmo_1b.sh   OLMo's own memory maps
 #
 # Batch      4,194,304 tokens per step, 8 x 2048 per GPU and pass; the rate falls over 739,328 steps, 3.1 trillion tokens.

@@ -101,7 +101,11 @@ for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
 done
-has "that of the run_gpt2 scripts lists the settings too" "$(scripts/run_gpt2_124M.sh --help)" "RESTARTS=0"
+for script in scripts/run_*.sh; do
+    said=$("$script" --help)
+    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"where they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]] &&
+        ok "that of $script lists the settings too, and names no other" || bad "that of $script lists the settings too, and names no other" "$said"
+done
 script=scripts/run_gpt2_124M.sh
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
