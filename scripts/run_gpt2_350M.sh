@@ -5,7 +5,7 @@
 #   GPUS=8 scripts/run_gpt2_350M.sh             also: --dry-run; --help lists the settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 60,000 steps, 31.5 billion tokens
-# One H200   about 282,000 tokens/s with COAT (estimated from the sizes that were measured, 124M and 1558M): 31 hours;
+# One H200   about 282,000 tokens/s with COAT (estimated from 124M and 1558M, whose scripts say of what): 31 hours;
 #            29.6 GB (planned); BF16 58.2 GB (planned)
 # Eight      28.3 GB each with ZeRO 1 (planned)
 # Expect     a validation loss below 3.08 and a HellaSwag above 37.5 %, those of OpenAI's own weights on the same data

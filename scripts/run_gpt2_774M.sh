@@ -6,7 +6,7 @@
 #   GPUS=8 scripts/run_gpt2_774M.sh             also: --dry-run; --help lists the settings
 #
 # Batch      524,288 tokens per step, 32 x 1024 per GPU and pass; 286,102 steps, 150 billion tokens
-# One H200   about 143,000 tokens/s with COAT (estimated from the sizes that were measured, 124M and 1558M): 12 days;
+# One H200   about 143,000 tokens/s with COAT (estimated from 124M and 1558M, whose scripts say of what): 12 days;
 #            31.7 GB (planned); BF16 60.7 GB (planned)
 # Eight      28.9 GB each with ZeRO 1 (planned)
 # Expect     a validation loss below 3.00 and a HellaSwag above 43.2 %, those of OpenAI's own weights on the same data
