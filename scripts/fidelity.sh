@@ -180,6 +180,19 @@ check_arguments() {
         if [[ $setting =~ ^bytes(-|$) ]]; then check_built "$build/prepare_bytes"; else needs_gpu "$setting"; fi
     done
     check_built "$trainer"
+    for setting in "${settings[@]}"; do check_recipes "$setting"; done
+}
+# By the trainer's plan; in a dry run without it by the CPU's, if that is there.
+check_recipes() { # SETTING
+    local planner=$trainer recipe flags said
+    load_setting "$1"
+    [ -x "$planner" ] || planner=$bin/train_gpt2_fp8_cpu
+    [ -x "$planner" ] || return 0
+    for recipe in "${recipes[@]/#/RECIPES: }" "${evaluations[@]/#/EVALUATE: }"; do
+        read -r -a flags <<<"$(recipe_flags "${recipe#*: }")"
+        said=$("$planner" --plan=json "${model[@]}" "${batch[@]}" "${training[@]}" "${flags[@]}" 2>&1 >/dev/null) ||
+            stop "$recipe: $(sed -n 's/^error: //p' <<<"$said" | head -n 1)"
+    done
 }
 needs_gpu() { # SETTING
     [ ${#gpus[@]} -eq 0 ] || return 0

@@ -2,7 +2,7 @@
 # where they differ seq_len (1024) and zero (1).
 # Puts the command together and runs it.
 #
-#   scripts/run_gpt2_124M.sh [--dry-run] [--gpus N] [FLAG...]     FLAGs go to the program, after and over these
+#   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]     FLAGs go to the program, after and over these
 #
 #   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER says) where there are several
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
@@ -26,7 +26,14 @@
 #   NCCL_SOCKET_IFNAME=lo      the interface by which the processes meet: where the one NCCL finds first is firewalled
 set -euo pipefail
 [ -n "${name:-}" ] || { echo "launch.sh: scripts/run_gpt2_124M.sh and its like use it; run one of them" >&2; exit 1; }
-case ${1:-} in -h | --help) sed -s -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" "$(dirname "$0")/launch.sh"; exit 0 ;; esac
+case ${1:-} in
+-h | --help) # its own head, and of this one what is for whoever starts it
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    echo
+    sed -n "/^#   scripts/,/^[^#]/{s/run_NAME.sh/${0##*/}/; s/^# \{0,1\}//p}" "$(dirname "$0")/launch.sh"
+    exit 0
+    ;;
+esac
 cd "$(dirname "$0")/.."
 
 gpus=${GPUS:-1} dry_run=

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 
+missing = None  # is said once the arguments are read: --help needs none
 try:
     import matplotlib
 
@@ -27,9 +28,9 @@ try:
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 except ImportError as error:
-    if __name__ == "__main__":
-        sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % error)
-    raise
+    if __name__ != "__main__":
+        raise
+    missing = error
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F4FC9", "#5F5F5F"]
 DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]  # of the 1st to 8th, 9th to 16th ... run
@@ -360,6 +361,8 @@ def main(arguments):
     parser.add_argument("--ref", type=reference, action="append", default=[], metavar="NAME=LOSS",
                         help="a line to compare the loss with")
     options = parser.parse_args(arguments)
+    if missing:
+        sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % missing)
     runs = [find_run(argument) for argument in options.runs]
     for i, run in enumerate(runs):
         run.colour, run.dashes = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]

@@ -13,13 +13,14 @@ import math
 import os
 import sys
 
+missing = None  # is said once the arguments are read: --help needs none
 try:
     from plot import COLOURS, STYLE, plt, save
+    from matplotlib.ticker import NullLocator
 except ImportError as error:
-    if __name__ == "__main__":
-        sys.exit("plot_stability.py needs matplotlib: pip install matplotlib (%s)" % error)
-    raise
-from matplotlib.ticker import NullLocator
+    if __name__ != "__main__":
+        raise
+    missing = error
 
 MARKS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
@@ -148,6 +149,8 @@ def main(arguments):
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(__doc__.strip())
         return 0 if arguments in (["-h"], ["--help"]) else 1
+    if missing:
+        sys.exit("plot_stability.py needs matplotlib: pip install matplotlib (%s)" % missing)
     folder = arguments[0]
     losses, sharpness = losses_of(folder), sharpness_of(folder)
     if not losses:

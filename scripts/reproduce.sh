@@ -49,6 +49,7 @@ while [ $# -gt 0 ]; do
     -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
     all) pieces+=("${all[@]}") ;;
     table1 | table2 | losses | table6 | table7 | figure4 | gpt2 | differences) pieces+=("$1") ;;
+    -*) stop "$1: not one of --dry-run, --out, --help" ;;
     *) stop "$1: not one of ${all[*]}, all" ;;
     esac
     shift
@@ -203,7 +204,7 @@ piece_figure4() {
 
 # What the paper says of losses, and what compares them here.
 piece_losses() {
-    [ -z "$dry_run" ] || return 0
+    [ -z "$dry_run" ] || { echo "# losses runs nothing: the page has the paper's, and the command of scripts/fidelity.sh that compares them here" && return; }
     say "## Losses (table 3)" "The paper's are training losses of one run each, far from the end of its schedule: at 300 billion tokens OLMo-1B's rate is by its schedule still 98 % of the peak. Here:"
     say "\`\`\`
 RECIPES=\"bf16 fp8-linear coat\" SEEDS=1 ${texts}scripts/fidelity.sh TRAIN_GLOB VAL_GLOB olmo-1b
@@ -213,7 +214,8 @@ RECIPES=\"bf16 fp8-linear coat\" SEEDS=1 ${texts}scripts/fidelity.sh TRAIN_GLOB 
 }
 
 piece_differences() {
-    [ -n "$dry_run" ] || cat scripts/reproduce_differences.md >>"$page"
+    [ -z "$dry_run" ] || { echo "# differences runs nothing: scripts/reproduce_differences.md is copied to the page" && return; }
+    cat scripts/reproduce_differences.md >>"$page"
 }
 
 # --- all of it ------------------------------------------------------------------------------------------------------

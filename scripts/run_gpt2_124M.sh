@@ -3,11 +3,12 @@
 #
 #   python3 data/prepare.py --out data/tokens/fineweb10B --sample 10BT fineweb
 #   scripts/run_gpt2_124M.sh                    one GPU; GPUS=8 scripts/run_gpt2_124M.sh for several
-#   scripts/run_gpt2_124M.sh --dry-run          prints the command; scripts/launch.sh lists the settings
+#   scripts/run_gpt2_124M.sh --dry-run          prints the command; --help lists the settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps, 9.9 billion tokens
-# One H200   745,200 tokens/s and 12.7 GB with COAT (measured): 3.7 hours; BF16 635,400 tokens/s and 23.1 GB
-# Eight      11.3 GB each with ZeRO 1 (planned)
+# One H200   745,200 tokens/s and 12.7 GB with COAT (measured with both gradients in E4M3 and no block in BF16; the default
+#            is 1.9 % slower): 3.7 hours; BF16 635,400 tokens/s and 23.1 GB
+# Eight      11.4 GB each with ZeRO 1 (planned)
 # Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c reports for these settings in BF16;
 #            OpenAI's own weights have 3.425 and 29.4 % on the same data (llm.c's dev/vislog.ipynb)
 name=gpt2_124M model=gpt2 micro_batch=64 batch_tokens=524288 out=gpt2_124M

@@ -2,7 +2,7 @@
 # Llama-3-8B from scratch on a hundred billion tokens, with its paper's rate.
 #
 #   python3 data/prepare.py --tokenizer LLAMA3_FOLDER --out data/tokens/llama3 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama3_8b.sh             also: --dry-run; scripts/launch.sh lists the settings
+#   GPUS=8 scripts/run_llama3_8b.sh             also: --dry-run; --help lists the settings
 #
 # Batch      4,194,304 tokens per step, 1 x 8192 per GPU and pass; 25,000 steps, 105 billion tokens
 # One GPU    99.0 GB with COAT (planned)

@@ -41,7 +41,7 @@ case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pr
 END
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
-ends=0 evaluates='' told='' at=0 of=scratch
+ends=0 evaluates='' plans='' told='' at=0 of=scratch
 while [ $# -gt 0 ]; do
     case $1 in
     --recipe | --seed | --steps | --out | --model | --val) declare "${1#--}=$2"; shift ;;
@@ -49,11 +49,16 @@ while [ $# -gt 0 ]; do
     --val-batches) batches=$2; shift ;;
     --save-every) every=$2; shift ;;
     --eval-only) evaluates=yes ;;
+    --plan=json) plans=yes ;;
     --head=fp8) ends=4 ;;
     --scaling=tensor) ends=3 ;;
     esac
     shift
 done
+if [ -n "$plans" ]; then
+    [ "$recipe" != coatt ] || { echo "error: --recipe coatt: must be one of bf16|fp8-linear|coat" >&2; exit 1; }
+    exit
+fi
 if [ -n "$evaluates" ]; then
     [ "$recipe" != lost ] || { echo "error: the GPU is lost" >&2; exit 3; }
     [ -z "${LOST:-}" ] || [[ $val != */$LOST* ]] || { echo "error: the GPU is lost" >&2; exit 3; }

@@ -39,6 +39,12 @@ refuses "a micro-batch that does not divide the setting's" 'SEEDS: 1@5: .* divid
 refuses "a seed that is no number" 'SEEDS: one: ' env SEEDS=one scripts/fidelity.sh --out "$folder/refused"
 refuses "a recipe that is no folder's name" 'RECIPES: coat/x: ' env RECIPES=coat/x scripts/fidelity.sh --out "$folder/refused"
 refuses "a name that is no folder's" 'RECIPES: a/b:coat: ' env RECIPES=a/b:coat scripts/fidelity.sh --out "$folder/refused"
+refuses "a recipe that the trainer does not know" 'RECIPES: coatt: --recipe coatt: must be one of bf16' env RECIPES="bf16 coatt" scripts/fidelity.sh --out "$folder/refused"
+refuses "in a dry run, too" 'RECIPES: slow: --lrr: unknown flag' env RECIPES="bf16 slow:bf16,lrr=1" scripts/fidelity.sh --dry-run --out "$folder/refused"
+refuses "one to evaluate in" 'EVALUATE: coat,head=fp9: --head fp9: must be one of' env EVALUATE="bf16 coat,head=fp9" scripts/fidelity.sh --out "$folder/refused"
+refuses "the GPU's trainer is asked, where it is there" 'RECIPES: coatt: --recipe coatt: must' env BIN="$folder/pretend" PATH="$folder/gpus:$path" RECIPES="bf16 coatt" scripts/fidelity.sh --out "$folder/refused" "$folder/train*" "$folder/val"
+said=$(BIN="$folder/none" RECIPES="bf16 coatt" SEEDS=1 scripts/fidelity.sh --dry-run --out "$folder/refused" a v 2>&1)
+check "a dry run without a trainer asks none" $? "$said"
 refuses "fewer steps than eighths" 'STEPS: at least 8' env STEPS=7 scripts/fidelity.sh --out "$folder/refused"
 refuses "a pattern without files" 'no file matches nothing' at 'nothing*' 'nothing*'
 refuses "programs that are not built" 'none/train_gpt2_fp8 is not built: make ' env BIN="$folder/none" scripts/fidelity.sh --out "$folder/refused" README.md README.md

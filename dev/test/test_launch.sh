@@ -23,12 +23,11 @@ export PATH="$folder:$PATH"
 
 # planned FLAGS...: GB of the plan
 planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
-# stated NAME PATTERN FILE PLAN: the first "x GB" of the pattern in the script's head is that of the plan, within 5 %
+# stated NAME PATTERN FILE PLAN: the first "x GB" of the pattern in the file is the plan's, to the digit
 stated() {
     local figure
     figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
-    figure=${figure% GB}
-    if awk -v a="${figure:-0}" -v b="$4" 'BEGIN { exit !(a > 0.95 * b && a < 1.05 * b) }'; then ok "$1"; else bad "$1" "says $figure GB, the plan is $4 GB"; fi
+    if [ "${figure% GB}" = "$4" ]; then ok "$1"; else bad "$1" "says $figure, the plan is $4 GB"; fi
 }
 
 for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
@@ -61,6 +60,7 @@ for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:2 llama3_8b:
     [[ $said == '{"parameters":'* ]] && ok "$name: the program takes the flags" || bad "$name: the program takes the flags" "$said"
     stated "$name: memory of one" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
     stated "$name: memory of eight" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
+    [ "$batch" -ne 2 ] || stated "$name: with the smallest micro-batch" '[0-9.]+ GB with MICRO_BATCH=1' "$script" "$(planned "${shape[@]}" --micro-batch 1)"
     [ $zero -eq 1 ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
 done
 
@@ -101,7 +101,11 @@ for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
 done
-has "that of the run_gpt2 scripts lists the settings too" "$(scripts/run_gpt2_124M.sh --help)" "RESTARTS=0"
+for script in scripts/run_*.sh; do
+    said=$("$script" --help)
+    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"where they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]] &&
+        ok "that of $script lists the settings too, and names no other" || bad "that of $script lists the settings too, and names no other" "$said"
+done
 script=scripts/run_gpt2_124M.sh
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
@@ -162,7 +166,26 @@ for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME 
     [ -z "$missing" ] && ok "$script explains NCCL's settings" || bad "$script explains NCCL's settings" "not, here or in docs/many_gpus.md:$missing"
 done
 
-# --- figures of docs/many_gpus.md against what they are from
+# --- figures of the pages against what they are from
+fits_row() { # NAME FLAGS...: what the row of docs/finetuning.md must be
+    local length cells="| $1 |"
+    for length in 2048 4096; do
+        cells+=" $("$program" --plan=json --memory-limit 83GB --recipe coat --seq-len $length "${@:2}" | sed -n 's/.*"largest_micro_batch": \([0-9]*\).*/\1/p') |"
+    done
+    echo "$cells"
+}
+wide=(--model llama:d16 --channels 2048 --heads 16 --ffn 8192 --micro-batch 32)
+stated "docs/measured.md: the plan of Llama's block in BF16" '^\| BF16 \| 81,500 \| [0-9.]+ GB' docs/measured.md "$(planned "${wide[@]}" --recipe bf16)"
+stated "and in COAT" '^\| COAT \| 116,000, 1.42 times \| [0-9.]+ GB' docs/measured.md "$(planned "${wide[@]}" --recipe coat)"
+beyond=(--offload-states --recompute 3)
+fits=$(
+    fits_row Llama-2-7B --model llama2-7b
+    fits_row 'with `--offload-states`' --model llama2-7b --offload-states
+    fits_row 'and `--recompute 3`' --model llama2-7b "${beyond[@]}"
+    fits_row 'Llama-2-13B, with both and `--no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
+    fits_row 'Qwen2.5-14B, the same' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
+)
+[ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ] && ok "docs/finetuning.md: what fits one card" || bad "docs/finetuning.md: what fits one card" "$fits"
 planned_row() { # RECIPE NAME MODEL: what the page's row must be; italics: more than 80 GB
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do

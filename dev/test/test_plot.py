@@ -10,12 +10,13 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
 sys.dont_write_bytecode = True
-from tap import check, status  # noqa: E402
+from tap import ROOT, check, status  # noqa: E402
 
 
 def write_log(folder, name, steps, fp8=False):
@@ -45,7 +46,22 @@ def is_picture(prefix):
     return png and ElementTree.parse(prefix + ".svg").getroot().tag.endswith("svg")
 
 
+def without_matplotlib(script, *arguments):
+    """What a script says, with a matplotlib before it that cannot be imported."""
+    with tempfile.TemporaryDirectory(prefix="coat_test_plot_") as folder:
+        with open(os.path.join(folder, "matplotlib.py"), "w") as file:
+            file.write("raise ImportError('none here')\n")
+        return subprocess.run([sys.executable, os.path.join(ROOT, "scripts", script), *arguments], capture_output=True,
+                              text=True, env={**os.environ, "PYTHONPATH": folder})
+
+
 def main():
+    for script in ("plot.py", "plot_stability.py"):
+        said = without_matplotlib(script, "--help")
+        check("scripts/%s --help without matplotlib" % script, said.returncode == 0 and "Needs matplotlib" in said.stdout, said)
+        said = without_matplotlib(script, "runs/none")
+        check("scripts/%s says that it lacks it" % script, said.returncode == 1 and
+              said.stderr == "%s needs matplotlib: pip install matplotlib (none here)\n" % script, said)
     if importlib.util.find_spec("matplotlib") is None:
         print("skip - scripts/plot.py: the Python package matplotlib is not installed")
         return 0

@@ -49,6 +49,9 @@ has "it shows the error table and its picture" "$said" "quant_error --every 1 $f
 check "and writes nothing" $?
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" figure4 2>&1)
 has "what nothing would run of says so" "$said" '^# figure4 needs a GPU'
+said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" losses differences 2>&1)
+has "so do losses" "$said" '^# losses runs nothing: .*scripts/fidelity\.sh'
+has "and differences, with what is copied" "$said" '^# differences runs nothing: scripts/reproduce_differences\.md is copied to the page$'
 
 said=$(scripts/reproduce.sh --out "$folder/cpu" 2>&1)
 check "all of it on the CPU" $? "$said"
@@ -96,6 +99,7 @@ said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" lo
 check "a piece that is named twice is there once" $? "$said"
 has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=1 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
 has "and in its own" "$(cat "$folder/losses/reproduce.md")" "^\\| command \\| \`.*TEXTS='wiki=w\\* c4=c\\.bin' scripts/reproduce\\.sh "
+refuses "an unknown flag" 'error: --dryrun: not one of --dry-run, --out, --help$' scripts/reproduce.sh --dryrun
 refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
