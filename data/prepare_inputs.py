@@ -13,12 +13,12 @@ import os
 import sys
 import urllib.request
 
-from prepare_tokenizers import NAME, Failure, first_line, need, write_atomically
+from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
 EDGE = 1 << 16  # bytes of each end of an input that tell whether it is the same as in an earlier run
 SEPARATOR = b"<|endoftext|>"
-NO_NETWORK = "%s could not be downloaded (%s): without a network, name local files"
+LOCAL = "name local files instead"
 CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
 
 SETS = {
@@ -137,7 +137,7 @@ def named_inputs(name, sample, cache):
                 with urllib.request.urlopen(entry["url"], timeout=60) as reply:
                     write_atomically(path, reply.read())
             except OSError as error:
-                raise Failure(NO_NETWORK % (name, first_line(error)))
+                raise not_downloaded(name, error, LOCAL)
         return [(kind_of(path), path)], [name]
     hub = need("huggingface_hub")
     prefix = entry["files"].format(sample=sample)
@@ -150,7 +150,7 @@ def named_inputs(name, sample, cache):
     except Failure:
         raise
     except Exception as error:
-        raise Failure(NO_NETWORK % (name, first_line(error)))
+        raise not_downloaded(name, error, LOCAL)
     return [(kind_of(path), path) for path in paths], ["%s@%s/%s" % (entry["repo"], info.sha, n) for n in names]
 
 

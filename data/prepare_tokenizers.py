@@ -11,6 +11,9 @@ SETUP = "scripts/setup.sh --python"  # not there where `make install` put this
 SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
     os.path.join(ROOT, SETUP.split()[0])) else ()
 sys.path.append(os.path.join(ROOT, "third_party", "python"))  # where it puts packages; those that are installed go first
+# errors of urllib, requests, httpx and huggingface_hub, none of which need be installed
+NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
+                 "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
 
 class Failure(Exception):
@@ -33,6 +36,21 @@ def need(module, package=None):
 
 def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def not_downloaded(what, error, instead):
+    """The Failure of a download. A library's own line may be pages about hosts and objects of Python."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    status = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, ImportError) and error.name:
+        why = "the Python package %s is missing" % error.name
+    elif isinstance(status, int):
+        why = "the server answered %d" % status
+    elif kinds & NO_CONNECTION:
+        why = "no connection"
+    else:
+        why = first_line(error)
+    return Failure("%s could not be downloaded (%s): %s" % (what, why, instead))
 
 
 def width_of(vocab):
@@ -124,21 +142,20 @@ class Pairs(Plain):
 
     def open_published(self):
         """GPT-2's own, which the package downloads once and caches."""
-        advice = "give a local folder with encoder.json and vocab.bpe as --tokenizer"
+        tokenizers = None
         try:
             import tiktoken
         except ImportError:
             tokenizers = need("tokenizers", "tiktoken")
-            try:
-                self.tokenizer = tokenizers.Tokenizer.from_pretrained("gpt2")
-            except Exception as error:
-                raise Failure("GPT-2's vocabulary could not be downloaded (%s): %s" % (first_line(error), advice))
-            self.tokenizer.encode_special_tokens = True
-        else:
-            try:
+        try:
+            if tokenizers is None:
                 self.encoding = tiktoken.get_encoding("gpt2")
-            except Exception as error:
-                raise Failure("GPT-2's vocabulary could not be downloaded (%s): %s" % (first_line(error), advice))
+            else:
+                self.tokenizer = tokenizers.Tokenizer.from_pretrained("gpt2")
+                self.tokenizer.encode_special_tokens = True
+        except Exception as error:
+            raise not_downloaded("GPT-2's vocabulary", error, "put its encoder.json and vocab.bpe in a folder and name "
+                                 "it, --tokenizer FOLDER")
         self.vocab, self.end_of_text = 50257, 50256
 
     def open_pair(self, path):

@@ -303,6 +303,36 @@ class PrepareTest(unittest.TestCase):
                 sys.modules.pop(module) if value is None else sys.modules.update({module: value})
         return self.tokens(self.path(name), "train")
 
+    def test_no_connection(self):
+        """What each library raises becomes one plain line, whichever of the two packages is installed."""
+        import socket
+        import types
+        import urllib.error
+
+        class ConnectionFailed(ConnectionError):  # as requests has it: a name of its own that derives from one of these
+            pass
+
+        def failing(error):
+            def download(_):
+                raise error
+            return download
+
+        source, url = self.write("a.txt", "text\n"), "HTTPSConnectionPool(host='example.invalid', port=443): " * 9
+        answers = [(ConnectionFailed(url), "no connection"), (urllib.error.URLError(socket.gaierror(-2, url)), "no connection"),
+                   (urllib.error.HTTPError(url, 503, url, None, None), "the server answered 503"),
+                   (ImportError("No module named 'requests'", name="requests"), "the Python package requests is missing")]
+        for error, why in answers:
+            tiktoken = types.SimpleNamespace(get_encoding=failing(error))
+            tokenizers = types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_pretrained=failing(error)))
+            for modules in ({"tiktoken": tiktoken}, {"tiktoken": None, "tokenizers": tokenizers}):
+                with unittest.mock.patch.dict(sys.modules, modules):
+                    _, errors = self.run_program("--out", self.path("n"), source, code=2)
+                self.assertEqual(errors, "prepare.py: GPT-2's vocabulary could not be downloaded (%s): put its encoder.json "
+                                 "and vocab.bpe in a folder and name it, --tokenizer FOLDER\n" % why)
+        with unittest.mock.patch.object(prepare_inputs.urllib.request, "urlopen", side_effect=answers[1][0]):
+            self.refused(["tinyshakespeare could not be downloaded (no connection): name local files"], "--bytes", "--cache",
+                         self.path("cache"), "--out", self.path("n"), "tinyshakespeare")
+
     def test_missing_package(self):
         text = "the Python package no_such_package is missing: "
         for listed, how in ((), ""), (("no_such_package",), "scripts/setup.sh --python installs it, or "):
