@@ -209,6 +209,10 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     for split in splits.values():
         if split.waiting:
             split.write(len(plan), 0)
+    if not any(split.finished for split in splits.values()):
+        os.remove(manifest)
+        raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
+                                              " (%s skipped)" % format(skipped, ",") if options.chat else ""))
     save(True)
     progress.close()
     return skipped

@@ -279,6 +279,9 @@ class PrepareTest(unittest.TestCase):
         for line in (b"{", b"[1]", b'"x"', b'{"text": 1}', b"[" * 100000):
             bad = self.write("bad.jsonl", b"\n" + line)
             self.refused(["line at byte 1"], "--bytes", "--out", out, "--workers", 1, "--overwrite", bad)
+        blank = self.write("blank.jsonl", b"\n \n")
+        self.refused(["no text left in " + blank], "--bytes", "--out", self.path("blank"), "--workers", 1, blank)
+        self.assertFalse(os.path.exists(self.path("blank_manifest.json")))
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
         self.refused(["holds no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)

@@ -234,6 +234,17 @@ class ChatTest(unittest.TestCase):
             self.refused(["line 1: user and assistant do not take turns"], *arguments, 1, source, "--prompt-format",
                          name)
 
+    def test_no_examples_left(self):
+        bad = self.write("bad.jsonl", '{"prompt": "a"}\n{\n')
+        for source, skipped in ((self.write("blank.jsonl", "\n \n\n"), 0), (bad, 2)):
+            for workers in (1, 2):
+                _, errors = self.run_program(*PLAIN, "--skip-malformed", "--out", self.path("n"), "--workers", workers,
+                                             source, code=2)
+                self.assertEqual(errors.splitlines()[-1], "prepare.py: no examples left in %s (%d skipped)" % (
+                    source, skipped))
+                self.assertEqual(errors.count("\n"), skipped + 1)
+                self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("n_")], [])
+
     def test_errors(self):
         source = self.write("a.jsonl", '{"prompt": "a", "response": "b"}')
         arguments = ("--out", self.path("e"), "--bytes", "--chat")
