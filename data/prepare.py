@@ -34,6 +34,7 @@ from prepare_tokenizers import COMMAND, NAME, Failure, Pairs, open_tokenizer, wi
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
+OF_CHAT = {"--prompt-format": "template", "--trained": "answers", "--skip-malformed": False}  # flags and defaults
 
 # --- work ---------------------------------------------------------------------------------------------------
 
@@ -249,17 +250,17 @@ def parse(arguments):
     parser.add_argument("--tokenizer", default="gpt2", help="folder or file: tokenizer.json, tokenizer.model, "
                         "encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="byte-level tokens (256 = end of text), no tokenizer")
-    parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for the "
-                        "trainer's --hellaswag")
+    parser.add_argument("--hellaswag", action="store_true", help="the input is HellaSwag's JSONL: write OUT.bin for "
+                        "the trainer's --hellaswag")
     parser.add_argument("--chat", action="store_true", help="the inputs are JSONL or Parquet of messages, instruction "
                         "and output, prompt or query and response, or input_ids and labels")
-    parser.add_argument("--prompt-format", choices=["template", *FORMATS], default="template",
+    parser.add_argument("--prompt-format", choices=["template", *FORMATS],
                         help="of --chat: how messages become text (default template: the chat template in the "
                         "tokenizer's folder)")
-    parser.add_argument("--trained", choices=["answers", "all"], default="answers",
+    parser.add_argument("--trained", choices=["answers", "all"],
                         help="of --chat: which tokens the loss counts (default answers)")
-    parser.add_argument("--skip-malformed", action="store_true", help="of --chat: leave out records that are not as "
-                        "they should be, and count them")
+    parser.add_argument("--skip-malformed", action="store_true", default=None,
+                        help="of --chat: leave out records that are not as they should be, and count them")
     parser.add_argument("--field", default="text", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
@@ -268,7 +269,14 @@ def parse(arguments):
     parser.add_argument("--cache", default=os.path.join(os.path.expanduser("~"), ".cache", "train_gpt2_fp8"),
                         help="where a downloaded text is kept (default ~/.cache/train_gpt2_fp8)")
     parser.add_argument("--overwrite", action="store_true", help="start again instead of continuing")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for flag, default in OF_CHAT.items():
+        name = flag[2:].replace("-", "_")
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+        elif not options.chat:
+            raise Failure("%s is of --chat: add --chat, or leave it out" % flag, 1)
+    return options
 
 
 def main(arguments):

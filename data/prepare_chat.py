@@ -1,21 +1,20 @@
 """prepare.py --chat: records of questions and answers, in JSONL or Parquet, to token files with a mask.
 
-A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`, `input` and `output` (Alpaca's; the input may be
-missing), `prompt` and `response`, `query` and `response`, or `input_ids` and `labels` of the same length, -100 where
-the loss does not count a token.
+A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`,
+`input` and `output` (Alpaca's; the input may be missing), `prompt` and `response`, `query` and `response`, or
+`input_ids` and `labels` of the same length, -100 where the loss does not count a token.
 """
 import hashlib
 import json
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
-from prepare_prompts import Fixed, Malformed, Template, read_template
+from prepare_prompts import Fixed, Template, read_template
+from prepare_records import Malformed, Place, kind_of_record, parsed
 from prepare_tokenizers import Failure, first_line, pack
 
 IGNORED = -100  # a label
-READ = 1 << 20  # bytes at a time
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
             "assistant": "assistant"}
-PAIRS = (("prompt", "response"), ("query", "response"))
 
 
 def text_of(record, key):
@@ -41,9 +40,9 @@ def turns_of(record):
     return messages
 
 
-def messages_of(record, name):
+def messages_of(record, kind, name):
     """(messages, whether there is an input beside Alpaca's instruction) of a record."""
-    if record.get("messages") is not None:
+    if kind == ("messages",):
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
             raise Malformed('"messages" is no list of messages')
@@ -53,21 +52,15 @@ def messages_of(record, name):
             if not isinstance(message.get("content"), str) and (name != "template" or "content" not in message):
                 raise Malformed("a message has no content that is text")
         return messages, False
-    if record.get("conversations") is not None:
+    if kind == ("conversations",):
         return turns_of(record), False
-    if record.get("instruction") is not None and record.get("output") is not None:
-        user, given, answer = text_of(record, "instruction"), record.get("input") or "", text_of(record, "output")
-        if not isinstance(given, str):
-            raise Malformed('"input" is no text')
-        if given:
-            user += "\n\n%s%s" % ("### Input:\n" if name == "alpaca" else "", given)
-        return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
-    for question, answer in PAIRS:
-        if record.get(question) is not None and record.get(answer) is not None:
-            return [{"role": "user", "content": text_of(record, question)},
-                    {"role": "assistant", "content": text_of(record, answer)}], False
-    raise Malformed("it has none of messages, conversations, instruction and output, prompt and response, query and "
-                    "response, input_ids")
+    user, answer = (text_of(record, key) for key in kind)
+    given = (record.get("input") or "") if kind == ("instruction", "output") else ""
+    if not isinstance(given, str):
+        raise Malformed('"input" is no text')
+    if given:
+        user += "\n\n%s%s" % ("### Input:\n" if name == "alpaca" else "", given)
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
 
 
 def labelled(record, vocab, trained):
@@ -88,20 +81,6 @@ def labelled(record, vocab, trained):
     return ids, bytearray(label != IGNORED for label in labels)
 
 
-class Place:
-    """Where a record is, which is looked for when something is wrong with it."""
-
-    def __init__(self, path, begin, number):
-        self.path, self.begin, self.number = path, begin, number
-
-    def __str__(self):
-        lines = 1
-        with open(self.path, "rb") as file:
-            for left in range(self.begin, 0, -READ):
-                lines += file.read(min(left, READ)).count(b"\n")
-        return "%s, line %d" % (self.path, self.number + lines)
-
-
 def records_of(piece):
     """(place, what tells the record from others, record or what is wrong with it) of a piece."""
     kind, path, begin, end, *_ = piece
@@ -115,9 +94,9 @@ def records_of(piece):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = Malformed("it is not JSON")
+            record = parsed(line, path)
+        except Malformed as error:
+            record = error
         yield Place(path, begin, number), line, record
 
 
@@ -148,11 +127,10 @@ class Chat:
         """Parts of an example, or (ids, mask) where the record is tokens."""
         if isinstance(record, Malformed):
             raise record
-        if not isinstance(record, dict):
-            raise Malformed("it is no JSON object")
-        if record.get("input_ids") is not None:
+        kind = kind_of_record(record)
+        if kind == ("input_ids",):
             return labelled(record, self.tokenizer.vocab, self.trained)
-        messages, has_input = messages_of(record, self.name)
+        messages, has_input = messages_of(record, kind, self.name)
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         if not answers:
             raise Malformed("it has no answer")

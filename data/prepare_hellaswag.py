@@ -8,10 +8,10 @@ token, so does the situation. Where the vocabulary has more than 65536 tokens, a
 is 2, which llm.c does not have.
 """
 import array
-import json
 import os
 import sys
 
+from prepare_records import Malformed, parsed
 from prepare_tokenizers import Failure, little_endian, open_tokenizer, width_of, write_atomically
 
 MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions by bytes of a word
@@ -19,17 +19,19 @@ MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # versions b
 
 def examples_of(path):
     """(situation, endings, label) of every line."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                example = json.loads(line)
+                example = parsed(line, path)
                 situation, endings, label = example["ctx"], list(example["endings"]), int(example["label"])
                 if len(endings) != ENDINGS or not 0 <= label < ENDINGS:
                     raise ValueError
                 texts = [situation.encode(), *((" " + ending).encode() for ending in endings)]
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except Malformed as error:
+                raise Failure("%s, line %d: %s" % (path, number, error))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise Failure('%s, line %d: not an example with "ctx", four "endings" and a "label"' % (path, number))
             yield texts, label
 

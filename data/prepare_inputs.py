@@ -7,12 +7,13 @@ hashes (split None). A unit of work is (pieces, weight in bytes); the units and 
 """
 import glob
 import hashlib
-import json
 import mmap
 import os
+import shlex
 import sys
 import urllib.request
 
+from prepare_records import Malformed, Place, foreign_encoding, parsed, text_in, without_field
 from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
@@ -108,10 +109,12 @@ def local_inputs(arguments, field):
             continue
         if field is None and kind in ("text", "documents"):
             if named:
-                raise Failure("%s is neither JSONL nor Parquet by its name; jq -c '.[]' makes lines of a JSON array" % path)
+                raise Failure("%s is neither JSONL nor Parquet by its name; of a JSON array, jq -c '.[]' %s >NEW.jsonl "
+                              "makes lines" % (path, shlex.quote(path)))
             continue
         if kind is None and named:
-            raise Failure("%s is not a text file" % path)
+            encoding = foreign_encoding(path)
+            raise Failure("%s: %s" % (path, encoding) if encoding else "%s is not a text file" % path)
         if kind is None or os.path.getsize(path) == 0:
             continue
         if kind == "parquet" and not named and field is not None and lacks_text(path, field):
@@ -265,24 +268,20 @@ def documents_of(piece, field):
         for document in text.split(SEPARATOR):
             yield document.strip(b"\r\n")
         return
-    for line in text.split(b"\n"):
+    for number, line in enumerate(text.split(b"\n")):
         if line.strip():
             try:
-                document = json.loads(line)[field]
-                if not isinstance(document, str):
-                    raise TypeError
-            except (ValueError, KeyError, TypeError, RecursionError):
-                raise Failure('%s: the line at byte %d is not a JSON object with a text "%s": use --field'
-                              % (path, begin, field))
+                document = text_in(parsed(line, path), field)
+            except Malformed as error:
+                raise Failure("%s: %s" % (Place(path, begin, number), error))
             yield document.encode("utf-8", errors="replace")
-        begin += len(line) + 1
 
 
 def parquet_documents(path, group, field):
     file = open_parquet(path)
     names = file.schema_arrow.names
     if field not in names:
-        raise Failure("%s has no column %s but %s: use --field" % (path, field, ", ".join(names)))
+        raise Failure("%s: %s" % (path, without_field(names, field)))
     try:
         for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=[field]):
             for text in batch.column(0).to_pylist():

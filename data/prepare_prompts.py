@@ -10,15 +10,12 @@ import os
 import re
 
 from prepare_models import config_beside, config_token
+from prepare_records import Malformed
 from prepare_tokenizers import Failure, Pairs, first_line, need, pack, width_of
 
 ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
 ALPACA_INPUT = ", paired with an input that provides further context"
 QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-
-
-class Malformed(Exception):
-    """What is wrong with a record."""
 
 
 def alternating(messages):

@@ -274,14 +274,25 @@ class PrepareTest(unittest.TestCase):
         self.refused(["no text found"], "--bytes", "--out", out, self.path("nothing"))
         bad = self.write("bad.jsonl", b'{"text": "a"}\n{"body": "b"}\n')
         for workers in (1, 2):
-            self.refused(["line at byte 14", "--field"],
+            self.refused(["bad.jsonl, line 2: it has no \"text\" but body: use --field"],
                          "--bytes", "--out", out, "--workers", workers, "--overwrite", bad)
-        for line in (b"{", b"[1]", b'"x"', b'{"text": 1}', b"[" * 100000):
+        lines = {b"{": "not JSON (Expecting property name enclosed in double quotes, column 2): jq -c .",
+                 b'{"text": "a" "b"}': "not JSON (Expecting ',' delimiter, column 14)", b"[1]": "no JSON object",
+                 b'"x"': "no JSON object", b'{"text": 1}': '"text" is no text: use --field', b"[" * 100000: "not JSON",
+                 b'{"text": null}': 'it has no "text": use --field',
+                 b'{"text": "caf\xe9"}': "not UTF-8 (byte 0xe9 in column 14): if it is Latin-1, iconv -f latin1 ",
+                 b'{"prompt": "a", "response": "b"}': "it has prompt and response: add --chat",
+                 b'{"messages": []}': "it has messages: add --chat",
+                 b'{"conversations": []}': "it has conversations: add --chat",
+                 b'{"instruction": "a", "output": "b"}': "it has instruction and output: add --chat"}
+        for line, reason in lines.items():
             bad = self.write("bad.jsonl", b"\n" + line)
-            self.refused(["line at byte 1"], "--bytes", "--out", out, "--workers", 1, "--overwrite", bad)
+            self.refused(["bad.jsonl, line 2: ", reason], "--bytes", "--out", out, "--workers", 1, "--overwrite", bad)
         blank = self.write("blank.jsonl", b"\n \n")
         self.refused(["no text left in " + blank], "--bytes", "--out", self.path("blank"), "--workers", 1, blank)
         self.assertFalse(os.path.exists(self.path("blank_manifest.json")))
+        for flag in (("--prompt-format", "plain"), ("--trained", "all"), ("--skip-malformed",)):
+            self.refused(["%s is of --chat: add --chat" % flag[0]], "--bytes", "--out", out, *flag, bad, code=1)
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
         self.refused(["holds no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
@@ -291,6 +302,30 @@ class PrepareTest(unittest.TestCase):
         self.refused(["not a vocabulary"], "--tokenizer", self.path("t"), "--out", out, source)
         blocked = self.write("file", b"x")
         self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
+
+    def test_files_of_other_forms(self):
+        """A file of which no line is right is said to be what it is, with the command that mends it."""
+        records = [{"text": "caf\u00e9"}, {"text": "b"}]
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        encodings = {"utf-16": "utf-16", "utf-16-le": "utf-16le", "utf-16-be": "utf-16be", "utf-32": "utf-32"}
+        out = ("--bytes", "--workers", 1, "--overwrite", "--out", self.path("o"))
+        chat = ("--chat", "--prompt-format", "plain", "--skip-malformed")
+        for encoding, name in encodings.items():
+            path = self.write("a file.jsonl", lines.encode(encoding))
+            for more in ((), chat):
+                self.refused(["a file.jsonl: it is %s, not UTF-8: iconv -f %s -t utf-8 '%s' >NEW.jsonl" % (
+                    name.upper(), name, path)], *out, *more, path)
+        self.refused(["text.txt: it is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 "], *out,
+                     self.write("text.txt", lines.encode("utf-16")))
+        self.refused(["it is UTF-16, not UTF-8"], *out, "--hellaswag", self.write("h.jsonl", lines.encode("utf-16")))
+        arrays = [json.dumps(records, indent=indent) for indent in (None, 2)]
+        arrays += ["\n[\n%s\n]\n" % ",\n".join(json.dumps(record) for record in records)]
+        for text in arrays:
+            path = self.write("array.jsonl", text)
+            for more in ((), chat):
+                self.refused(["array.jsonl: it is one JSON array, not a record per line: jq -c '.[]' %s >NEW.jsonl"
+                              % path], *out, *more, path)
+        self.run_program(*out, self.write("bom.jsonl", b"\xef\xbb\xbf" + lines.encode()))  # which is UTF-8
 
     # --- GPT-2
 
@@ -321,20 +356,21 @@ class PrepareTest(unittest.TestCase):
             return download
 
         source, url = self.write("a.txt", "text\n"), "HTTPSConnectionPool(host='example.invalid', port=443): " * 9
-        answers = [(ConnectionFailed(url), "no connection"), (urllib.error.URLError(socket.gaierror(-2, url)), "no connection"),
+        answers = [(ConnectionFailed(url), "no connection"),
+                   (urllib.error.URLError(socket.gaierror(-2, url)), "no connection"),
                    (urllib.error.HTTPError(url, 503, url, None, None), "the server answered 503"),
-                   (ImportError("No module named 'requests'", name="requests"), "the Python package requests is missing")]
+                   (ImportError(url, name="requests"), "the Python package requests is missing")]
         for error, why in answers:
             tiktoken = types.SimpleNamespace(get_encoding=failing(error))
             tokenizers = types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_pretrained=failing(error)))
             for modules in ({"tiktoken": tiktoken}, {"tiktoken": None, "tokenizers": tokenizers}):
                 with unittest.mock.patch.dict(sys.modules, modules):
                     _, errors = self.run_program("--out", self.path("n"), source, code=2)
-                self.assertEqual(errors, "prepare.py: GPT-2's vocabulary could not be downloaded (%s): put its encoder.json "
-                                 "and vocab.bpe in a folder and name it, --tokenizer FOLDER\n" % why)
+                self.assertEqual(errors, "prepare.py: GPT-2's vocabulary could not be downloaded (%s): put its "
+                                 "encoder.json and vocab.bpe in a folder and name it, --tokenizer FOLDER\n" % why)
         with unittest.mock.patch.object(prepare_inputs.urllib.request, "urlopen", side_effect=answers[1][0]):
-            self.refused(["tinyshakespeare could not be downloaded (no connection): name local files"], "--bytes", "--cache",
-                         self.path("cache"), "--out", self.path("n"), "tinyshakespeare")
+            self.refused(["tinyshakespeare could not be downloaded (no connection): name local files"], "--bytes",
+                         "--cache", self.path("cache"), "--out", self.path("n"), "tinyshakespeare")
 
     def test_missing_package(self):
         text = "the Python package no_such_package is missing: "
@@ -384,7 +420,7 @@ class PrepareTest(unittest.TestCase):
         self.run_program("--bytes", "--field", "content", "--out", out, "--workers", 2, self.path("t.parquet"))
         both = self.documents(self.tokens(out, "train")) + self.documents(self.tokens(out, "val"))
         self.assertEqual(sorted(both), sorted(text.encode() for text in texts))
-        self.refused(["no column text but content"], "--bytes", "--out", self.path("q"), self.path("t.parquet"))
+        self.refused(['t.parquet: it has no "text" but content: use --field'], "--bytes", "--out", self.path("q"), self.path("t.parquet"))
         self.refused(["not a readable Parquet"], "--bytes", "--out", self.path("z"), self.write("x.parquet", b"PAR1"))
 
 

@@ -179,18 +179,30 @@ class ChatTest(unittest.TestCase):
         self.assertGreater(stops, 4)
         self.assertIn("were complete", self.run_program(*arguments)[0])
         self.refused(["trained (answers, now all)", "--overwrite"], *arguments, "--trained", "all")
-        self.refused(["field (None, now text)"], *[argument for argument in arguments if argument != "--chat"])
+        of_chat = ("--chat", "--prompt-format", "plain")
+        self.refused(["field (None, now text)"], *[argument for argument in arguments if argument not in of_chat])
 
     # --- errors
 
     def test_malformed(self):
         good = json.dumps({"prompt": "a", "response": "b"})
         bad = [
-            ('{"prompt": "a"', "it is not JSON"),
+            ('{"prompt": "a"', "it is not JSON (Expecting ',' delimiter, column 15)"),
             ("[" * 100000, "it is not JSON"),
             ("[1]", "no JSON object"),
             ({"text": "x"}, "it has none of messages"),
-            ({"prompt": "a"}, "it has none of messages"),
+            ({"prompt": "a"}, "it has prompt but no response"),
+            ({"prompt": "a", "response": None}, "it has prompt but no response"),
+            ({"query": "a"}, "it has query but no response"),
+            ({"response": "b"}, "it has response but no prompt or query"),
+            ({"instruction": "a", "response": "b"}, "it has instruction but no output"),
+            ({"prompt": "a", "completion": "b"}, "it has prompt and completion: did you mean prompt and response?"),
+            ({"question": "a", "answer": "b"}, "it has question and answer: did you mean prompt and response?"),
+            ({"prompt": "a", "response": "b", "instruction": "c", "output": "d"},
+             "it has prompt, response, instruction and output, which are keys of 2 kinds of records: keep those of "
+             "one"),
+            ({"query": "c", "prompt": "a", "response": "b"}, "it has query, prompt and response, which are keys of 2"),
+            ({"messages": messages("a", "b"), "input_ids": [1, 2]}, "it has messages and input_ids, which are keys"),
             ({"prompt": "a", "response": ""}, "its answer is empty"),
             ({"prompt": "a", "response": " \n"}, "its answer is empty"),
             ({"prompt": 1, "response": "b"}, '"prompt" is no text'),
@@ -224,6 +236,9 @@ class ChatTest(unittest.TestCase):
             self.refused(["bad.jsonl, line 4: ", reason, "--skip-malformed"], *arguments, 1, source)
         source = self.write("far.jsonl", self.many(300) + lines[0] + "\n")  # in a later unit, by another process
         self.refused(["far.jsonl, line 301: it is not JSON"], *arguments, 2, source)
+        source = self.write("latin1.jsonl", good.encode() + b'\n{"prompt": "caf\xe9", "response": "b"}\n')
+        self.refused(["latin1.jsonl, line 2: it is not UTF-8 (byte 0xe9 in column 16): if it is Latin-1, iconv -f "
+                      "latin1 -t utf-8 %s >NEW.jsonl" % source], *arguments, 1, source)
         source = self.write("skip.jsonl", "\n".join(lines + [good]))
         out, errors = self.run_program(*arguments, 1, "--skip-malformed", "--val-fraction", 0, source)
         self.assertEqual(self.read("b_train_000000.bin"), [([97, 98, 256], [0, 1, 1])])
@@ -233,6 +248,13 @@ class ChatTest(unittest.TestCase):
         for name in ("alpaca", "llama2"):
             self.refused(["line 1: user and assistant do not take turns"], *arguments, 1, source, "--prompt-format",
                          name)
+
+    def test_keys_that_are_not_there(self):
+        """One key of a second kind makes no second kind, nor do keys that are null."""
+        turns = messages("a", "b")
+        for record in ({"prompt": "a", "messages": turns}, {"query": None, "prompt": "a", "response": "b"},
+                       {"messages": None, "question": "q", "instruction": "a", "output": "b", "response": None}):
+            self.assertEqual(self.prepared([record], *PLAIN[2:]), [([97, 98, 256], [0, 1, 1])])
 
     def test_no_examples_left(self):
         bad = self.write("bad.jsonl", '{"prompt": "a"}\n{\n')
