@@ -215,7 +215,8 @@ static const Flag table[] = {
     {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "off",
      "print the memory plan and end; needs no data and no GPU"},
     {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "none",
-     "with --plan, find the largest micro-batch within SIZE: 80GB or 80G (10^9 bytes), 75GiB (2^30)"},
+     "with --plan, find the largest micro-batch whose plan is within SIZE, what is beside it not counted: 80GB or 80G "
+     "(10^9 bytes), 75GiB (2^30)"},
     {GROUP_RUN, "gpus", FLAG_INT, AT(gpus), "N", 1, 1 << 20, NULL, "with --plan, how many GPUs to plan for"},
     {GROUP_RUN, "profile", FLAG_INT64, AT(profile), "STEP", 1, BIG, "none",
      "mark this step for a profiler (cudaProfilerStart and -Stop around it)"},

@@ -115,7 +115,8 @@ static void report_schedule(const Report *report, FILE *out) {
     item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s token%s per step", c->micro_batch,
          c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens), plural(step_tokens));
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
-         schedule_name(falls ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay, c->grad_clip, c->seed);
+         schedule_name(falls ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay, c->grad_clip,
+         c->seed);
     if (data_sets(report->train) == 1)
         snprintf(epochs, sizeof epochs, ", %.3g epoch%s", total / epoch, plural(total / epoch));
     item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),

@@ -246,12 +246,15 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     int64_t *steps;
     const int count = checkpoint_steps(out, &steps, err);
     bool found = step < 0 && count > 0;
+    char there[96] = "";
+    for (int i = 0; i < count && i < 3; i++)
+        snprintf(there + strlen(there), sizeof there - strlen(there), "%s%" PRId64, i ? ", " : "", steps[i]);
     for (int i = 0; i < count && !found; i++) found = steps[i] == step;
     if (!found && count > 0)
         error_set(err, EXIT_DATA,
-                  "%s: there is no checkpoint of step %" PRId64 "; use --resume=%" PRId64
-                  " or --resume, for the newest",
-                  out, step, steps[0]);
+                  "%s: there is no checkpoint of step %" PRId64
+                  ", but of %s%s; --resume takes the newest that is whole",
+                  out, step, there, count > 3 ? " and others" : "");
     else if (!found && count == 0 && step >= 0)
         error_set(err, EXIT_DATA,
                   "%s: there is no checkpoint of step %" PRId64 ", nor any other; is --out the run's folder?", out,

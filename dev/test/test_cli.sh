@@ -318,8 +318,8 @@ rm -r "$folder/straight/a"
 into "in a plan" "$folder/straight/step-00000020: this is a checkpoint; $run_is" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(find "$folder/straight" -type f -exec sha256sum {} + | sort)" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before" &&
     ok "and nothing of them changes" || bad "and nothing of them changes" "$(ls "$folder/straight" "$folder/copied")"
-refuses "a step that was not saved" 2 "no checkpoint of step 7; use \-\-resume=20 or" "${long[@]}" --out "$folder/straight" --resume=7
-refuses "and before tokens of another vocabulary" 2 "no checkpoint of step 7; use \-\-resume=20 or" --train "$data" --vocab 50 --out "$folder/straight" --resume=7
+refuses "a step that was not saved" 2 "no checkpoint of step 7, but of 20, 10; \-\-resume takes" "${long[@]}" --out "$folder/straight" --resume=7
+refuses "and before tokens of another vocabulary" 2 "no checkpoint of step 7, but of 20, 10; \-\-resume takes" --train "$data" --vocab 50 --out "$folder/straight" --resume=7
 refuses "nothing to sample from, likewise" 2 "no checkpoint in $folder/typo; is \-\-out" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
 refuses "a step of another folder" 2 "no checkpoint of step 7, nor any other; is \-\-out" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
