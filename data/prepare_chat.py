@@ -2,7 +2,7 @@
 
 A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`,
 `input` and `output` (Alpaca's; the input may be missing), `prompt` and `response`, `query` and `response`, or
-`input_ids` and `labels` of the same length, -100 where the loss does not count a token.
+`input_ids` and `labels` of the same length, -100 where the loss does not count a token, whatever texts are beside them.
 """
 import hashlib
 import json

@@ -113,7 +113,7 @@ class ChatTest(unittest.TestCase):
 
     def test_tokens(self):
         got = self.prepared([{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]},
-                             {"input_ids": [9, 10], "labels": [9, 10]}])
+                             {"prompt": "a", "response": "b", "input_ids": [9, 10], "labels": [9, 10]}])
         self.assertEqual(got, [([5, 6, 7, 8], [0, 1, 0, 1]), ([9, 10], [0, 1])])  # nothing comes before the first token
         self.assertIn("2 examples, the longest of 4 tokens; 50 % of all tokens count", self.said[0])
         self.assertEqual(self.prepared([{"input_ids": [5, 6, 7]}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
@@ -202,7 +202,6 @@ class ChatTest(unittest.TestCase):
              "it has prompt, response, instruction and output, which are keys of 2 kinds of records: keep those of "
              "one"),
             ({"query": "c", "prompt": "a", "response": "b"}, "it has query, prompt and response, which are keys of 2"),
-            ({"messages": messages("a", "b"), "input_ids": [1, 2]}, "it has messages and input_ids, which are keys"),
             ({"prompt": "a", "response": ""}, "its answer is empty"),
             ({"prompt": "a", "response": " \n"}, "its answer is empty"),
             ({"prompt": 1, "response": "b"}, '"prompt" is no text'),
