@@ -113,9 +113,9 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     free(raw);
 }
 
-static bool ends_text(const TextIds *ids, int id) {
-    for (int i = 0; ids && i < ids->end_count; i++)
-        if (id == ids->ends[i]) return true;
+bool ends_text(const TextIds *ends, int id) {
+    for (int i = 0; i < ends->end_count; i++)
+        if (id == ends->ends[i]) return true;
     return false;
 }
 
@@ -123,11 +123,11 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
     const Config *c = &m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     int n = count;
-    for (; n < count + more && !stop_at_once(m); n++) {
+    for (bool ended = false; n < count + more && !ended && !stop_at_once(m); n++) {
         const uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
         sample_logits(m, ids, n, n > count, logits);
         ids[n] = sample_token(logits, c->shape.vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
-        if (ends_text(ends, ids[n])) break;
+        ended = ends && ends_text(ends, ids[n]);
     }
     free(logits);
     return n;

@@ -135,7 +135,8 @@ bool run_samples(Run *run, Error *err) {
         const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL);
         if (run->place.rank > 0) continue;
         if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
-        if (text) print_tokens(run->tokenizer, ids, length, out);
+        const bool ended = c->prompt[0] && length > count && ends_text(&ends, ids[length - 1]);
+        if (text) print_tokens(run->tokenizer, ids, length - ended, out);
         if (!lines) continue;
         printf("{\"step\":%lld", (long long)run_evaluated_step(run));
         print_tokens_json("prompt", ids, count);
