@@ -6,8 +6,8 @@
 #   scripts/test.sh [--long] [--unit] [NAME...]
 #       --long: also dev/test/long_*.sh; --unit: only the unit tests dev/test/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
-#   TEST_JOBS=2                          suites at a time (default: as many as there are cores, 4 at most); those that
-#                                        need a GPU run alone
+#   TEST_JOBS=2                          suites at a time (default: one more than there are cores, as some wait, 4 at
+#                                        most); those that need a GPU run alone
 #
 # A suite is a program or script. It prints a line per test, as TAP has them (cmocka does by itself):
 #   ok - name      not ok - name      skip - name: reason      (also ok 3 - name, ok 3 - name # SKIP reason)
@@ -35,7 +35,7 @@ case " ${make_flags[*]} SANITIZE=${SANITIZE:-} " in *" SANITIZE=1 "*) build=buil
 has_gpu() { nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; }
 
 cores=$(nproc)
-jobs=${TEST_JOBS:-$((cores < 4 ? cores : 4))}
+jobs=${TEST_JOBS:-$((cores < 4 ? cores + 1 : 4))}
 case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
 
 finish() {
