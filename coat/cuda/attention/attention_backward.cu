@@ -12,8 +12,8 @@
 // With grouped heads a unit of keys has the query heads of its group stream by one after the other, and dk and dv are
 // their sums in that order; the operations are those of as many heads that share nothing.
 //
-// A block is two warpgroups that compute, 64 own rows each, at their own pace, and one thread that has the copy engine
-// fill a ring of tiles. Exponentials run while the tensor cores work, for the same warpgroup (attention_backward_unit.h)
+// A block is two warpgroups that compute, 64 own rows each, at their own pace, and two threads that have the copy engine
+// fill a ring of tiles and the own ones (attention_copying.h). Exponentials run while the tensor cores work, for the same warpgroup (attention_backward_unit.h)
 // or for the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
@@ -71,62 +71,78 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 }
 
 // --- copying ------------------------------------------------------------------------------------------------------
-// Rows row .. row + HALF of a head of k and v, or of q and do with their statistics.
+// k and v, or q and do with their statistics, of a head of a sequence.
+struct Source {
+    const CUtensorMap *first, *second;
+    const float *statistics; // of the head's first row; NULL: of k and v
+    int column, sequence;
+};
+
 template <int HEAD>
-__device__ static inline void pair_copy(const Problem &x, Shared<HEAD> *shared, int slot, bool queries, int sequence,
-                                        int head, int row) {
+__device__ static inline Source source_of(const Problem &x, bool queries, int sequence, int head) {
+    const float *statistics = x.statistics + ((int64_t)sequence * x.sequence_heads + head) * x.blocks * TILE * 2;
+    return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
+}
+
+// Rows row .. row + HALF.
+template <int HEAD>
+__device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const Source &from, int row) {
     Pair<HEAD> &to = shared->pair[slot];
     uint64_t *full = &shared->full[slot];
-    barrier_arrive_expect(full, (uint32_t)(sizeof to + (queries ? sizeof shared->statistics[slot] : 0)));
+    barrier_arrive_expect(full, (uint32_t)(sizeof to + (from.statistics ? sizeof shared->statistics[slot] : 0)));
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++) {
-        const int column = head * HEAD + i * PANEL;
-        copy_tile(to.first + i * HALF * PANEL, queries ? &x.q : &x.k, column, row, sequence, full);
-        copy_tile(to.second + i * HALF * PANEL, queries ? &x.d_o : &x.v, column, row, sequence, full);
+        copy_tile(to.first + i * HALF * PANEL, from.first, from.column + i * PANEL, row, from.sequence, full);
+        copy_tile(to.second + i * HALF * PANEL, from.second, from.column + i * PANEL, row, from.sequence, full);
     }
-    if (queries) {
-        const int64_t rows = ((int64_t)sequence * x.sequence_heads + head) * x.blocks * TILE + row;
-        copy_bytes(shared->statistics[slot], x.statistics + rows * 2, sizeof shared->statistics[slot], full);
+    if (from.statistics)
+        copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
+}
+
+// Units, taken from the counter, and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done
+// with it first. Behind the last comes one without tiles.
+template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
+    const int count = unit_count(x);
+    int index = unit_next(x.next_unit), first_side = 0;
+    for (int units = 0;; units++) {
+        Unit unit = {};
+        if (index < count) {
+            unit = unit_get(x, index);
+            index = unit_next(x.next_unit);
+        }
+        unit.number = units;
+        hand_on(shared->next, units, unit);
+        const Source source = source_of<HEAD>(x, !unit.keys, unit.sequence, unit.head);
+#pragma unroll 1
+        for (int i = 0; i < COMPUTING; i++) {
+            const int side = first_side ^ i, slot = own_slot<HEAD>(units, side);
+            barrier_wait(&shared->empty[slot], own_phase<HEAD>(units) ^ 1);
+            shared->unit[slot] = unit;
+            if (unit.tiles == 0)
+                barrier_arrive(&shared->full[slot]);
+            else
+                pair_copy<HEAD>(shared, slot, source, unit.block * TILE + side * HALF);
+        }
+        if (unit.tiles == 0) return;
+        first_side = unit.keys;
     }
 }
 
-// The own pairs of a unit, which may be free only when the last scores of the unit before are computed, come after the
-// first block that streams by, which is on its way by then. That may be the first block, two slots, and no more: of the
-// unit before, the block that used these slots is free before the own pairs are, while its last block's slots are free
-// only after them. The warpgroup that sees less of the diagonal block of a unit is done with it first.
-// There is one call of pair_copy: with two, this thread spills registers.
-template <int HEAD> __device__ static inline void copy_units(const Problem &x, Shared<HEAD> *shared) {
-    static_assert(STAGES<HEAD> >= 4, "two blocks");
-    int units = 0, first_side = 0;
+// Copies what streams by.
+template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
-    for (int count = unit_count(x), index = unit_next(x); index < count; index = unit_next(x), units++) {
-        Unit unit = unit_get(x, index);
-        unit.number = units;
-        int head = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1, tile = 0;
+    for (int units = 0;; units++) {
+        const Unit unit = take_over(shared->next, units);
+        if (unit.tiles == 0) return;
+        const int first = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1;
+        for (int head = first; head < first + heads; head++) {
+            const Source source = source_of<HEAD>(x, unit.keys, unit.sequence, head);
 #pragma unroll 1
-        for (int copy = 0;; copy++) {
-            const bool own = copy / 2 == 1;
-            if (!own && tile == 2 * unit.tiles) {
-                if (--heads == 0) break;
-                tile = 0, head++;
+            for (int tile = 0; tile < 2 * unit.tiles; tile++, ring_next(stage)) {
+                barrier_wait(&shared->empty[stage.index], stage.phase ^ 1);
+                pair_copy<HEAD>(shared, stage.index, source, unit.block * TILE + tile_row(unit.keys, tile));
             }
-            const int side = first_side ^ copy % 2, slot = own ? own_slot<HEAD>(units, side) : stage.index;
-            barrier_wait(&shared->empty[slot], (own ? own_phase<HEAD>(units) : stage.phase) ^ 1);
-            if (own) shared->unit[slot] = unit;
-            const int row = own ? side * HALF : tile_row(unit.keys, tile);
-            pair_copy<HEAD>(x, shared, slot, unit.keys != own, unit.sequence, own ? unit.head : head,
-                            unit.block * TILE + row);
-            if (own) continue;
-            ring_next(stage);
-            tile++;
         }
-        first_side = unit.keys;
-    }
-    for (int side = 0; side < COMPUTING; side++) {
-        const int slot = own_slot<HEAD>(units, side);
-        barrier_wait(&shared->empty[slot], own_phase<HEAD>(units) ^ 1);
-        shared->unit[slot] = {};
-        barrier_arrive(&shared->full[slot]);
     }
 }
 
@@ -140,13 +156,17 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
                 barrier_init(&shared->full[i], 1);
                 barrier_init(&shared->empty[i], i < STAGES<HEAD> ? COMPUTING * 4 : 4);
             }
+            handover_init(shared->next);
             barrier_init_fence();
         }
         __syncthreads();
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128) copy_units<HEAD>(x, shared);
+            if (threadIdx.x == COMPUTING * 128)
+                copy_own<HEAD>(x, shared);
+            else if (threadIdx.x == COMPUTING * 128 + 32)
+                copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
             compute_units<HEAD, APART>(x, shared, warpgroup);
@@ -190,8 +210,8 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
         if (!view_fits(view)) return false;
     Problem x = {};
     const auto map = shape.head_dim == 64 ? tile_map<64> : tile_map<128>;
-    if (!map(&x.q, q, shape, shape.heads) || !map(&x.d_o, d_o, shape, shape.heads)) return false;
-    if (!map(&x.k, k, shape, shape.kv_heads) || !map(&x.v, v, shape, shape.kv_heads)) return false;
+    if (!map(&x.q, q, shape, shape.heads, HALF) || !map(&x.d_o, d_o, shape, shape.heads, HALF)) return false;
+    if (!map(&x.k, k, shape, shape.kv_heads, HALF) || !map(&x.v, v, shape, shape.kv_heads, HALF)) return false;
     Rows rows = {};
     rows.o = (const bf16 *)o.data, rows.d_o = (const bf16 *)d_o.data, rows.lse = (const float *)lse.data;
     rows.o_stride = o.stride, rows.d_o_stride = d_o.stride;

@@ -1,11 +1,11 @@
-// What attention's backward on Hopper is given, its units of work, and the shared memory that its copying thread and
+// What attention's backward on Hopper is given, its units of work, and the shared memory that its copying threads and
 // its computing warpgroups share; attention_backward.cu says what they are for.
 //
 // All comes in pairs of tiles, 64 rows of k and v, or of q and do. A warpgroup has an own pair per unit, in two buffers
 // used in turns with heads of 64, in one with heads of 128. The ring that pairs stream through has as many slots as then
 // fit.
 #pragma once
-#include "attention_fragments.h"
+#include "attention_copying.h"
 
 template <int HEAD> constexpr int STAGES = 512 / HEAD; // slots in the ring; then come those of own pairs
 template <int HEAD> constexpr int OWN_BUFFERS = 128 / HEAD;
@@ -78,11 +78,6 @@ __device__ static inline Unit unit_get(const Problem &x, int index) {
     return unit;
 }
 
-// The next unit to be computed, or a number beyond the last.
-__device__ static inline int unit_next(const Problem &x) {
-    return (int)atomicAdd(x.next_unit, 1u);
-}
-
 // The first row of a tile that streams by, counted from the own block: blocks in turn, away from it.
 __device__ static inline int tile_row(bool keys, int tile) {
     return keys ? tile * HALF : tile % 2 * HALF - tile / 2 * TILE;
@@ -98,6 +93,7 @@ template <int HEAD> struct Shared {
     float statistics[SLOTS<HEAD>][2 * HALF]; // beside q and do: lse, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
     Unit unit[SLOTS<HEAD>]; // of own pairs
+    Handover<Unit> next;    // whose other side is to stream by
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles begin at units of the swizzle");
 

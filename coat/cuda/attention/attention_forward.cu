@@ -2,16 +2,18 @@
 //
 // A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first, back
 // to the first query's document. Every query sees its own key, so its running maximum is finite from the first tile on. A
-// multiprocessor has a block, which goes through its share of units: two warpgroups that compute, 64 queries each, and one
-// thread that has the copy engine bring tiles, ahead of them into the next unit. The sum over values of a tile runs in the
-// tensor cores beside the exponentials of the next.
+// multiprocessor has a block, which takes unit after unit from a counter: two warpgroups that compute, 64 queries each, and
+// two threads that have the copy engine bring queries and tiles, ahead of them into the next unit. The sum over values of a
+// tile runs in the tensor cores beside the exponentials of the next.
+#include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
 
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL)
+    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL); k and v (1, TILE, PANEL)
+    unsigned *next_unit;
     const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
     bf16 *o;
     float *lse; // (B * heads, T); may be NULL
@@ -24,19 +26,25 @@ struct Problem {
 template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
+// A unit, and how many tiles it has; 0: no unit.
+struct Work {
+    int block, head, sequence, tiles;
+};
+
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
+    Work work[QUERIES<HEAD>]; // of the queries
+    Handover<Work> next;      // whose keys and values are to stream by
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// A unit, and how many tiles it has.
-struct Work {
-    int block, head, sequence, tiles;
-    const int32_t *positions; // of the sequence; NULL: documents are joined
-};
+// Those of a sequence, where documents are apart; else NULL.
+[[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
+    return x.positions ? x.positions + (int64_t)work.sequence * x.T : nullptr;
+}
 
 // Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
@@ -47,9 +55,8 @@ struct Work {
     work.block = x.blocks - 1 - within / heads;
     work.head = head % x.heads;
     work.sequence = head / x.heads;
-    work.positions = x.positions ? x.positions + (int64_t)work.sequence * x.T : nullptr;
     work.tiles = work.block + 1;
-    if (work.positions) work.tiles -= document_begin(work.positions, work.block * TILE) / TILE;
+    if (x.positions) work.tiles -= document_begin(positions_of(x, work), work.block * TILE) / TILE;
     return work;
 }
 
@@ -74,19 +81,38 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll
     for (int i = 0; i < HEAD / PANEL; i++)
-#pragma unroll
-        for (int part = 0; part < TILE; part += HALF)
-            copy_tile(to + (i * TILE + part) * PANEL, from, head * HEAD + i * PANEL, row + part, sequence, full);
+        copy_tile(to + i * TILE * PANEL, from, head * HEAD + i * PANEL, row, sequence, full);
 }
 
-template <int HEAD> __device__ void copy_units(const Problem &x, Shared<HEAD> *shared) {
-    Ring<STAGES<HEAD>> stage = {};
+// Units, taken from the counter, and their queries. Behind the last comes one without tiles.
+template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
+    const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
-    for (int index = (int)blockIdx.x; index < work_count(x); index += (int)gridDim.x, ring_next(own)) {
-        const Work work = work_get(x, index);
-        const int kv_head = work.head / x.group;
+    for (int units = 0, index = unit_next(x.next_unit);; units++, ring_next(own)) {
+        Work work = {};
+        if (index < count) {
+            work = work_get(x, index);
+            index = unit_next(x.next_unit);
+        }
+        hand_on(shared->next, units, work);
         barrier_wait(&shared->q_empty[own.index], own.phase ^ 1);
+        shared->work[own.index] = work;
+        if (work.tiles == 0) {
+            barrier_arrive(&shared->q_full[own.index]);
+            return;
+        }
         queries_copy<HEAD>(x, shared->q[own.index], work, &shared->q_full[own.index]);
+    }
+}
+
+// Copies what streams by.
+template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
+    Ring<STAGES<HEAD>> stage = {};
+    for (int units = 0;; units++) {
+        const Work work = take_over(shared->next, units);
+        if (work.tiles == 0) return;
+        const int kv_head = work.head / x.group;
+#pragma unroll 1
         for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
             const int row = (work.block - j) * TILE, i = stage.index;
             barrier_wait(&shared->empty[i], stage.phase ^ 1);
@@ -207,10 +233,10 @@ template <int HEAD>
 __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &place, const Work &work, int own,
                              Ring<STAGES<HEAD>> &stage) {
     const float scale = x.scale * LOG2_E;
-    const bool apart = work.positions != nullptr;
+    const bool apart = x.positions != nullptr;
     place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
     Documents documents = {};
-    if (apart) documents = documents_of(work.positions, x.T, place, work.block * TILE);
+    if (apart) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
     Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
@@ -237,13 +263,18 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     sums_store<HEAD>(x, work, place, sums);
 }
 
+[[maybe_unused]] __device__ Work work_read(const Work *from) {
+    return {warp_uniform(from->block), warp_uniform(from->head), warp_uniform(from->sequence), warp_uniform(from->tiles)};
+}
+
 template <int HEAD> __device__ void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Place place = place_get(warpgroup);
     Ring<STAGES<HEAD>> stage = {};
-    Ring<QUERIES<HEAD>> own = {};
-    for (int index = (int)blockIdx.x; index < work_count(x); index += (int)gridDim.x, ring_next(own)) {
+    for (Ring<QUERIES<HEAD>> own = {};; ring_next(own)) {
         barrier_wait(&shared->q_full[own.index], own.phase);
-        compute_unit<HEAD>(x, shared, place, work_get(x, index), own.index, stage);
+        const Work work = work_read(&shared->work[own.index]);
+        if (work.tiles == 0) return;
+        compute_unit<HEAD>(x, shared, place, work, own.index, stage);
     }
 }
 
@@ -261,13 +292,17 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
                 barrier_init(&shared->v_full[i], 1);
                 barrier_init(&shared->empty[i], COMPUTING * 4);
             }
+            handover_init(shared->next);
             barrier_init_fence();
         }
         __syncthreads();
         const int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128) copy_units<HEAD>(x, shared);
+            if (threadIdx.x == COMPUTING * 128)
+                copy_own<HEAD>(x, shared);
+            else if (threadIdx.x == COMPUTING * 128 + 32)
+                copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
             compute_units<HEAD>(x, shared, warpgroup);
@@ -279,6 +314,7 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
 
 template <int HEAD> void launch(const CudaBackend *backend, const Problem &x) {
     const int units = x.all_heads * x.blocks;
+    CUDA_CHECK(cudaMemsetAsync(x.next_unit, 0, sizeof *x.next_unit, backend->stream), "clearing a counter of units");
     CUDA_CHECK(cudaFuncSetAttribute(forward_kernel<HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)SHARED_BYTES<HEAD>),
                "giving attention's forward its shared memory");
@@ -293,13 +329,15 @@ extern "C" bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tenso
                                          Tensor positions, AttentionShape shape) {
     const CudaBackend *backend = cuda_backend(exec);
     if (!attention_hopper_supported(shape, backend->capability)) return false;
+    if (exec->workspace_bytes < sizeof(unsigned)) return false;
     for (const Tensor &view : {o, q, k, v})
         if (!view_fits(view)) return false;
     Problem x = {};
     const auto map = shape.head_dim == 64 ? tile_map<64> : tile_map<128>;
-    if (!map(&x.q, q, shape, shape.heads) || !map(&x.k, k, shape, shape.kv_heads) ||
-        !map(&x.v, v, shape, shape.kv_heads))
+    if (!map(&x.q, q, shape, shape.heads, HALF) || !map(&x.k, k, shape, shape.kv_heads, TILE) ||
+        !map(&x.v, v, shape, shape.kv_heads, TILE))
         return false;
+    x.next_unit = (unsigned *)exec->workspace;
     x.positions = (const int32_t *)positions.data;
     x.o = (bf16 *)o.data, x.o_stride = o.stride;
     x.lse = (float *)lse.data;

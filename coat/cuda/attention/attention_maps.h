@@ -18,13 +18,13 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// A view as the copy engine reads it, HALF rows of a panel at a time; rows beyond T read as zeros.
-template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads) {
+// A view as the copy engine reads it, so many rows of a panel at a time; rows beyond T read as zeros.
+template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads, int rows) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
     cuuint64_t size[] = {(cuuint64_t)heads * HEAD, (cuuint64_t)shape.T, (cuuint64_t)shape.B};
     cuuint64_t stride[] = {row, row * (cuuint64_t)shape.T};
-    cuuint32_t box[] = {PANEL, HALF, 1}, step[] = {1, 1, 1};
+    cuuint32_t box[] = {PANEL, (cuuint32_t)rows, 1}, step[] = {1, 1, 1};
     return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, view.data, size, stride, box, step,
                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
