@@ -13,8 +13,8 @@
 // their sums in that order; the operations are those of as many heads that share nothing.
 //
 // A block is two warpgroups that compute, 64 own rows each, at their own pace, and two threads that have the copy engine
-// fill a ring of tiles and the own ones (attention_copying.h). Exponentials run while the tensor cores work, for the same warpgroup (attention_backward_unit.h)
-// or for the other.
+// bring the own rows and fill a ring of tiles (attention_copying.h). Exponentials run while the tensor cores work, for the
+// same warpgroup (attention_backward_unit.h) or for the other.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -78,8 +78,7 @@ struct Source {
     int column, sequence;
 };
 
-template <int HEAD>
-__device__ static inline Source source_of(const Problem &x, bool queries, int sequence, int head) {
+template <int HEAD> __device__ static inline Source source_of(const Problem &x, bool queries, int sequence, int head) {
     const float *statistics = x.statistics + ((int64_t)sequence * x.sequence_heads + head) * x.blocks * TILE * 2;
     return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
 }
@@ -99,36 +98,34 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Units, taken from the counter, and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done
-// with it first. Behind the last comes one without tiles.
+// Units and their own pairs. The warpgroup that sees less of the diagonal block of a unit is done with it first. Behind the
+// last comes one without tiles.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
-    int index = unit_next(x.next_unit), first_side = 0;
+    int first_side = 0;
     for (int units = 0;; units++) {
+        const int index = unit_claim(shared->next, units, x.next_unit);
         Unit unit = {};
-        if (index < count) {
-            unit = unit_get(x, index);
-            index = unit_next(x.next_unit);
-        }
+        if (index < count) unit = unit_get(x, index);
         unit.number = units;
-        hand_on(shared->next, units, unit);
+        hand_on(shared->next, unit);
         const Source source = source_of<HEAD>(x, !unit.keys, unit.sequence, unit.head);
 #pragma unroll 1
         for (int i = 0; i < COMPUTING; i++) {
             const int side = first_side ^ i, slot = own_slot<HEAD>(units, side);
             barrier_wait(&shared->empty[slot], own_phase<HEAD>(units) ^ 1);
             shared->unit[slot] = unit;
-            if (unit.tiles == 0)
-                barrier_arrive(&shared->full[slot]);
-            else
+            if (unit.tiles > 0)
                 pair_copy<HEAD>(shared, slot, source, unit.block * TILE + side * HALF);
+            else
+                barrier_arrive(&shared->full[slot]);
         }
         if (unit.tiles == 0) return;
         first_side = unit.keys;
     }
 }
 
-// Copies what streams by.
+// What streams by, heads in the order of their sums.
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -163,9 +160,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
         int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128)
+            if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
-            else if (threadIdx.x == COMPUTING * 128 + 32)
+            else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();
@@ -182,8 +179,7 @@ extern "C" int attention_backward_heads_together = 0;
 // As attention_heads_together(), of the key/value heads of groups. Where units of keys are few, all: the longest of the last group could
 // begin too late for the queries' units, 3/7 of the work, to fill the other multiprocessors until it ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
-    const int kv_heads = x.heads / x.group;
-    if (kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return kv_heads;
+    if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;
 }
 
@@ -194,8 +190,7 @@ template <int HEAD> static void launch(const CudaBackend *backend, const Rows &r
     const auto kernel = x.positions ? backward_kernel<HEAD, true> : backward_kernel<HEAD, false>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Shared<HEAD>)),
                "giving attention's backward its shared memory");
-    int units = (x.heads + x.heads / x.group) * x.blocks,
-        blocks = units < backend->sm_count ? units : backend->sm_count;
+    int units = (x.heads + x.kv_heads) * x.blocks, blocks = units < backend->sm_count ? units : backend->sm_count;
     kernel<<<(unsigned)blocks, THREADS, sizeof(Shared<HEAD>), backend->stream>>>(x);
     LAUNCH_CHECK("attention_backward");
 }
@@ -222,8 +217,9 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
     x.amax = rows.amax = dq.amax;
     x.dq = (bf16 *)dq.data, x.dk = (bf16 *)dk.data, x.dv = (bf16 *)dv.data;
     x.dq_stride = dq.stride, x.dk_stride = dk.stride, x.dv_stride = dv.stride;
-    x.heads = shape.B * shape.heads, x.sequence_heads = shape.heads, x.T = shape.T, x.blocks = rows.blocks;
-    x.group = shape.heads / shape.kv_heads;
+    x.heads = shape.B * shape.heads, x.kv_heads = shape.B * shape.kv_heads;
+    x.sequence_heads = shape.heads, x.sequence_kv_heads = shape.kv_heads, x.group = shape.heads / shape.kv_heads;
+    x.T = shape.T, x.blocks = rows.blocks;
     x.scale = 1.0f / sqrtf((float)shape.head_dim);
     x.heads_together = attention_backward_heads_together;
     if (x.heads_together == 0) x.heads_together = attention_heads_together(shape);

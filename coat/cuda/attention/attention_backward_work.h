@@ -21,11 +21,13 @@ struct Problem {
     const int *tiles;         // (B, 2, blocks), with positions: the tiles of a unit of queries, of keys
     uint32_t *amax;           // (B * T) maxima of dq, dk and dv, one for 16 rows; may be NULL
     int64_t dq_stride, dk_stride, dv_stride;
-    int heads, sequence_heads, T, blocks; // query heads of all sequences, of one; units in T, for either kind
-    int group;                            // query heads that read one key/value head
-    int heads_together;                   // whose units are handed out together
-    int kv_heads_together;                // the same of units of keys, where heads are grouped
-    float scale;                          // of the scores
+    int heads, kv_heads;                   // of all sequences: query heads, key/value heads
+    int sequence_heads, sequence_kv_heads; // of one
+    int group;                             // query heads that read one key/value head
+    int T, blocks;                         // units in T, for either kind
+    int heads_together;                    // whose units are handed out together
+    int kv_heads_together;                 // the same of units of keys, where heads are grouped
+    float scale;                           // of the scores
 };
 
 // --- units of work ------------------------------------------------------------------------------------------------
@@ -38,42 +40,43 @@ struct Unit {
 };
 
 __device__ static inline int unit_count(const Problem &x) {
-    return (x.heads + x.heads / x.group) * x.blocks;
+    return (x.heads + x.kv_heads) * x.blocks;
 }
 
 // Units of keys and of queries in turns, longest first, of a few heads at a time. Heads are those of all sequences.
 __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
-    int together = 2 * x.heads_together * x.blocks, first = index / together * x.heads_together;
-    int heads = min(x.heads_together, x.heads - first), within = index % together, rank = within / (2 * heads);
+    const Divided group = divide(index, 2 * x.heads_together * x.blocks);
+    const int first = group.share * x.heads_together, heads = min(x.heads_together, x.heads - first);
+    const Divided rank = divide(group.rest, 2 * heads);
     Unit unit;
-    unit.keys = within % (2 * heads) < heads;
-    unit.head = first + within % heads;
-    unit.block = unit.keys ? rank : x.blocks - 1 - rank;
-    unit.tiles = x.blocks - rank;
+    unit.keys = rank.rest < heads;
+    unit.head = first + rank.rest - (unit.keys ? 0 : heads);
+    unit.block = unit.keys ? rank.share : x.blocks - 1 - rank.share;
+    unit.tiles = x.blocks - rank.share;
     return unit;
 }
 
 // With grouped heads a unit of keys is `group` times as long. All of them come before those of queries, which fill up
 // what is left at the end.
 __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
-    const int kv_heads = x.heads / x.group, key_units = kv_heads * x.blocks;
     Unit unit;
-    unit.keys = index < key_units;
-    if (!unit.keys) index -= key_units;
-    int most = unit.keys ? x.kv_heads_together : x.heads_together, together = most * x.blocks;
-    int first = index / together * most, heads = min(most, (unit.keys ? kv_heads : x.heads) - first);
-    int within = index % together, rank = within / heads;
-    unit.head = first + within % heads;
-    unit.block = unit.keys ? rank : x.blocks - 1 - rank;
-    unit.tiles = x.blocks - rank;
+    unit.keys = index < x.kv_heads * x.blocks;
+    if (!unit.keys) index -= x.kv_heads * x.blocks;
+    const int most = unit.keys ? x.kv_heads_together : x.heads_together;
+    const Divided group = divide(index, most * x.blocks);
+    const int first = group.share * most, heads = min(most, (unit.keys ? x.kv_heads : x.heads) - first);
+    const Divided rank = divide(group.rest, heads);
+    unit.head = first + rank.rest;
+    unit.block = unit.keys ? rank.share : x.blocks - 1 - rank.share;
+    unit.tiles = x.blocks - rank.share;
     return unit;
 }
 
 __device__ static inline Unit unit_get(const Problem &x, int index) {
     Unit unit = x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
-    const int heads = unit.keys ? x.sequence_heads / x.group : x.sequence_heads;
-    unit.sequence = unit.head / heads;
-    unit.head %= heads;
+    const Divided head = divide(unit.head, unit.keys ? x.sequence_kv_heads : x.sequence_heads);
+    unit.sequence = head.share;
+    unit.head = head.rest;
     if (x.tiles) unit.tiles = x.tiles[(unit.sequence * 2 + unit.keys) * x.blocks + unit.block];
     return unit;
 }

@@ -1,44 +1,46 @@
-// Two threads of a block copy, of two warps: one finds out the units of work and has their own rows copied, the other has
-// copied what streams by. Of a single thread, which issues a copy in about a hundred instructions that wait for each other,
-// and in as many for each division that says what a unit is, the tensor cores would have to wait.
+// Two threads of a block copy, of two warps, so that neither waits for the other: one claims units of work and has their own
+// rows copied, the other has copied what streams by. A single one issues copies too slowly for the tensor cores.
 #pragma once
 #include "attention_fragments.h"
 
-// Units that the first thread hands on to the second.
-constexpr int HANDED = 2; // how many it may be ahead
+constexpr int COPYING_THREAD = COMPUTING * 128, STREAMING_THREAD = COPYING_THREAD + 32;
+
+// A share of two numbers of which neither is negative, and what is left: half of the instructions of signed ones.
+struct Divided {
+    int share, rest;
+};
+
+__device__ static inline Divided divide(int x, int by) {
+    const unsigned share = (unsigned)x / (unsigned)by;
+    return {(int)share, (int)((unsigned)x - share * (unsigned)by)};
+}
+
+// How the first thread hands on a unit to the second.
 template <typename Unit> struct Handover {
-    Unit unit[HANDED];
-    uint64_t full[HANDED], empty[HANDED];
+    Unit unit;
+    uint64_t full, empty;
 };
 
 template <typename Unit> __device__ static inline void handover_init(Handover<Unit> &x) {
-    for (int i = 0; i < HANDED; i++) {
-        barrier_init(&x.full[i], 1);
-        barrier_init(&x.empty[i], 1);
-    }
+    barrier_init(&x.full, 1);
+    barrier_init(&x.empty, 1);
 }
 
-// number: how many were handed on before.
-template <typename Unit>
-__device__ static inline void hand_on(Handover<Unit> &x, int number, const Unit &unit) {
-    const int i = number % HANDED;
-    barrier_wait(&x.empty[i], (uint32_t)(number / HANDED % 2) ^ 1);
-    x.unit[i] = unit;
-    barrier_arrive(&x.full[i]);
+// Claims a unit, the next that no block has, or a number beyond the last; units: how many the block had before. Not before
+// the second thread has the unit before this one: at the end what is claimed early is missing to others.
+template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
+    barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
+    return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
 }
 
-template <typename Unit> __device__ static inline Unit take_over(Handover<Unit> &x, int number) {
-    const int i = number % HANDED;
-    barrier_wait(&x.full[i], (uint32_t)(number / HANDED % 2));
-    const Unit unit = x.unit[i];
-    barrier_arrive(&x.empty[i]);
-    return unit;
+template <typename Unit> __device__ static inline void hand_on(Handover<Unit> &x, const Unit &unit) {
+    x.unit = unit;
+    barrier_arrive(&x.full);
 }
 
-// The next unit that no block has taken, or a number beyond the last. Whoever asks a unit ahead does not wait for it: the
-// compiler's own atomics would hand the result from lane to lane, at once.
-__device__ static inline int unit_next(unsigned *counter) {
-    int unit;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(unit) : "l"(__cvta_generic_to_global(counter)));
+template <typename Unit> __device__ static inline Unit take_over(Handover<Unit> &x, int units) {
+    barrier_wait(&x.full, (uint32_t)(units % 2));
+    const Unit unit = x.unit;
+    barrier_arrive(&x.empty);
     return unit;
 }

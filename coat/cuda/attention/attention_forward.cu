@@ -2,7 +2,7 @@
 //
 // A unit of work is 128 queries of a head and the tiles of 128 keys and values that they see, the diagonal one first, back
 // to the first query's document. Every query sees its own key, so its running maximum is finite from the first tile on. A
-// multiprocessor has a block, which takes unit after unit from a counter: two warpgroups that compute, 64 queries each, and
+// multiprocessor has a block, which claims unit after unit by a counter: two warpgroups that compute, 64 queries each, and
 // two threads that have the copy engine bring queries and tiles, ahead of them into the next unit. The sum over values of a
 // tile runs in the tensor cores beside the exponentials of the next.
 #include "attention_copying.h"
@@ -12,7 +12,7 @@
 namespace {
 
 struct Problem {
-    CUtensorMap q, k, v;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL); k and v (1, TILE, PANEL)
+    CUtensorMap q, k, v; // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL); k and v (1, TILE, PANEL)
     unsigned *next_unit;
     const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
     bf16 *o;
@@ -41,20 +41,21 @@ template <int HEAD> struct Shared {
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Those of a sequence, where documents are apart; else NULL.
+// Of documents that are apart.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
-    return x.positions ? x.positions + (int64_t)work.sequence * x.T : nullptr;
+    return x.positions + (int64_t)work.sequence * x.T;
 }
 
 // Longest first, of a few heads at a time, whose keys and values the L2 cache holds.
 [[maybe_unused]] __device__ Work work_get(const Problem &x, int index) {
-    const int together = x.heads_together * x.blocks, first = index / together * x.heads_together;
-    const int heads = min(x.heads_together, x.all_heads - first), within = index % together;
-    const int head = first + within % heads;
+    const Divided group = divide(index, x.heads_together * x.blocks);
+    const int first = group.share * x.heads_together;
+    const Divided rank = divide(group.rest, min(x.heads_together, x.all_heads - first));
+    const Divided head = divide(first + rank.rest, x.heads);
     Work work;
-    work.block = x.blocks - 1 - within / heads;
-    work.head = head % x.heads;
-    work.sequence = head / x.heads;
+    work.block = x.blocks - 1 - rank.share;
+    work.head = head.rest;
+    work.sequence = head.share;
     work.tiles = work.block + 1;
     if (x.positions) work.tiles -= document_begin(positions_of(x, work), work.block * TILE) / TILE;
     return work;
@@ -84,28 +85,27 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
         copy_tile(to + i * TILE * PANEL, from, head * HEAD + i * PANEL, row, sequence, full);
 }
 
-// Units, taken from the counter, and their queries. Behind the last comes one without tiles.
+// Units and their queries. Behind the last comes one without tiles.
 template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
-    for (int units = 0, index = unit_next(x.next_unit);; units++, ring_next(own)) {
+    for (int units = 0;; units++, ring_next(own)) {
+        const int index = unit_claim(shared->next, units, x.next_unit);
         Work work = {};
-        if (index < count) {
-            work = work_get(x, index);
-            index = unit_next(x.next_unit);
-        }
-        hand_on(shared->next, units, work);
+        if (index < count) work = work_get(x, index);
+        hand_on(shared->next, work);
         barrier_wait(&shared->q_empty[own.index], own.phase ^ 1);
         shared->work[own.index] = work;
-        if (work.tiles == 0) {
+        if (work.tiles > 0) {
+            queries_copy<HEAD>(x, shared->q[own.index], work, &shared->q_full[own.index]);
+        } else {
             barrier_arrive(&shared->q_full[own.index]);
             return;
         }
-        queries_copy<HEAD>(x, shared->q[own.index], work, &shared->q_full[own.index]);
     }
 }
 
-// Copies what streams by.
+// What streams by.
 template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -264,7 +264,8 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
 }
 
 [[maybe_unused]] __device__ Work work_read(const Work *from) {
-    return {warp_uniform(from->block), warp_uniform(from->head), warp_uniform(from->sequence), warp_uniform(from->tiles)};
+    return {warp_uniform(from->block), warp_uniform(from->head), warp_uniform(from->sequence),
+            warp_uniform(from->tiles)};
 }
 
 template <int HEAD> __device__ void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
@@ -299,9 +300,9 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 1) forward_kernel
         const int warpgroup = warp_uniform((int)threadIdx.x / 128);
         if (warpgroup == COMPUTING) {
             registers_give<COPYING_REGISTERS>();
-            if (threadIdx.x == COMPUTING * 128)
+            if (threadIdx.x == COPYING_THREAD)
                 copy_own<HEAD>(x, shared);
-            else if (threadIdx.x == COMPUTING * 128 + 32)
+            else if (threadIdx.x == STREAMING_THREAD)
                 copy_streams<HEAD>(x, shared);
         } else {
             registers_take<COMPUTING_REGISTERS>();

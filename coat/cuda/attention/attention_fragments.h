@@ -10,7 +10,7 @@
 typedef __nv_bfloat16 bf16;
 
 constexpr int TILE = ATTENTION_TILE; // rows of a unit of work
-constexpr int HALF = TILE / 2;       // rows of a warpgroup, and rows that are copied at a time
+constexpr int HALF = TILE / 2;       // rows of a warpgroup, and rows that backward copies at a time
 constexpr int PANEL = 64;            // columns side by side in shared memory
 constexpr int COMPUTING = 2;         // warpgroups
 constexpr int THREADS = (COMPUTING + 1) * 128;
@@ -23,7 +23,7 @@ template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16); 
 struct Place {
     int half;               // which rows of the own tile: HALF * half ...
     int row, pair;          // of the own tile: row and row + 8; columns pair, pair + 1 of each block of 8
-    bool signals;           // one thread per warp tells the copying thread that a buffer is free
+    bool signals;           // one thread per warp tells the copying threads that a buffer is free
     uint64_t own[2];        // operands
     float lse[2], delta[2]; // of the own rows, if they are queries
 };

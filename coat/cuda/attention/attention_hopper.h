@@ -20,7 +20,8 @@ static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Bytes of workspace: a counter, two FP32 values per query and head, and where documents are apart the lengths of units.
+// Bytes of workspace that the backward needs: a counter, two FP32 values per query and head, and where documents are apart the
+// lengths of units. The forward needs a counter alone.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);
@@ -31,8 +32,8 @@ static inline size_t attention_backward_bytes(AttentionShape shape) {
 }
 
 // o and lse as the operation of ops.h; lse.data NULL where no backward follows. False, with nothing done, where the kernel
-// does not take the operands: the shape or GPU is not supported, a view is not BF16, or its rows do not begin at multiples
-// of 16 bytes.
+// does not take the operands: the shape or GPU is not supported, a view is not BF16, its rows do not begin at multiples of
+// 16 bytes, or there is no workspace.
 bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape);
 
