@@ -132,10 +132,13 @@ template <int HEAD> __device__ static inline void copy_streams(const Problem &x,
         const Unit unit = take_over(shared->next, units);
         if (unit.tiles == 0) return;
         const int first = unit.keys ? unit.head * x.group : unit.head / x.group, heads = unit.keys ? x.group : 1;
+        int left = heads * 2 * unit.tiles;
+        if (left <= 2 * ASKING) ask_next(shared->next);
         for (int head = first; head < first + heads; head++) {
             const Source source = source_of<HEAD>(x, unit.keys, unit.sequence, head);
 #pragma unroll 1
             for (int tile = 0; tile < 2 * unit.tiles; tile++, ring_next(stage)) {
+                if (--left == 2 * ASKING) ask_next(shared->next);
                 barrier_wait(&shared->empty[stage.index], stage.phase ^ 1);
                 pair_copy<HEAD>(shared, stage.index, source, unit.block * TILE + tile_row(unit.keys, tile));
             }

@@ -15,6 +15,8 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)share, (int)((unsigned)x - share * (unsigned)by)};
 }
 
+constexpr int ASKING = 1; // tiles of TILE rows that are left of a unit when the next one is asked for
+
 // How the first thread hands on a unit to the second.
 template <typename Unit> struct Handover {
     Unit unit;
@@ -27,7 +29,7 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
 }
 
 // Claims a unit, the next that no block has, or a number beyond the last; units: how many the block had before. Not before
-// the second thread has the unit before this one: at the end what is claimed early is missing to others.
+// the second thread asks for it: at the end what is claimed early is missing to others.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
@@ -40,7 +42,10 @@ template <typename Unit> __device__ static inline void hand_on(Handover<Unit> &x
 
 template <typename Unit> __device__ static inline Unit take_over(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
-    const Unit unit = x.unit;
+    return x.unit;
+}
+
+// Once per unit, near its end: the next may be claimed.
+template <typename Unit> __device__ static inline void ask_next(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
-    return unit;
 }

@@ -24,7 +24,7 @@ struct Problem {
 };
 
 template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
-template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
+template <int HEAD> constexpr int STAGES = HEAD == 64 ? 6 : 3;
 template <int HEAD> constexpr bool AHEAD = HEAD == 64; // whether there are registers for the next tile's scores, too
 
 // A unit, and how many tiles it has; 0: no unit.
@@ -112,9 +112,11 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
     for (int units = 0;; units++) {
         const Work work = take_over(shared->next, units);
         if (work.tiles == 0) return;
-        const int kv_head = work.head / x.group;
+        const int kv_head = divide(work.head, x.group).share;
+        if (work.tiles <= ASKING) ask_next(shared->next);
 #pragma unroll 1
         for (int j = 0; j < work.tiles; j++, ring_next(stage)) {
+            if (work.tiles - j == ASKING + 1) ask_next(shared->next);
             const int row = (work.block - j) * TILE, i = stage.index;
             barrier_wait(&shared->empty[i], stage.phase ^ 1);
             tile_copy<HEAD>(shared->k[i], &x.k, kv_head, row, work.sequence, &shared->k_full[i]);
@@ -210,7 +212,7 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
     if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
     if (apart) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
-    // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
+    // Complete already: keeps most of the exponentials ahead of the next wait.
     barrier_wait(&shared->k_full[tiles.now.index], tiles.now.phase);
     if constexpr (NEXT || PREVIOUS) wgmma_wait<0>();
     if constexpr (NEXT) wgmma_hold(next);
