@@ -196,15 +196,13 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
         wgmma_hold(sums.o);
         wgmma_hold(sums.p);
     }
-    if constexpr (!AHEAD<HEAD>)
-        scores<HEAD, COLUMNS>(shared, place, s, tiles.now);
-    else if constexpr (NEXT)
-        scores<HEAD, TILE>(shared, place, next, tiles.next);
+    if constexpr (!AHEAD<HEAD>) scores<HEAD, COLUMNS>(shared, place, s, tiles.now);
     if constexpr (PREVIOUS) {
         barrier_wait(&shared->v_full[tiles.previous.index], tiles.previous.phase);
         wgmma_fence();
         add_values<HEAD>(shared, sums, tiles.previous);
     }
+    if constexpr (AHEAD<HEAD> && NEXT) scores<HEAD, TILE>(shared, place, next, tiles.next);
     if constexpr (!AHEAD<HEAD>) {
         wgmma_wait<PREVIOUS>();
         wgmma_hold(s);
@@ -214,9 +212,8 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
     weigh(s, sums.largest, sums.total, keep, scale);
     // Complete already: keeps most of the exponentials ahead of the next wait.
     barrier_wait(&shared->k_full[tiles.now.index], tiles.now.phase);
-    if constexpr (NEXT || PREVIOUS) wgmma_wait<0>();
-    if constexpr (NEXT) wgmma_hold(next);
     if constexpr (PREVIOUS) {
+        wgmma_wait<NEXT>();
         wgmma_hold(sums.o);
         wgmma_hold(sums.p);
         release(place, &shared->empty[tiles.previous.index]);
@@ -225,6 +222,10 @@ __device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &s
     }
 #pragma unroll
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
+    if constexpr (NEXT) {
+        wgmma_wait<0>();
+        wgmma_hold(next);
+    }
     tiles.previous = tiles.now;
     tiles.now = tiles.next;
     ring_next(tiles.next);
