@@ -139,15 +139,25 @@ skip_suite() { # SUITE REASON
     echo "0 0" >"$outputs/$number.ended"
 }
 
+# The longest first, and the unit tests, which are short, last: or cores idle while one that began late ends.
+longest=" test_ranks.sh test_finetuning.sh test_order.c test_sample.c test_sampler.c "
+longest_first() { # FILE...
+    printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
+}
+
 shopt -s nullglob
-for source in dev/test/test_*.c; do
-    name=$(basename "$source" .c)
-    if [ "$name" = test_moments_error ] && [ "$build" = build/asan ] && [ -z "$long" ]; then
-        skip_suite "$name" "10,000 updates of the code that test_moments has under the sanitizers; with --long"
-    elif [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing, or see the errors above"; fi
-done
+run_unit_tests() {
+    local source name
+    for source in $(longest_first dev/test/test_*.c); do
+        name=$(basename "$source" .c)
+        if [ "$name" = test_moments_error ] && [ "$build" = build/asan ] && [ -z "$long" ]; then
+            skip_suite "$name" "10,000 updates of the code that test_moments has under the sanitizers; with --long"
+        elif [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing, or see the errors above"; fi
+    done
+}
 
 if [ -n "$unit" ]; then
+    run_unit_tests
     wait_for_all
     finish
     exit
@@ -172,12 +182,13 @@ fi
 
 # Scripts test the programs as users run them; they know the build by these two variables.
 export BUILD=$build BIN=$bin
-for script in dev/test/test_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
+for script in $(longest_first dev/test/test_*.sh); do run_suite "$(basename "$script")" bash "$script"; done
 for script in dev/test/test_*.py; do
     if command -v python3 >/dev/null; then run_suite "$(basename "$script")" python3 "$script"; else
         skip_suite "$(basename "$script")" "no python3"
     fi
 done
+run_unit_tests
 if [ -n "$long" ]; then
     wait_for_all
     for script in dev/test/long_*.sh; do run_suite "$(basename "$script")" bash "$script"; done
