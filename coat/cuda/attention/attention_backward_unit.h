@@ -27,9 +27,9 @@ __device__ static inline void scores(Products<HEAD> &x, const Place &place, uint
 
 // dp of a tile.
 template <int HEAD>
-__device__ static inline void score_gradients(Products<HEAD> &x, const Place &place, const Pair<HEAD> &tile) {
+__device__ static inline void score_gradients(Products<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
-    multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], wgmma_operand(tile.second));
+    multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
 // What the sums read and continue is complete.
@@ -43,9 +43,10 @@ template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Products<
 }
 
 // The sums of a tile are added to those so far.
-template <bool KEYS, int HEAD> __device__ static inline void sums_add(Products<HEAD> &x, const Pair<HEAD> &tile) {
-    uint64_t first = wgmma_operand(tile.first, PANEL_BYTES<HALF>);
-    uint64_t second = wgmma_operand(tile.second, PANEL_BYTES<HALF>);
+template <bool KEYS, int HEAD>
+__device__ static inline void sums_add(Products<HEAD> &x, Shared<HEAD> *shared, int slot) {
+    const uint64_t first = pair_operand(shared, slot, false, PANEL_BYTES<HALF>);
+    const uint64_t second = pair_operand(shared, slot, true, PANEL_BYTES<HALF>);
     sums_hold<KEYS>(x);
     wgmma_fence();
     if constexpr (KEYS) {
@@ -122,13 +123,12 @@ __device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place,
                                        int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
                                        Documents documents) {
     constexpr bool ahead = AHEAD<HEAD, KEYS>;
-    const Pair<HEAD> &pair = shared->pair[stage.index];
     const float *lse = shared->statistics[stage.index], *delta = lse + HALF;
     float other[HALF / 2], (&p)[HALF / 2] = ahead ? other : x.s;
     if constexpr (ahead) {
-        score_gradients(x, place, pair);
+        score_gradients(x, place, shared, stage.index);
         if (previous >= 0) {
-            sums_add<KEYS>(x, shared->pair[previous]);
+            sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
         } else {
             wgmma_wait<1>(); // or the compiler takes s to be on its way
@@ -138,12 +138,12 @@ __device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place,
         for (int i = 0; i < HALF / 2; i++) p[i] = x.s[i];
     } else {
         barrier_wait(&shared->full[stage.index], stage.phase);
-        if (previous >= 0) sums_add<KEYS>(x, shared->pair[previous]);
-        scores<HEAD, KEYS>(x, place, wgmma_operand(pair.first));
+        if (previous >= 0) sums_add<KEYS>(x, shared, previous);
+        scores<HEAD, KEYS>(x, place, pair_operand(shared, stage.index, false));
         wgmma_wait<1>();
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
-        score_gradients(x, place, pair);
+        score_gradients(x, place, shared, stage.index);
         wgmma_wait<1>();
         wgmma_hold(x.s);
     }
@@ -152,7 +152,7 @@ __device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place,
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    const uint64_t next_first = wgmma_operand(shared->pair[next.index].first); // before the wait may part threads
+    const uint64_t next_first = pair_operand(shared, next.index, false); // before the wait may part threads
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
         barrier_wait(&shared->full[next.index], next.phase + sign_bits(p));
@@ -194,7 +194,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
     if (second_only) tile_skip(shared, place, stage);
     if constexpr (ahead) {
         barrier_wait(&shared->full[stage.index], stage.phase);
-        scores<HEAD, KEYS>(x, place, wgmma_operand(shared->pair[stage.index].first));
+        scores<HEAD, KEYS>(x, place, pair_operand(shared, stage.index, false));
         wgmma_wait<0>();
         wgmma_hold(x.s);
     }
@@ -219,7 +219,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
 
 template <int HEAD, bool KEYS>
 __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Products<HEAD> &x, int slot) {
-    sums_add<KEYS>(x, shared->pair[slot]);
+    sums_add<KEYS>(x, shared, slot);
     wgmma_wait<0>();
     sums_hold<KEYS>(x);
     release(place, &shared->empty[slot]);

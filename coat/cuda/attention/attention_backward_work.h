@@ -100,6 +100,13 @@ template <int HEAD> struct Shared {
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles begin at units of the swizzle");
 
+// The first or second tile of a slot of the ring, whose panels are so many bytes apart.
+template <int HEAD>
+__device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, bool second, int next_panel = 1024) {
+    constexpr uint32_t pair = sizeof(Pair<HEAD>) / 16, tile = sizeof shared->pair->first / 16;
+    return wgmma_operand_behind(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
+}
+
 // The slot of a warpgroup's own pair, and its barriers' phase, after so many units.
 template <int HEAD> __device__ static inline int own_slot(int units, int warpgroup) {
     return STAGES<HEAD> + units % OWN_BUFFERS<HEAD> * COMPUTING + warpgroup;

@@ -98,6 +98,10 @@ __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
 }
+// The operand so many units of 16 bytes behind another. The address is in the lower word, so that few instructions do.
+__device__ static inline uint64_t wgmma_operand_behind(uint64_t operand, uint32_t units) {
+    return operand >> 32 << 32 | ((uint32_t)operand + units);
+}
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // to the next 16 columns, added to an operand
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // to the next 16 rows
 
