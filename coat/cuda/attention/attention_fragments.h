@@ -41,7 +41,7 @@ template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
 
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
-    if (place.signals) barrier_arrive(empty);
+    barrier_arrive_if(empty, place.signals);
 }
 
 // The thread's number, read again where it is asked for. What derives from it would else be kept over all units of work,
@@ -93,10 +93,11 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
 // Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
+    const int ahead = place.row - place.pair - from; // of the own row before the streamed one, both of the first element
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
-        int own = place.row + i / 2 % 2 * 8, other = from + i / 4 * 8 + place.pair + i % 2;
-        if (KEYS ? other < own : other > own) s[i] = -INFINITY;
+        const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
+        if (KEYS ? ahead > other_ahead : ahead < other_ahead) s[i] = -INFINITY;
     }
 }
 

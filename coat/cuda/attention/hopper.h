@@ -40,6 +40,14 @@ __device__ static inline void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// Of threads that signal. The instruction's own predicate: a branch around it would ask the warp for its votes.
+__device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals) {
+    asm volatile("{ .reg .pred signals; setp.ne.u32 signals, %1, 0;"
+                 "@signals mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(shared_address(barrier)),
+                 "r"((uint32_t)signals)
+                 : "memory");
+}
+
 __device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
