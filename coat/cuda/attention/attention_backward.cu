@@ -52,7 +52,7 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     if (part != 0 || t >= x.blocks * TILE) return;
     if (x.amax && head == 0 && t < x.T) x.amax[(int64_t)b * x.T + t] = 0;
     int64_t sequence_head = (int64_t)b * x.heads + head;
-    float *to = x.statistics + (sequence_head * x.blocks * TILE + t / HALF * HALF) * 2 + t % HALF;
+    float *to = x.statistics + (sequence_head * x.blocks * TILE + t / HALF * HALF) * 2 + statistic_at(t % HALF);
     to[0] = t < x.T ? x.lse[sequence_head * x.T + t] * LOG2_E : INFINITY;
     to[HALF] = delta;
 }

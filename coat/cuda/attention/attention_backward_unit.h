@@ -59,15 +59,27 @@ __device__ static inline void sums_add(Products<HEAD> &x, Shared<HEAD> *shared, 
 }
 
 // --- between the products -------------------------------------------------------------------------------------------
+// Of the statistics of streamed queries, those of a thread's columns from fragment element i on, of two blocks.
+struct Columns {
+    float value[4];
+};
+
+template <bool KEYS>
+__device__ static inline Columns columns_get(const float *statistics, const Place &place, int i) {
+    if constexpr (!KEYS) return {};
+    const float4 x = *(const float4 *)(statistics + i / 8 * 16 + place.pair * 2);
+    return {x.x, x.y, x.z, x.w};
+}
+
 // s becomes p.
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 4) {
-        float2 column = KEYS ? *(const float2 *)(lse + i / 4 * 8 + place.pair) : make_float2(0.0f, 0.0f);
+    for (int i = 0; i < COUNT; i += 8) {
+        const Columns columns = columns_get<KEYS>(lse, place, i);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float row_lse = KEYS ? (j % 2 ? column.y : column.x) : place.lse[j / 2];
+        for (int j = 0; j < 8; j++) {
+            const float row_lse = KEYS ? columns.value[j / 4 * 2 + j % 2] : place.lse[j / 2 % 2];
             s[i + j] = fast_exp2(fmaf(s[i + j], scale, -row_lse));
         }
     }
@@ -79,16 +91,16 @@ template <bool KEYS, int HEAD, int COUNT>
 __device__ static inline void weights(Products<HEAD> &x, const float (&p)[COUNT], const Place &place,
                                       const float *delta) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 4) {
-        float2 column = KEYS ? *(const float2 *)(delta + i / 4 * 8 + place.pair) : make_float2(0.0f, 0.0f);
-        float ds[4];
+    for (int i = 0; i < COUNT; i += 8) {
+        const Columns columns = columns_get<KEYS>(delta, place, i);
+        float ds[8];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float row_delta = KEYS ? (j % 2 ? column.y : column.x) : place.delta[j / 2];
+        for (int j = 0; j < 8; j++) {
+            const float row_delta = KEYS ? columns.value[j / 4 * 2 + j % 2] : place.delta[j / 2 % 2];
             ds[j] = p[i + j] * (x.dp[i + j] - row_delta);
         }
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < 4; j++) {
             x.ds[i / 2 + j] = bf16_pair(ds[2 * j], ds[2 * j + 1]);
             if constexpr (KEYS) x.p[i / 2 + j] = bf16_pair(p[i + 2 * j], p[i + 2 * j + 1]);
         }
@@ -258,7 +270,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     place.own[1] = wgmma_operand(shared->pair[own].second);
     if constexpr (!KEYS)
         for (int i = 0; i < 2; i++) {
-            const float *lse = shared->statistics[own] + place.row % HALF + i * 8;
+            const float *lse = shared->statistics[own] + statistic_at(place.row % HALF + i * 8);
             place.lse[i] = lse[0];
             place.delta[i] = lse[HALF];
         }

@@ -14,7 +14,7 @@ template <int HEAD> constexpr int SLOTS = STAGES<HEAD> + OWN_BUFFERS<HEAD> *COMP
 struct Problem {
     CUtensorMap q, d_o;      // (B, T, heads * HEAD), read in tiles of (1, HALF, PANEL)
     CUtensorMap k, v;        // (B, T, kv heads * HEAD), likewise
-    const float *statistics; // (B * heads, T in HALF, 2, HALF): lse in units of log 2, and delta
+    const float *statistics; // (B * heads, T in HALF, 2, HALF): lse in units of log 2, and delta; by statistic_at
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T), of documents that are apart; NULL: none are
@@ -29,6 +29,11 @@ struct Problem {
     int kv_heads_together;                 // the same of units of keys, where heads are grouped
     float scale;                           // of the scores
 };
+
+// Where a row's value lies among those of its tile: a thread of a fragment has four of 16 columns, which it reads at once.
+__device__ static inline int statistic_at(int row) {
+    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+}
 
 // --- units of work ------------------------------------------------------------------------------------------------
 // Key/value head h of a sequence is read by its query heads group * h to group * h + group - 1.
