@@ -64,8 +64,7 @@ struct Columns {
     float value[4];
 };
 
-template <bool KEYS>
-__device__ static inline Columns columns_get(const float *statistics, const Place &place, int i) {
+template <bool KEYS> __device__ static inline Columns columns_get(const float *statistics, const Place &place, int i) {
     if constexpr (!KEYS) return {};
     const float4 x = *(const float4 *)(statistics + i / 8 * 16 + place.pair * 2);
     return {x.x, x.y, x.z, x.w};
@@ -244,16 +243,19 @@ __device__ static inline Unit unit_read(const Unit *from) {
 
 // The sums of a unit, which are complete.
 template <int HEAD, bool KEYS>
-__device__ static inline void unit_store(const Problem &x, const Place &place, Products<HEAD> &sums, Unit unit) {
-    const int t = unit.block * TILE + place.half * HALF, rows = x.T - t, warp_row = place.row % HALF / 16 * 16;
+__device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Products<HEAD> &sums,
+                                         Unit unit) {
+    const int t = unit.block * TILE + warpgroup * HALF, rows = x.T - t, warp = (int)(thread_get() / 32);
     const int64_t token = (int64_t)unit.sequence * x.T + t, column = unit.head * HEAD;
+    bf16 *const stored = shared->stored[warp];
     uint32_t largest = 0;
     if constexpr (KEYS) {
-        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, place, 0);
-        largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, place, largest);
+        largest = sum_store(sums.first, x.scale, x.dk + token * x.dk_stride + column, x.dk_stride, rows, stored, 0);
+        largest = sum_store(sums.second, 1.0f, x.dv + token * x.dv_stride + column, x.dv_stride, rows, stored, largest);
     } else {
-        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, place, 0);
+        largest = sum_store(sums.first, x.scale, x.dq + token * x.dq_stride + column, x.dq_stride, rows, stored, 0);
     }
+    const int warp_row = warp % 4 * WARP_ROWS;
     if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);
 }
 
@@ -290,7 +292,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     unit = unit_read(&shared->unit[own]); // again, rather than kept in registers
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, products, last);
-    unit_store<HEAD, KEYS>(x, place_get(place.half), products, unit);
+    unit_store<HEAD, KEYS>(x, shared, place.half, products, unit);
     return unit.number + 1;
 }
 

@@ -98,6 +98,7 @@ template <int HEAD> struct Pair {
 
 template <int HEAD> struct Shared {
     Pair<HEAD> pair[SLOTS<HEAD>];
+    bf16 stored[COMPUTING * 4][STORED];      // of a warp, while it stores sums
     float statistics[SLOTS<HEAD>][2 * HALF]; // beside q and do: lse, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
     Unit unit[SLOTS<HEAD>]; // of own pairs

@@ -24,8 +24,7 @@ struct Problem {
 };
 
 template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1; // units whose queries have room
-template <int HEAD> constexpr int STAGES = HEAD == 64 ? 6 : 3;
-template <int HEAD> constexpr bool AHEAD = HEAD == 64; // whether there are registers for the next tile's scores, too
+template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
 // A unit, and how many tiles it has; 0: no unit.
 struct Work {
@@ -133,9 +132,6 @@ template <int HEAD> struct Sums {
     uint32_t p[TILE / 4];
 };
 
-// Which slots the tile that is computed has, and those before and behind it.
-template <int HEAD> struct Tiles { Ring<STAGES<HEAD>> previous, now, next; };
-
 // The larger, or the sum, of a row's four threads.
 [[maybe_unused]] __device__ float row_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -177,79 +173,47 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// The scores of a tile's first COLUMNS keys are on their way.
-template <int HEAD, int COLUMNS>
-__device__ void scores(Shared<HEAD> *shared, const Place &place, float (&s)[COLUMNS / 2], Ring<STAGES<HEAD>> stage) {
+// The first COLUMNS keys of a tile up to their weights, the others' being 0; with PREVIOUS the values of the one before are
+// added meanwhile.
+template <int HEAD, int COLUMNS, bool PREVIOUS>
+__device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
+                         Ring<STAGES<HEAD>> previous, bool apart, const Documents &documents, float scale) {
+    float s[COLUMNS / 2], keep[2];
     barrier_wait(&shared->k_full[stage.index], stage.phase);
-    wgmma_fence();
-    multiply_rows<HEAD, TILE, COLUMNS>(s, place.own[0], wgmma_operand(shared->k[stage.index]));
-}
-
-// The first COLUMNS keys of a tile up to their weights, the others' being 0. Meanwhile, with PREVIOUS, the values of the tile
-// before are added. AHEAD the scores are in s already, and with NEXT those of the tile behind it are computed meanwhile.
-template <int HEAD, int COLUMNS, bool PREVIOUS, bool NEXT>
-__device__ void tile_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, float (&s)[COLUMNS / 2],
-                         float (&next)[TILE / 2], Tiles<HEAD> &tiles, bool apart, const Documents &documents,
-                         float scale) {
-    float keep[2];
     if constexpr (PREVIOUS) {
+        barrier_wait(&shared->v_full[previous.index], previous.phase);
         wgmma_hold(sums.o);
         wgmma_hold(sums.p);
     }
-    if constexpr (!AHEAD<HEAD>) scores<HEAD, COLUMNS>(shared, place, s, tiles.now);
+    wgmma_fence();
+    multiply_rows<HEAD, TILE, COLUMNS>(s, place.own[0], wgmma_operand(shared->k[stage.index]));
     if constexpr (PREVIOUS) {
-        barrier_wait(&shared->v_full[tiles.previous.index], tiles.previous.phase);
-        wgmma_fence();
-        add_values<HEAD>(shared, sums, tiles.previous);
+        add_values<HEAD>(shared, sums, previous);
+        wgmma_wait<1>();
+    } else {
+        wgmma_wait<0>();
     }
-    if constexpr (AHEAD<HEAD> && NEXT) scores<HEAD, TILE>(shared, place, next, tiles.next);
-    if constexpr (!AHEAD<HEAD>) {
-        wgmma_wait<PREVIOUS>();
-        wgmma_hold(s);
-    }
+    wgmma_hold(s);
     if constexpr (!PREVIOUS) mask<false, COLUMNS>(s, place, 0);
     if (apart) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
-    // Complete already: keeps most of the exponentials ahead of the next wait.
-    barrier_wait(&shared->k_full[tiles.now.index], tiles.now.phase);
     if constexpr (PREVIOUS) {
-        wgmma_wait<NEXT>();
+        // Complete already: keeps the exponentials ahead of the next wait, as in the backward.
+        barrier_wait(&shared->k_full[stage.index], stage.phase);
+        wgmma_wait<0>();
         wgmma_hold(sums.o);
         wgmma_hold(sums.p);
-        release(place, &shared->empty[tiles.previous.index]);
+        release(place, &shared->empty[previous.index]);
 #pragma unroll
         for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= keep[i / 2 % 2];
     }
 #pragma unroll
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
-    if constexpr (NEXT) {
-        wgmma_wait<0>();
-        wgmma_hold(next);
-    }
-    tiles.previous = tiles.now;
-    tiles.now = tiles.next;
-    ring_next(tiles.next);
-}
-
-// The diagonal tile, of which the first queries see no more than the first half.
-template <int HEAD, int COLUMNS>
-__device__ void first_run(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, float (&next)[TILE / 2],
-                          Tiles<HEAD> &tiles, bool more, bool apart, const Documents &documents, float scale) {
-    float s[COLUMNS / 2];
-    if constexpr (AHEAD<HEAD>) {
-        scores<HEAD, COLUMNS>(shared, place, s, tiles.now);
-        wgmma_wait<0>();
-        wgmma_hold(s);
-    }
-    if (AHEAD<HEAD> && more)
-        tile_run<HEAD, COLUMNS, false, true>(shared, place, sums, s, next, tiles, apart, documents, scale);
-    else
-        tile_run<HEAD, COLUMNS, false, false>(shared, place, sums, s, next, tiles, apart, documents, scale);
 }
 
 // The sums divided by their weights' and stored, with the logarithms of these.
 template <int HEAD>
-__device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums) {
+__device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;
     float share[2];
 #pragma unroll
@@ -264,7 +228,7 @@ __device__ void sums_store(const Problem &x, const Work &work, const Place &plac
 #pragma unroll
     for (int i = 0; i < HALF * HEAD / 128; i++) sums.o[i] *= share[i / 2 % 2];
     bf16 *const to = x.o + ((int64_t)work.sequence * x.T + t) * x.o_stride + work.head * HEAD;
-    sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, place, 0);
+    sum_store(sums.o, 1.0f, to, x.o_stride, x.T - t, stored, 0);
 }
 
 template <int HEAD>
@@ -275,31 +239,19 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     place.own[0] = wgmma_operand(shared->q[own] + place.half * HALF * HEAD);
     Documents documents = {};
     if (apart) documents = documents_of(positions_of(x, work), x.T, place, work.block * TILE);
-    Tiles<HEAD> tiles = {stage, stage, stage};
-    ring_next(tiles.next);
+    Ring<STAGES<HEAD>> previous = stage;
     Sums<HEAD> sums = {};
     sums.largest[0] = sums.largest[1] = -INFINITY;
-    float odd[TILE / 2], even[TILE / 2];
-    if (place.half == 0)
-        first_run<HEAD, HALF>(shared, place, sums, odd, tiles, work.tiles > 1, apart, documents, scale);
+    if (place.half == 0) // whose queries see no more of the diagonal tile
+        tile_run<HEAD, HALF, false>(shared, place, sums, stage, previous, apart, documents, scale);
     else
-        first_run<HEAD, TILE>(shared, place, sums, odd, tiles, work.tiles > 1, apart, documents, scale);
-    // Scores ahead go into two sets of registers in turns.
-    for (int left = work.tiles - 1; left > 0; left -= 1 + AHEAD<HEAD>) {
+        tile_run<HEAD, TILE, false>(shared, place, sums, stage, previous, apart, documents, scale);
+    for (int tile = 1; tile < work.tiles; tile++) {
+        previous = stage;
+        ring_next(stage);
         documents.streamed -= TILE;
-        if (!AHEAD<HEAD> || left == 1) {
-            tile_run<HEAD, TILE, true, false>(shared, place, sums, odd, even, tiles, apart, documents, scale);
-            continue;
-        }
-        tile_run<HEAD, TILE, true, true>(shared, place, sums, odd, even, tiles, apart, documents, scale);
-        documents.streamed -= TILE;
-        if (left == 2)
-            tile_run<HEAD, TILE, true, false>(shared, place, sums, even, odd, tiles, apart, documents, scale);
-        else
-            tile_run<HEAD, TILE, true, true>(shared, place, sums, even, odd, tiles, apart, documents, scale);
+        tile_run<HEAD, TILE, true>(shared, place, sums, stage, previous, apart, documents, scale);
     }
-    stage = tiles.previous;
-    release(place, &shared->q_empty[own]);
     barrier_wait(&shared->v_full[stage.index], stage.phase);
     wgmma_hold(sums.o);
     wgmma_hold(sums.p);
@@ -309,7 +261,11 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    sums_store<HEAD>(x, work, place, sums);
+    // The warp's queries have been read: the sums go through their place.
+    bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
+    sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
+    copies_fence();
+    release(place, &shared->q_empty[own]);
 }
 
 [[maybe_unused]] __device__ Work work_read(const Work *from) {

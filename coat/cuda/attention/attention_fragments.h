@@ -9,10 +9,12 @@
 
 typedef __nv_bfloat16 bf16;
 
-constexpr int TILE = ATTENTION_TILE; // rows of a unit of work
-constexpr int HALF = TILE / 2;       // rows of a warpgroup, and rows that backward copies at a time
-constexpr int PANEL = 64;            // columns side by side in shared memory
-constexpr int COMPUTING = 2;         // warpgroups
+constexpr int TILE = ATTENTION_TILE;      // rows of a unit of work
+constexpr int HALF = TILE / 2;            // rows of a warpgroup, and rows that backward copies at a time
+constexpr int PANEL = 64;                 // columns side by side in shared memory
+constexpr int COMPUTING = 2;              // warpgroups
+constexpr int WARP_ROWS = 16;             // of a fragment
+constexpr int STORED = WARP_ROWS * PANEL; // values of a warp's rows of a panel
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -46,18 +48,18 @@ __device__ static inline void release(const Place &place, uint64_t *empty) {
 
 // The thread's number, read again where it is asked for. What derives from it would else be kept over all units of work,
 // and make other registers spill: a place that is needed now and then is asked for each time.
-__device__ static inline int thread_get() {
-    int thread;
+__device__ static inline unsigned thread_get() {
+    unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
 
 __device__ static inline Place place_get(int warpgroup) {
-    const int thread = thread_get(), warp = thread / 32 % 4, lane = thread % 32;
+    const unsigned thread = thread_get(), warp = thread / 32 % 4, lane = thread % 32;
     Place place = {};
     place.half = warpgroup;
-    place.row = warpgroup * HALF + warp * 16 + lane / 4;
-    place.pair = lane % 4 * 2;
+    place.row = warpgroup * HALF + (int)(warp * WARP_ROWS + lane / 4);
+    place.pair = (int)(lane % 4 * 2);
     place.signals = lane == 0;
     return place;
 }
@@ -84,7 +86,7 @@ __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t
 
 // A warp's 16 rows of a tile of HALF, as multiply_rows takes them.
 template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUNT], const bf16 *tile) {
-    const int thread = thread_get(), row = thread / 32 % 4 * 16 + thread % 16, chunk = thread / 16 % 2;
+    const unsigned thread = thread_get(), row = thread / 32 % 4 * WARP_ROWS + thread % 16, chunk = thread / 16 % 2;
 #pragma unroll
     for (int k = 0; k < COUNT / 4; k++)
         wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
@@ -93,7 +95,8 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
 // Scores that no query may see become -inf; `from` is the first streamed row, counted as the own rows are.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-    const int ahead = place.row - place.pair - from; // of the own row before the streamed one, both of the first element
+    const int ahead =
+        place.row - place.pair - from; // of the own row before the streamed one, both of the first element
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
@@ -133,7 +136,7 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
         int begins[COLUMNS / 32]; // a query for each thread of the warp
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
-            begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + thread_get() % 32, x.T - 1));
+            begins[i] = document_begin(x.positions, min(x.streamed + i * 32 + (int)(thread_get() % 32), x.T - 1));
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i += 4)
 #pragma unroll
@@ -151,39 +154,37 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-__device__ static inline uint32_t choose(const uint32_t (&word)[4], int i) {
-    uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
-    return i & 2 ? high : low;
-}
-
-// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. Four neighbouring threads swap
-// their pairs, so that each has 8 consecutive columns. Returns the larger of `largest` and what this thread stored:
-// the maxima of a pair's first and second magnitudes, as bits.
+// A warpgroup's sum, scaled, to BF16 rows of a head at `to`; of its first `rows` rows. By way of shared memory that a warp has
+// to itself, STORED values in the swizzle: so eight threads write a row. Returns the larger of `largest` and what this thread
+// has of the sum: the maxima of a pair's first and second magnitudes, as bits.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
-                                            const Place &place, uint32_t largest) {
+                                            bf16 *stored, uint32_t largest) {
     wgmma_hold(sum);
-    int quarter = place.pair / 2;
+    const unsigned thread = thread_get(), lane = thread % 32, chunk = lane % 8;
+    const unsigned row = lane / 8, warp_row = thread / 32 % 4 * WARP_ROWS + row; // the first one that is written
+    bf16 *const block_row = stored + lane % WARP_ROWS * PANEL;
+    to += (int64_t)warp_row * stride + chunk * 8;
+    asm volatile("" : "+l"(to)); // or the compiler finds each row's address anew
 #pragma unroll
-    for (int lower = 0; lower < 2; lower++) {
-        int row = place.row - place.half * HALF + lower * 8;
+    for (int panel = 0; panel < COUNT / 32; panel++) {
+        __syncwarp();
 #pragma unroll
-        for (int side = 0; side < COUNT / 16; side++) {
-            uint32_t word[4], swapped[4], mine[4];
+        for (int k = 0; k < PANEL / 16; k++) {
+            uint32_t block[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float *from = sum + (side * 4 + i) * 4 + lower * 2;
-                word[i] = bf16_pair(from[0] * scale, from[1] * scale);
+                const float *from = sum + panel * 32 + k * 8 + i * 2;
+                block[i] = bf16_pair(from[0] * scale, from[1] * scale);
+                largest = __vmaxu2(largest, block[i] & 0x7fff7fff);
             }
-            swapped[0] = choose(word, quarter);
+            blocks_store(block_row + (lane / 16 ^ chunk ^ 2 * k) * 8, block);
+        }
+        __syncwarp();
 #pragma unroll
-            for (int i = 1; i < 4; i++) swapped[i] = __shfl_xor_sync(0xffffffffu, choose(word, quarter ^ i), i);
-#pragma unroll
-            for (int i = 0; i < 4; i++) mine[i] = choose(swapped, quarter ^ i);
-            if (row >= rows) continue;
-            *(uint4 *)(to + row * stride + side * 32 + quarter * 8) = make_uint4(mine[0], mine[1], mine[2], mine[3]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) largest = __vmaxu2(largest, mine[i] & 0x7fff7fffu);
+        for (int i = 0; i < WARP_ROWS; i += 4) {
+            const uint4 x = *(const uint4 *)(stored + (i + row) * PANEL + (chunk ^ row ^ i % 8) * 8);
+            store_if(to + i * stride + panel * PANEL, x, (int)warp_row + i < rows);
         }
     }
     return largest;

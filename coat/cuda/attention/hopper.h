@@ -30,10 +30,15 @@ __device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
+// What threads wrote to shared memory, or read there, comes before what the copy engine is told next.
+__device__ static inline void copies_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Makes initialised barriers visible to the copy engine.
 __device__ static inline void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    copies_fence();
 }
 
 __device__ static inline void barrier_arrive(uint64_t *barrier) {
@@ -120,6 +125,22 @@ __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_r
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                  : "r"(shared_address(half_row))
                  : "memory");
+}
+
+// Four blocks of 8 x 8 of packed sums to shared memory: lane 8 i + r says where row r of block i goes, 16 bytes.
+__device__ static inline void blocks_store(void *row, const uint32_t (&block)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+                 "r"(block[0]), "r"(block[1]), "r"(block[2]), "r"(block[3])
+                 : "memory");
+}
+
+// 16 bytes to global memory, or nothing: by the instruction's own predicate, so that stores follow each other.
+__device__ static inline void store_if(void *to, uint4 x, bool stores) {
+    asm volatile(
+        "{ .reg .pred stores; setp.ne.u32 stores, %5, 0; @stores st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
+            __cvta_generic_to_global(to)),
+        "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"((uint32_t)stores)
+        : "memory");
 }
 
 // Before products: what was done to their registers comes first.
