@@ -16,7 +16,7 @@
 #                  table7 2, figure4 and plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24). Without a GPU: 2
 #
 # The page has the pieces that were asked for, each once, and replaces the one before; another --out keeps that.
-# On several GPUs what needs one runs at the same time, one thing on each; what needs several follows, over all of them.
+# On several GPUs what needs one runs at the same time, one thing on each; what needs several follows, a group of so many each.
 #
 # Settings come from the environment:
 #   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a GPU, a small model of bytes is trained. For

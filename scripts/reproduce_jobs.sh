@@ -20,24 +20,23 @@ list_models() { # MODELS
     done <<<"$1"
 }
 
-# do_jobs GPU: those for one that no other has taken
+# do_jobs GPU[,GPU...]: those for so many that no other has taken
 do_jobs() {
-    local job words
+    local job words gpu_ids
+    IFS=, read -ra gpu_ids <<<"$1"
     export CUDA_VISIBLE_DEVICES=$1
     page=/dev/null # what fails is told by its piece
     for job in "${!jobs[@]}"; do
         read -ra words <<<"${jobs[job]}"
-        if [ "${words[0]}" != 1 ] || ! mkdir "$out/.job-$job" 2>/dev/null; then continue; fi
+        if [ "${words[0]}" != ${#gpu_ids[@]} ] || ! mkdir "$out/.job-$job" 2>/dev/null; then continue; fi
         "${words[@]:1}" 2>&1 | grep -v '^failed' >&2 || true
     done
 }
-do_joint_jobs() {
-    local job words
-    page=/dev/null
-    for job in "${!jobs[@]}"; do
-        read -ra words <<<"${jobs[job]}"
-        [ "${words[0]}" = 1 ] || "${words[@]:1}" 2>&1 | grep -v '^failed' >&2 || true
-    done
+
+# groups_of COUNT: this machine's GPUs in groups of so many, those of a group with commas between
+groups_of() {
+    local i
+    for ((i = 0; i + $1 <= ${#gpus[@]}; i += $1)); do printf '%s\n' "${gpus[@]:i:$1}" | paste -sd,; done
 }
 
 wait_for() { # FUNCTION ARGUMENT...: one process for each, which a signal ends with what it runs
@@ -53,11 +52,14 @@ wait_for() { # FUNCTION ARGUMENT...: one process for each, which a signal ends w
 }
 
 use_all_gpus() {
+    local count
     case " ${pieces[*]} " in *" table1 "*) choose_model || true ;; esac
     mapfile -t jobs < <(list_jobs | awk '!seen[$0]++')
     case " ${jobs[*]} " in *" llama"*) narrow_text || true ;; esac # before two need it
     [ ${#jobs[@]} -gt 1 ] || return 0
-    say "What needs one GPU was measured on ${#gpus[@]} at the same time, one thing on each, and then what needs several on these together."
-    wait_for do_jobs "${gpus[@]}"
-    wait_for do_joint_jobs all
+    say "What needs one GPU was measured on ${#gpus[@]} at the same time, one thing on each; then what needs several, on as many groups of so many as there are."
+    for count in $(printf '%s\n' "${jobs[@]%% *}" | sort -nu); do
+        # shellcheck disable=SC2046 # words
+        wait_for do_jobs $(groups_of "$count")
+    done
 }

@@ -70,7 +70,6 @@ measure_model() { # MODEL GPUS RECIPE MICRO_BATCH LENGTH
     local log=speed-$1-$2-$3-$4 settings=(MODELS="$1" GPUS="$2" MICRO_BATCH="$4" LENGTH="$5" STEPS="$speed_steps" PROGRAM="$trainer" MPIRUN="$mpirun")
     [[ $1 != llama* ]] || narrow_text || return
     [[ $1 == gpt2* ]] || settings+=(STEP_TOKENS=32768)
-    [ "$2" -eq 1 ] || settings+=(CUDA_VISIBLE_DEVICES="$(printf '%s\n' "${gpus[@]:0:$2}" | paste -sd,)")
     run "$log.log" env "${settings[@]}" OUT="$out/$log" scripts/measure.sh "$(text_of "$1")" "$3" >&3
 }
 

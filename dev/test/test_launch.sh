@@ -97,7 +97,7 @@ for script in scripts/*.sh scripts/*.sbatch; do
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]] && ok "$script --help" || bad "$script --help" "$said"
 done
-for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/test/check_kill.sh dev/test/check_resume.sh; do
+for script in scripts/reproduce.sh scripts/stability.sh scripts/fidelity.sh dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resume.sh; do
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]] && ok "$script -h" || bad "$script -h" "$said"
 done

@@ -207,10 +207,13 @@ if command -v compute-sanitizer >/dev/null; then echo "skip - a tool that is mis
     has "a tool that is missing" '^FAILED: compute-sanitizer is not in PATH' 1
 fi
 
-# dev/test/check_resume.sh and dev/test/check_kill.sh
+# dev/test/check_resume.sh, dev/test/check_lost.sh and dev/test/check_kill.sh
 export PATH="$folder/none:$path"
 unset OUT
 refuses "dev/test/check_resume.sh without a GPU" "nvidia-smi shows no GPU for FP8 .* GPU_DEVICE=cpu tries" 3 dev/test/check_resume.sh
+refuses "dev/test/check_lost.sh on one GPU" "GPUS: two or more are needed, not '1'" 1 GPUS=1 dev/test/check_lost.sh t
+says GPUS=2 FAILS="--device cuda" MPIRUN="$folder/mpirun" dev/test/check_lost.sh t
+has "where the run left alone fails there is no more" "^error: --device cuda fails" 3
 refuses "dev/test/check_kill.sh, whose trainer is told the device" "--device cuda fails" 3 FAILS="--device cuda" dev/test/check_kill.sh t
 refuses "which can be another" "--device cpu fails" 3 FAILS="--device cpu" GPU_DEVICE=cpu dev/test/check_kill.sh t
 printf '#!/bin/sh\necho $$ >%s/training\nexec sleep 60\n' "$folder" >"$folder/slow"

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Losing a process on GPUs: one of all is killed, stopped, or has no memory; what is saved goes on, on as many GPUs, on
+# two and on one. Prints a Markdown table: how each run ended, in how many seconds, and what was compared. Ends with 1
+# where an exit code or a byte is wrong. About 6 minutes on four H100s with Llama-2-7B, whose checkpoints take RAM or disk
+# of 200 GB.
+#
+#   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'        ids within the model's vocabulary
+#       PROGRAM=./train_gpt2_fp8   MPIRUN="mpirun --bind-to none"
+#       GPUS=4                     how many (default: those that may be used)
+#       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536"
+#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"   what fills a GPU meanwhile
+#       FEWER="2 1"                on how many GPUs the checkpoint goes on, too
+#       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
+#       OUT=FOLDER                 where the runs go (default: a folder that is removed)
+set -uo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+[ $# -eq 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+cd "$(dirname "$0")/../.." || exit 1
+. scripts/gpu.sh
+train=$1 program=${PROGRAM:-./train_gpt2_fp8} device=${GPU_DEVICE:-cuda} out=${OUT:-$(mktemp -d)} failed=0
+gpus=${GPUS:-$(list_gpus 2>/dev/null | wc -l)}
+[ "$gpus" -ge 2 ] || { echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1; }
+read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
+read -ra flags <<<"${FLAGS:---model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536}"
+read -ra full <<<"${FULL:---model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992}"
+flags+=(--device "$device" --sample-tokens 0 --seed 5 --quiet --train "$train" --schedule constant --lr 1e-4 --save-every 3 --keep 0)
+mkdir -p "$out"
+
+# shellcheck disable=SC2317 # a trap calls it
+clean() {
+    local running
+    mapfile -t running < <(jobs -p)
+    [ ${#running[@]} -eq 0 ] || { kill "${running[@]}" && wait; } 2>/dev/null
+    [ -n "${OUT:-}" ] || rm -rf "$out"
+}
+trap clean EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# begin PROCESSES NAME FLAGS...: six steps into OUT/NAME, in the background; what it says into OUT/NAME.log
+begin() {
+    local processes=$1 name=$2 command
+    command=("$program" "${flags[@]}" --steps 6 --out "$out/$name" "${@:3}")
+    [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}" --zero 3)
+    "${command[@]}" >"$out/$name.log" 2>&1 </dev/null &
+    launcher=$! begun=$(date +%s%N)
+}
+# wait_for_step STEP NAME: until its log has that step, or it has ended
+wait_for_step() { until grep -q "\"step\":$1,\"loss\"" "$out/$2/log.jsonl" 2>/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done; }
+# finish: sets $status, and $seconds since $begun
+finish() {
+    status=0
+    wait $launcher || status=$?
+    seconds=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
+}
+row() { # NAME WANTED_STATUS WHAT
+    [[ " $2 " == *" $status "* ]] || failed=1
+    echo "| $1 | $status$([[ " $2 " == *" $status "* ]] || echo " (**not $2**)") | $seconds | $3 |"
+}
+branch() { # NAME: a run that goes on from step 3 of `whole`
+    mkdir -p "$out/$1"
+    cp -rl "$out/whole/step-00000003" "$out/$1/"
+}
+said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME
+same() { # NAME: its last checkpoint is that of `whole`, byte for byte
+    if diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null; then echo "the checkpoint of the run left alone, byte for byte"; else
+        echo "**another checkpoint**"
+        failed=1
+    fi
+}
+losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME
+apart() { # NAME: how far its losses are from those of `whole`
+    paste <(losses "$1") <(losses whole) | awk '{ d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d }
+        END { if (NR != 3) { print "**no three losses**"; exit }; printf "three losses, at most %.3f %% from those of %s", most, "the run left alone" }'
+}
+# victim: the youngest process of the launcher's
+victim() { pgrep -n -P $launcher -f "$(basename "$program")"; }
+
+echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | seconds | |"
+echo "| --- | --- | --- | --- |"
+begin "$gpus" whole --overwrite
+finish
+bytes=$(du -sb "$out/whole/step-00000006" | awk '{ printf "%.3g", $1 / 1e9 }')
+row "left alone" 0 "a checkpoint has $bytes GB"
+[ "$status" -eq 0 ] || { said whole >&2; exit "$status"; }
+
+branch killed
+begin "$gpus" killed --resume
+wait_for_step 4 killed
+begun=$(date +%s%N)
+kill -KILL "$(victim)"
+finish
+row "one is killed behind step 4" "5 137 143" "since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f is left')"
+begin "$gpus" killed --resume
+finish
+row "goes on" 0 "$(same killed)"
+rm -rf "$out/killed"
+
+branch stopped
+begin "$gpus" stopped --resume
+wait_for_step 4 stopped
+begun=$(date +%s%N)
+stopped=$(victim)
+kill -STOP "$stopped"
+while kill -0 $launcher 2>/dev/null && ! grep -q 'error: ' "$out/stopped.log"; do sleep 0.1; done
+told=$(awk -v ns=$(($(date +%s%N) - begun)) 'BEGIN { printf "%.1f", ns / 1e9 }')
+finish
+kill -KILL "$stopped" 2>/dev/null
+row "one is stopped behind step 4" "5 137 143" "told after $told s: $(said stopped)"
+rm -rf "$out/stopped"
+
+if [ "$device" = cuda ]; then
+    mapfile -t ids < <(list_gpus)
+    CUDA_VISIBLE_DEVICES=${ids[gpus - 1]} "$program" "${full[@]}" --train "$train" --steps 1000000 --sample-tokens 0 --log-every 1 >"$out/full.log" 2>&1 </dev/null &
+    filler=$!
+    until grep -q 'tok/s' "$out/full.log" || ! kill -0 $filler 2>/dev/null; do sleep 0.2; done
+    begin "$gpus" starved
+    finish
+    kill -KILL $filler
+    wait $filler 2>/dev/null
+    row "the last one's GPU is full" 3 "$(said starved)"
+    rm -rf "$out/starved"
+fi
+
+for count in ${FEWER:-2 1}; do
+    branch "on$count"
+    begin "$count" "on$count" --resume
+    finish
+    row "goes on, on $count" 0 "$(apart "on$count"); a checkpoint has $(du -sb "$out/on$count/step-00000006" | awk '{ printf "%.3g", $1 / 1e9 }') GB"
+    rm -rf "$out/on$count"
+done
+exit $failed
