@@ -37,6 +37,8 @@ has_gpu() { nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; }
 cores=$(nproc)
 jobs=${TEST_JOBS:-$((cores < 4 ? cores + 1 : 4))}
 case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: a number from 1 on, not '$jobs'" >&2; exit 1 ;; esac
+# Of each suite: threads that wait for each other spin, which takes the cores from the suites beside it.
+threads=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 finish() {
     [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
@@ -118,7 +120,7 @@ run_suite() { # SUITE COMMAND...
     while [ $running -ge "$jobs" ]; do wait_for_one; done
     {
         status=0 start=$SECONDS
-        CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" >"$outputs/$number" 2>&1 </dev/null || status=$?
+        OMP_NUM_THREADS=$threads CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" >"$outputs/$number" 2>&1 </dev/null || status=$?
         echo "$status $((SECONDS - start))" >"$outputs/$number.new"
         mv "$outputs/$number.new" "$outputs/$number.ended"
     } &
@@ -127,7 +129,7 @@ run_suite() { # SUITE COMMAND...
 
 run_alone() { # SUITE COMMAND...
     wait_for_all
-    run_suite "$@"
+    threads=${OMP_NUM_THREADS:-$cores} run_suite "$@"
     wait_for_all
 }
 

@@ -79,13 +79,16 @@ static void start(CommMpi *mpi, const char *doing, int patience) {
     mpi->limit = busy > patience ? busy : patience;
 }
 
-// Until all messages are through. Time in which this process itself was stopped does not count.
+// Until all messages are through. Time in which this process itself was stopped does not count. It yields its core to other
+// ranks, which are soon done with it. Where another program keeps it, it sleeps in the next waits: who yields then has the
+// core again last, who wakes up first.
 static void wait_all(CommMpi *mpi) {
     double before = mpi_seconds(), waited = 0;
     for (int tries = 0, done = 0;; tries++) {
         check(mpi, MPI_Testall(mpi->count, mpi->requests, &done, MPI_STATUSES_IGNORE));
         if (done) break;
-        if (tries < 1000) {
+        const bool yields = tries < 1000 && mpi->crowded == 0;
+        if (yields) {
             sched_yield();
         } else {
             const struct timespec pause = {0, 50000};
@@ -93,9 +96,11 @@ static void wait_all(CommMpi *mpi) {
         }
         double now = mpi_seconds(), passed = now - before;
         before = now;
+        if (yields && passed > 3e-3) mpi->crowded = 20;
         waited += passed < 1.0 ? passed : 1.0;
         if (waited > mpi->limit) give_up(mpi);
     }
+    if (mpi->crowded > 0) mpi->crowded--;
     mpi->count = 0;
     mpi->idle_since = before;
 }

@@ -18,6 +18,7 @@ struct CommMpi {
     const char *doing;
     double idle_since; // end of the last collective
     double limit;      // seconds that one wait of this collective may take
+    int crowded;       // so many waits to come sleep, as another program keeps the core
 };
 
 static inline double mpi_seconds(void) {

@@ -428,6 +428,9 @@ static const char *scratch_name(Scratch s) {
 // must be seen, if not with every other (some lifetimes have gaps, and stages have several operations).
 static void lifetimes_are_long_enough(void **state) {
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); // a few configurations, thousands of times
+#endif
     static const Choice alone[] = {
         {{[RECIPE] = 0, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = 1, [RECOMPUTE] = 2, [LAYERS] = 1, [SCALING] = 1, [MICRO_BATCHES] = 1}},

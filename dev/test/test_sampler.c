@@ -9,7 +9,11 @@
 
 #include "coat/run/sampler.h"
 
+#ifdef __SANITIZE_ADDRESS__
+enum { DRAWS = 10000 }; // memory is what is looked at there
+#else
 enum { DRAWS = 100000 };
+#endif
 
 // Draws DRAWS tokens and counts them.
 static void draw_nucleus(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
