@@ -30,7 +30,8 @@ from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, read_manifest, verified
 from prepare_prompts import FORMATS
-from prepare_tokenizers import COMMAND, NAME, Failure, Pairs, open_tokenizer, width_of, write_atomically
+from prepare_records import to_utf8
+from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, width_of, write_atomically
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -64,16 +65,26 @@ def work_examples(number, pieces, wanted, chat, fraction):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
             out[split].append((tokens, mask))
-    return number, out, skipped
+    return number, out, skipped, {}
+
+
+def not_utf8(text, path):
+    """{path: what is said of it} of a text that is not UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return {path: "%s is not UTF-8 (byte 0x%02x) and loses its characters: if it is Latin-1, %s"
+                      % (path, text[error.start], to_utf8(path, "latin1"))}
+    return {}
 
 
 def work(job):
-    """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, and what was skipped."""
+    """Tokenizes a unit: {split: bytes of its tokens} of the splits that are still needed, what was skipped, and notes."""
     number, pieces, wanted = job
     tokenizer, field, fraction, chat = worker
     if chat:
         return work_examples(number, pieces, wanted, chat, fraction)
-    texts, splits, starts, ends = [], [], [], []
+    texts, splits, starts, ends, notes = [], [], [], [], {}
     for piece in pieces:
         kind, path, begin, end, split, start, last = piece
         if kind != "text":
@@ -84,6 +95,9 @@ def work(job):
                 documents = [file.read(end - begin)]
         else:
             continue
+        if kind in ("text", "documents") and not isinstance(tokenizer, Bytes):
+            for document in documents:
+                notes.update(not_utf8(document, path))
         for document in documents:
             part = split or ("val" if is_val(document, fraction) else "train")
             if part in wanted:
@@ -98,7 +112,7 @@ def work(job):
     rows = tokenizer.encode(texts, [not start for start in starts])
     for tokens, split, start, last in zip(rows, splits, starts, ends):
         out[split] += [before if start else b"", tokens, after if last else b""]
-    return number, {split: b"".join(parts) for split, parts in out.items()}, []
+    return number, {split: b"".join(parts) for split, parts in out.items()}, [], notes
 
 
 def run_jobs(jobs, workers, initial):
@@ -199,10 +213,16 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     save(False)
     skipped = 0
     chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
-    for number, tokens, notes in run_jobs(jobs(), options.workers, (spec, options.field, options.val_fraction, chat)):
-        for note in notes[:max(0, SHOWN - skipped)]:
-            print("skipped: " + note, file=sys.stderr)
-        skipped += len(notes)
+    noted = {}
+    for number, tokens, records, notes in run_jobs(jobs(), options.workers,
+                                                   (spec, options.field, options.val_fraction, chat)):
+        for record in records[:max(0, SHOWN - skipped)]:
+            print("skipped: " + record, file=sys.stderr)
+        skipped += len(records)
+        for path in notes.keys() - noted.keys():
+            if len(noted) < SHOWN:
+                print("note: " + notes[path], file=sys.stderr)
+            noted[path] = True
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
         if any(wrote):
             save(False)
@@ -210,6 +230,8 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     for split in splits.values():
         if split.waiting:
             split.write(len(plan), 0)
+    if len(noted) > SHOWN:
+        print("note: %s files are not UTF-8 in all" % format(len(noted), ","), file=sys.stderr)
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
@@ -261,7 +283,7 @@ def parse(arguments):
                         help="of --chat: which tokens the loss counts (default answers)")
     parser.add_argument("--skip-malformed", action="store_true", default=None,
                         help="of --chat: leave out records that are not as they should be, and count them")
-    parser.add_argument("--field", default="text", help="where JSONL and Parquet hold the text (default text)")
+    parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
     parser.add_argument("--val-fraction", type=fraction, default=0.01, help="share held out (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
     parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="processes (default all cores)")
@@ -276,6 +298,9 @@ def parse(arguments):
             setattr(options, name, default)
         elif not options.chat:
             raise Failure("%s is of --chat: add --chat, or leave it out" % flag, 1)
+    if options.field is not None and options.chat:
+        raise Failure("--field is not for --chat, whose records have names of their own: leave it out", 1)
+    options.field = options.field or "text"
     return options
 
 

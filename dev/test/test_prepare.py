@@ -327,6 +327,22 @@ class PrepareTest(unittest.TestCase):
                               % path], *out, *more, path)
         self.run_program(*out, self.write("bom.jsonl", b"\xef\xbb\xbf" + lines.encode()))  # which is UTF-8
 
+    def test_text_that_is_not_utf8(self):
+        """It is taken all the same; one note per file says so, but for bytes, which lose nothing."""
+        latin = "caf\u00e9 au lait\n".encode("latin1")
+        text = self.path("a b.txt")
+        self.assertEqual(prepare.not_utf8("caf\u00e9\n".encode(), text), {})
+        note = prepare.not_utf8(latin, text)[text]
+        self.assertEqual(note, "%s is not UTF-8 (byte 0xe9) and loses its characters: if it is Latin-1, iconv -f latin1 "
+                         "-t utf-8 '%s' >NEW.txt" % (text, text))
+        self.write("t/a b.txt", latin * 2000)  # of several units
+        self.write("t/good.txt", "caf\u00e9\n" * 2000)
+        out = ("--out", self.path("o"), "--workers", 1, "--val-fraction", 0)
+        self.assertEqual(self.run_program(*out, "--bytes", self.path("t"))[1], "")
+        if os.path.exists(GPT2) and have("tokenizers"):
+            _, errors = self.run_program(*out, "--overwrite", "--tokenizer", GPT2, self.path("t"))
+            self.assertEqual(errors, "note: %s\n" % note.replace(self.path(""), self.path("t/")))
+
     # --- GPT-2
 
     def gpt2(self, name, without):

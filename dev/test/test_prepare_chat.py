@@ -270,6 +270,7 @@ class ChatTest(unittest.TestCase):
         source = self.write("a.jsonl", '{"prompt": "a", "response": "b"}')
         arguments = ("--out", self.path("e"), "--bytes", "--chat")
         self.refused(["--prompt-format"], *arguments, "--prompt-format", "none", source, code=1)
+        self.refused(["--field is not for --chat"], *arguments, "--field", "text", source, code=1)
         self.refused(["has no chat template"], *arguments, source)
         for name in ("chatml", "qwen", "llama3"):
             self.refused(["--prompt-format %s: the tokenizer has no <|" % name], *arguments, "--prompt-format", name,
