@@ -193,6 +193,8 @@ $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
 	$$(Q)$$(CC) -x c $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
 endef
+# Tests take their time in what they call: less of it for their own compilation.
+$(BUILD)/cpu/dev/test/%.o: HOST_FLAGS += $(if $(SANITIZE),,-O1)
 $(eval $(call compile,cpu))
 $(eval $(call compile_as_c,cpu))
 $(eval $(call compile,double,-DCOAT_DOUBLE))

@@ -141,9 +141,8 @@ skip_suite() { # SUITE REASON
     echo "0 0" >"$outputs/$number.ended"
 }
 
-# The longest first, and the unit tests, which are short, last: or cores idle while one that began late ends. Not test_ranks.sh,
-# whose processes wait for each other: beside long suites it takes four times as long.
-longest=" test_finetuning.sh test_order.c test_sample.c test_sampler.c "
+# The longest first, and the unit tests, which are short, last: or cores idle while one that began late ends.
+longest=" test_ranks.sh test_finetuning.sh test_order.c test_sample.c test_sampler.c "
 longest_first() { # FILE...
     printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
 }
