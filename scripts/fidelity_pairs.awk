@@ -6,6 +6,7 @@
 #   difference[RECIPE, SEED, K]   of them from the baseline's, in percent; runs of the baseline itself that have other
 #                                 micro-batches are compared with the one that has the setting's
 #   text_loss, text_difference    the same of the last checkpoints on further texts, by text_name[1 ... texts] in place of K
+#   norm, card[RECIPE, SEED]      the largest gradient norm; what it ran on
 # Of what a run does not have there is no entry. recipe_of[1 ... recipes], seed_of[RECIPE, 1 ... runs[RECIPE]].
 
 function magnitude(x) { return x < 0 ? -x : x }
@@ -24,6 +25,7 @@ $4 == "text" {
     if ($4 == "diverged") diverged[$2, $3]
     steps = $5
     norm[$2, $3] = $8
+    card[$2, $3] = $17
     if ($4 == "done") loss[$2, $3, 0] = $6
     for (k = 1; k <= 8; k++) if ($(8 + k) != "-") loss[$2, $3, k] = $(8 + k)
     for (k = 19; k <= NF; k++) evaluated($2, $3, $k)

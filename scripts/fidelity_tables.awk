@@ -43,6 +43,17 @@ function scatter(    j, k, n, seed, key, low, high, sum, ways, worst) {
     }
 }
 
+# Pairs of which each side ran on another kind of card: there the same run may have other bits.
+function on_two_cards(    i, j, recipe, seed, list) {
+    for (i = 1; i <= recipes; i++)
+        for (j = 1; j <= runs[recipe = recipe_of[i]]; j++) {
+            seed = seed_of[recipe, j]
+            if ((baseline, seed) in card && card[recipe, seed] != card[baseline, seed]) list = list (list ? ", " : "") recipe " " seed
+        }
+    gsub(/_/, " ", list)
+    if (list) print "- on another kind of card than " baseline "\047s: " list
+}
+
 # Means and scatter without pairs: where single runs scatter, the course of a pair says nothing.
 function unpaired(    i, recipe, base_count, base_mean, base_deviation, line) {
     print "\n| recipe, runs without pairs | runs | mean ± standard deviation | difference of the means ± standard error |\n| --- | --- | --- | --- |"
@@ -81,6 +92,7 @@ END {
         print "\nThe last columns are of the same weights in one recipe: the validation loss of " baseline ", and the differences of the others from it there, which are in the weights. The rest of a difference at the end is rounding of the forward pass while evaluating."
     print ""
     scatter()
+    on_two_cards()
     if (unfinished) print "- not finished: " unfinished
     if (picture) print "\n![differences by eighths of the run](" picture ")"
     unpaired()

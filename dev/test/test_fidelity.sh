@@ -134,6 +134,11 @@ said=$(BIN=$folder/none scripts/fidelity.sh --page-only --out "$folder/copy" 2>&
 check "a page of results alone, without programs and data" $? "$said"
 diff <(page_of "$folder/study" | grep -v '^- not finished') <(page_of "$folder/copy") >"$folder/difference"
 check "is the same" $? "$(cat "$folder/difference")"
+! grep -q '^- on another kind of card' "$folder/copy/fidelity.md"
+check "on one kind of card, too" $?
+sed -i 's/Pretended_GPU/Other_GPU/' "$folder/copy/262k/coat/3/result"
+scripts/fidelity.sh --page-only --out "$folder/copy" >/dev/null 2>&1
+has "or says of which pairs not" "$(cat "$folder/copy/fidelity.md")" "^- on another kind of card than bf16's: coat 3\$"
 
 # --- runs that go on from one checkpoint of the baseline, on two GPUs
 branch() { # FOLDER RECIPES SEEDS: from step 12 of 28; what it says
