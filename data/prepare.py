@@ -213,16 +213,16 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     save(False)
     skipped = 0
     chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
-    noted = {}
+    noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers,
                                                    (spec, options.field, options.val_fraction, chat)):
         for record in records[:max(0, SHOWN - skipped)]:
             print("skipped: " + record, file=sys.stderr)
         skipped += len(records)
-        for path in notes.keys() - noted.keys():
+        for path in sorted(notes.keys() - noted):
             if len(noted) < SHOWN:
                 print("note: " + notes[path], file=sys.stderr)
-            noted[path] = True
+            noted.add(path)
         wrote = [splits[name].add(number, part) for name, part in tokens.items()]
         if any(wrote):
             save(False)

@@ -50,7 +50,6 @@ function on_two_cards(    i, j, recipe, seed, list) {
             seed = seed_of[recipe, j]
             if ((baseline, seed) in card && card[recipe, seed] != card[baseline, seed]) list = list (list ? ", " : "") recipe " " seed
         }
-    gsub(/_/, " ", list)
     if (list) print "- on another kind of card than " baseline "\047s: " list
 }
 

@@ -8,7 +8,7 @@
 #       PROGRAM=./train_gpt2_fp8   MPIRUN="mpirun --bind-to none"
 #       GPUS=4                     how many (default: those that may be used)
 #       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536"
-#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"   what fills a GPU meanwhile
+#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"   what fills a GPU of 80 GB meanwhile
 #       FEWER="2 1"                on how many GPUs the checkpoint goes on, too
 #       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
 #       OUT=FOLDER                 where the runs go (default: a folder that is removed)
@@ -63,16 +63,17 @@ branch() { # NAME: a run that goes on from step 3 of `whole`
     cp -rl "$out/whole/step-00000003" "$out/$1/"
 }
 said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME
-same() { # NAME: its last checkpoint is that of `whole`, byte for byte
-    if diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null; then echo "the checkpoint of the run left alone, byte for byte"; else
-        echo "**another checkpoint**"
-        failed=1
-    fi
+gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: of its last checkpoint
+
+# What is compared with `whole`, for a row: sets $what, and $failed where it is wrong.
+same() { # NAME: its last checkpoint, byte for byte
+    what="the checkpoint of the run left alone, byte for byte"
+    diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**another checkpoint**" && failed=1; }
 }
 losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME
-apart() { # NAME: how far its losses are from those of `whole`
-    paste <(losses "$1") <(losses whole) | awk '{ d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d }
-        END { if (NR != 3) { print "**no three losses**"; exit }; printf "three losses, at most %.3f %% from those of %s", most, "the run left alone" }'
+apart() { # NAME: its three losses
+    what=$(paste <(losses "$1") <(losses whole) | awk 'NF == 2 { d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { printf "three losses, at most %.3f %% from those of the run left alone", most; exit n != 3 }') || { what="**no three losses**" && failed=1; }
 }
 # victim: the youngest process of the launcher's
 victim() { pgrep -n -P $launcher -f "$(basename "$program")"; }
@@ -81,8 +82,7 @@ echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | sec
 echo "| --- | --- | --- | --- |"
 begin "$gpus" whole --overwrite
 finish
-bytes=$(du -sb "$out/whole/step-00000006" | awk '{ printf "%.3g", $1 / 1e9 }')
-row "left alone" 0 "a checkpoint has $bytes GB"
+row "left alone" 0 "a checkpoint has $(gigabytes whole)"
 [ "$status" -eq 0 ] || { said whole >&2; exit "$status"; }
 
 branch killed
@@ -94,7 +94,8 @@ finish
 row "one is killed behind step 4" "5 137 143" "since the kill; $(find "$out/killed" -maxdepth 1 -name 'step-*' -printf '%f is left')"
 begin "$gpus" killed --resume
 finish
-row "goes on" 0 "$(same killed)"
+same killed
+row "goes on" 0 "$what"
 rm -rf "$out/killed"
 
 branch stopped
@@ -127,7 +128,8 @@ for count in ${FEWER:-2 1}; do
     branch "on$count"
     begin "$count" "on$count" --resume
     finish
-    row "goes on, on $count" 0 "$(apart "on$count"); a checkpoint has $(du -sb "$out/on$count/step-00000006" | awk '{ printf "%.3g", $1 / 1e9 }') GB"
+    apart "on$count"
+    row "goes on, on $count" 0 "$what; a checkpoint has $(gigabytes "on$count")"
     rm -rf "$out/on$count"
 done
 exit $failed
