@@ -30,7 +30,7 @@ function verdict(recipe,    k, worst, where, good, pairs) {
     pairs = count (lost(recipe) ? ", " lost(recipe) " diverged" : "")
     printf "| %s | %s | %s | %s | %s |", setting, recipe, pairs, mean_difference(difference, recipe, 0), \
         lost(recipe) ? "beyond" : !count ? "–" : is_within(recipe, 0, limit) ? "within" : "beyond"
-    if (where) printf " %s %% (%d/8) | %s |\n", signed(worst), where, good && !lost(recipe) ? "within" : "beyond"
+    if (where) printf " %s (%d/8) | %s |\n", mean_difference(difference, recipe, where), where, good && !lost(recipe) ? "within" : "beyond"
     else print " – | – |"
 }
 

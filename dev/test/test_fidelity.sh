@@ -59,7 +59,7 @@ has "the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 3' STEPS=20 scripts
 has "what defines the setting" "$page" '^`--model gpt2 --seq-len 1024 .*--steps 20`; data: train\*, 100000 bytes; validation: val, 100000 bytes\.$'
 has "the baseline's losses, with its eighths" "$page" '^\| bf16 \| 2 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
 has "mean difference, its standard error, and that of the eighths" "$page" '^\| coat \| 2 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
-has "the judgement" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 % \(8/8\) \| beyond \|$'
+has "the judgement" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
 has "means without pairs" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
 has "a single run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
 ! grep -qF "$folder" "$folder/study/fidelity.md"
@@ -95,9 +95,9 @@ has "a version by name, beside the one before" "$page" '^20[0-9-]*, on Pretended
 has "it counts as such, with the eighths that it has" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
 has "the scatter of the baseline alone" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of an eighth 0\.00 %$'
 has "and what was there before is on the page" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
-has "what diverged is beyond" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 % \(1/8\) \| beyond \|$'
+has "what diverged is beyond" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 ± 0\.00 % \(1/8\) \| beyond \|$'
 has "limits by name" "$(LIMIT=2.01 EIGHTH_LIMIT=2.5 scripts/fidelity.sh --page-only --out "$folder/study" >/dev/null; grep '^| 262k' "$folder/study/fidelity.md")" \
-    '^\| 262k \| coat \| 2 \| .* \| within \| \+3\.00 % \(8/8\) \| beyond \|$'
+    '^\| 262k \| coat \| 2 \| .* \| within \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
 
 mv "$folder/calls" "$folder/calls.before"
 said=$(pretend "bf16 coat,scaling=tensor" 3)

@@ -84,6 +84,21 @@ check "a named model with new weights" new_model
 check "sizes that FP8 products do not take" other_sizes
 check "the checkpoint is as it was" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
+# means over two micro-batches, of three of a gradient's formats and scales
+table_of_means() {
+    local found expected
+    measure b "$checkpoint" --micro-batch 8 --batch 1 &&
+        python3 dev/tools/gradient_table.py "$folder/table" "$folder/a.jsonl" "$folder/b.jsonl" || return
+    [ "$(wc -l <"$folder/table/gradients.csv")" = 28 ] && [ "$(grep -c '^| 20 | 2 | ' "$folder/table/gradients.md")" = 20 ] || return
+    found=$(awk -F, '/^20,dh,1,e5m2,tensor,2,/ { print $(NF - 3) }' "$folder/table/gradients.csv") # weight_error
+    expected=$(awk '/"line":"variant"/ && /"gradient":"dh","layer":1,/ && /"format":"e5m2","scale":"tensor"/' "$folder/a.jsonl" "$folder/b.jsonl" |
+        value weight_error | awk '{ sum += $1 } END { print sum / NR }')
+    among "$found" "$(awk "BEGIN { print $expected * 0.99 }")" "$(awk "BEGIN { print $expected * 1.01 }")"
+}
+if command -v python3 >/dev/null; then check "means over micro-batches" table_of_means; else
+    echo "skip - means over micro-batches: no python3"
+fi
+
 refused() { # CODE WORDS ARGUMENTS...
     local code=$1 words=$2 status=0
     shift 2
