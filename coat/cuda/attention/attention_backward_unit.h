@@ -236,11 +236,6 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
-__device__ static inline Unit unit_read(const Unit *from) {
-    return {(bool)warp_uniform((int)from->keys), warp_uniform(from->sequence), warp_uniform(from->head),
-            warp_uniform(from->block),           warp_uniform(from->tiles),    warp_uniform(from->number)};
-}
-
 // The sums of a unit, which are complete.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Products<HEAD> &sums,
@@ -259,9 +254,9 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     if (x.amax && warp_row < rows) maximum_store(x, token + warp_row, largest);
 }
 
-// Returns how many units there were with it.
+// Of the unit in slot `own` its tiles are known. Returns how many units there were with it.
 template <int HEAD, bool KEYS, bool APART>
-__device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, Unit unit, int own,
+__device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
     Products<HEAD> products = {}; // all, or what products seem to continue is kept from the kernel's start on
     Documents documents = {};
@@ -277,6 +272,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
             place.delta[i] = lse[HALF];
         }
     if constexpr (APART) {
+        const Unit &unit = shared->unit[own];
         const int32_t *positions = x.positions + (int64_t)unit.sequence * x.T;
         if constexpr (KEYS)
             documents = {positions, x.T, unit.block * TILE, unit.block * TILE};
@@ -285,11 +281,11 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
     }
     int last;
     for (int heads = KEYS ? x.group : 1;; heads--) {
-        last = head_run<HEAD, KEYS, APART>(shared, place, products, stage, unit.tiles, x.scale * LOG2_E, documents);
+        last = head_run<HEAD, KEYS, APART>(shared, place, products, stage, tiles, x.scale * LOG2_E, documents);
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, products, last);
     }
-    unit = unit_read(&shared->unit[own]); // again, rather than kept in registers
+    const Unit unit = shared->unit[own]; // here, rather than kept in registers
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, products, last);
     unit_store<HEAD, KEYS>(x, shared, place.half, products, unit);
@@ -302,12 +298,12 @@ __device__ static inline void compute_units(const Problem &x, Shared<HEAD> *shar
     for (int units = 0;;) {
         const int own = own_slot<HEAD>(units, warpgroup);
         barrier_wait(&shared->full[own], own_phase<HEAD>(units));
-        const Unit unit = unit_read(&shared->unit[own]);
-        if (unit.tiles == 0) return;
+        const int tiles = warp_uniform(shared->unit[own].tiles);
+        if (tiles == 0) return;
         const Place place = place_get(warpgroup);
-        if (unit.keys)
-            units = unit_run<HEAD, true, APART>(x, shared, place, unit, own, stage);
+        if (warp_uniform((int)shared->unit[own].keys))
+            units = unit_run<HEAD, true, APART>(x, shared, place, tiles, own, stage);
         else
-            units = unit_run<HEAD, false, APART>(x, shared, place, unit, own, stage);
+            units = unit_run<HEAD, false, APART>(x, shared, place, tiles, own, stage);
     }
 }

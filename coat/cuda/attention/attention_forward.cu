@@ -268,17 +268,13 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     release(place, &shared->q_empty[own]);
 }
 
-[[maybe_unused]] __device__ Work work_read(const Work *from) {
-    return {warp_uniform(from->block), warp_uniform(from->head), warp_uniform(from->sequence),
-            warp_uniform(from->tiles)};
-}
-
 template <int HEAD> __device__ void compute_units(const Problem &x, Shared<HEAD> *shared, int warpgroup) {
     Place place = place_get(warpgroup);
     Ring<STAGES<HEAD>> stage = {};
     for (Ring<QUERIES<HEAD>> own = {};; ring_next(own)) {
         barrier_wait(&shared->q_full[own.index], own.phase);
-        const Work work = work_read(&shared->work[own.index]);
+        Work work = shared->work[own.index];
+        work.tiles = warp_uniform(work.tiles);
         if (work.tiles == 0) return;
         compute_unit<HEAD>(x, shared, place, work, own.index, stage);
     }
