@@ -6,19 +6,21 @@
 
 // --- attention ----------------------------------------------------------------------------------------------
 
-// Attention in BF16 is cuDNN's, but for what kernels of our own do on Hopper with heads of 64 or 128: the backward, in half
-// the time, and documents that are apart. What is left, and FP32 for exact comparisons, have slow kernels.
-// A sample that goes on has one of its own.
+// Attention in BF16 is that of kernels of our own on Hopper with heads of 64 or 128, else cuDNN's while documents are joined.
+// What is left, and FP32 for exact comparisons, have slow kernels. A sample that goes on has one of its own.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
     require_format("attention_forward", "positions", positions, FMT_I32);
-    if (k.rows > q.rows)
+    if (k.rows > q.rows) {
         attention_cached_forward(exec, o, lse, q, k, v, shape);
-    else if (q.format == FMT_BF16 && !positions.data)
-        attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
-    else if (q.format == FMT_FP32 || !attention_forward_hopper(exec, o, lse, q, k, v, positions, shape))
+        return;
+    }
+    if (q.format == FMT_BF16 && attention_forward_hopper(exec, o, lse, q, k, v, positions, shape)) return;
+    if (q.format == FMT_FP32 || positions.data)
         attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
+    else
+        attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,

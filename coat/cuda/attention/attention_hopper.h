@@ -1,5 +1,4 @@
-// Causal attention by our own kernels for Hopper, in BF16 for heads 64 or 128 wide, grouped or not: the backward, and the
-// forward of documents that are apart.
+// Causal attention by our own kernels for Hopper, in BF16 for heads 64 or 128 wide, grouped or not.
 // Plain C without CUDA, so that a machine without it can plan the workspace. Other shapes, operands and GPUs are
 // cuDNN's (attention.h).
 #pragma once
