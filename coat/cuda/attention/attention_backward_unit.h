@@ -7,12 +7,15 @@
 // Whether there are registers for the scores of the tile after this one, and for one own operand. Beside the two sums
 // of keys with heads of 128, 128 registers, there are none.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
+// Whether there are registers for the other own operand, too: it need not be read from shared memory for each tile then.
+template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
 template <int HEAD> struct Products {
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128]; // sums: dk and dv, or dq and nothing
     float s[HALF / 2], dp[HALF / 2];                           // of the own rows and a tile
     uint32_t p[HALF / 4], ds[HALF / 4];                        // the same in BF16 pairs
     uint32_t own[HEAD / 4];                                    // the own rows of k or q, if ahead
+    uint32_t own_second[HEAD / 4];                             // of v or do, if BOTH_OWN
 };
 
 // s of a tile, whose first operand is at `first`.
@@ -26,10 +29,13 @@ __device__ static inline void scores(Products<HEAD> &x, const Place &place, uint
 }
 
 // dp of a tile.
-template <int HEAD>
+template <int HEAD, bool KEYS>
 __device__ static inline void score_gradients(Products<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
-    multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
+    if constexpr (BOTH_OWN<HEAD, KEYS>)
+        multiply_rows(x.dp, x.own_second, pair_operand(shared, slot, true));
+    else
+        multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
 // What the sums read and continue is complete.
@@ -137,7 +143,7 @@ __device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place,
     const float *lse = shared->statistics[stage.index], *delta = lse + HALF;
     float other[HALF / 2], (&p)[HALF / 2] = ahead ? other : x.s;
     if constexpr (ahead) {
-        score_gradients(x, place, shared, stage.index);
+        score_gradients<HEAD, KEYS>(x, place, shared, stage.index);
         if (previous >= 0) {
             sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
@@ -154,7 +160,7 @@ __device__ static inline void tile_run(Shared<HEAD> *shared, const Place &place,
         wgmma_wait<1>();
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
-        score_gradients(x, place, shared, stage.index);
+        score_gradients<HEAD, KEYS>(x, place, shared, stage.index);
         wgmma_wait<1>();
         wgmma_hold(x.s);
     }
@@ -264,7 +270,10 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
         own_load(products.own, shared->pair[own].first);
     else
         place.own[0] = wgmma_operand(shared->pair[own].first);
-    place.own[1] = wgmma_operand(shared->pair[own].second);
+    if constexpr (BOTH_OWN<HEAD, KEYS>)
+        own_load(products.own_second, shared->pair[own].second);
+    else
+        place.own[1] = wgmma_operand(shared->pair[own].second);
     if constexpr (!KEYS)
         for (int i = 0; i < 2; i++) {
             const float *lse = shared->statistics[own] + statistic_at(place.row % HALF + i * 8);
