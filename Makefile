@@ -87,7 +87,7 @@ endif
 
 WARNINGS := -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation $(if $(WERROR),-Werror)
 ifneq ($(SANITIZE),)
-OPTIMISE ?= -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPTIMISE ?= -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 WARNINGS += -Wno-maybe-uninitialized # the inserted checks hide assignments from the compiler
 else
 OPTIMISE ?= -O3
@@ -132,7 +132,9 @@ endif
 # build/NAME_gpu.
 
 MODULES := $(wildcard coat/*.c coat/*/*.c)
-KERNELS := $(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp)
+# What takes longest comes first, or a core waits for it at the end.
+SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,fp8_activation.cu fp8_norm.cu fp8_moments.cu))
+KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
 PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
@@ -166,7 +168,8 @@ tests: all $(UNIT_TESTS) $(MODEL_TESTS)
 # Objects are made again when the flags change, not only when a source does; archives when the list of what they hold
 # changes.
 remember = $(shell mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1))
-ifneq ($(HOST_INCLUDES),) # a goal that builds nothing looks for nothing, and does not know them
+# (a goal that builds nothing looks for nothing, and does not know them; fuzz targets have flags of their own)
+ifneq ($(and $(HOST_INCLUDES),$(filter-out fuzz%,$(GOALS))),)
 $(call remember,modules,$(MODULES))
 $(call remember,kernels,$(KERNELS))
 $(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))

@@ -4,7 +4,8 @@
 # and it ends with 1 where anything failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/test/long_*.sh; --unit: only the unit tests dev/test/test_*.c; NAME: only suites whose name contains it
+#       --long: also dev/test/long_*.sh, and the example of fine-tuning whole; --unit: only the unit tests
+#       dev/test/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #   TEST_JOBS=2                          suites at a time (default: one more than there are cores, as some wait, 4 at
 #                                        most); those that need a GPU run alone
@@ -142,7 +143,7 @@ skip_suite() { # SUITE REASON
 }
 
 # The longest first, and the unit tests, which are short, last: or cores idle while one that began late ends.
-longest=" test_ranks.sh test_finetuning.sh test_order.c test_sample.c test_sampler.c "
+longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c "
 longest_first() { # FILE...
     printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
 }
@@ -182,8 +183,8 @@ if [ "$build" = build ]; then
     fi
 fi
 
-# Scripts test the programs as users run them; they know the build by these two variables.
-export BUILD=$build BIN=$bin
+# Scripts test the programs as users run them; they know the build by the first two of these variables.
+export BUILD=$build BIN=$bin TEST_LONG=$long
 for script in $(longest_first dev/test/test_*.sh); do run_suite "$(basename "$script")" bash "$script"; done
 for script in dev/test/test_*.py; do
     if command -v python3 >/dev/null; then run_suite "$(basename "$script")" python3 "$script"; else

@@ -19,7 +19,7 @@ FUZZ_CC ?= $(or $(shell echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | 
 FUZZ_CLANG := $(findstring clang,$(FUZZ_CC))
 FUZZ_COVERAGE := $(if $(FUZZ_CLANG),-fsanitize=fuzzer-no-link,-fsanitize-coverage=trace-pc)
 # clang wants every field of a row, where the tables name those that are not 0
-FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all -ffp-contract=off -fno-math-errno -Wall -Wextra -Wshadow -Wno-unknown-pragmas \
 	-Wno-format-truncation -Wno-maybe-uninitialized \
 	$(if $(FUZZ_CLANG),-Wno-unknown-warning-option -Wno-missing-field-initializers) \

@@ -69,8 +69,8 @@ if command -v python3 >/dev/null; then
     train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
     for batch in 2 3 8; do
         alone=$(evaluated 1 --micro-batch $batch)
-        shared="$(evaluated 2 --micro-batch $batch) $(evaluated 2 --micro-batch $batch --zero 3) $(evaluated 3 --micro-batch $batch --zero 1)"
-        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
+        shared="$(evaluated 2 --micro-batch $batch --zero 3) $(evaluated 3 --micro-batch $batch --zero 1)"
+        [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
             bad "HellaSwag by 2 and 3 processes is that of one, $batch rows at a time" "$alone, and $shared"
     done
     alone=$(evaluated 1 --micro-batch 2)
@@ -106,18 +106,18 @@ bad_data val 0 --val-every 2
 lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
     local name=$1 launcher
     shift
-    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 400 --save-every 40 >"$folder/said" 2>&1 </dev/null &
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 160 --save-every 16 >"$folder/said" 2>&1 </dev/null &
     launcher=$!
-    until [ -d "$folder/$name/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    until [ -d "$folder/$name/step-00000016" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
     "$@"
     status=0
     wait $launcher || status=$?
 }
-train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 400
+train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 160
 renamed() { mv "$folder/renamed" "$folder/renamed-before"; }
 lost_folder renamed renamed
-if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was renamed to ' "$folder/said")" -eq 1 ] && [ "$(values loss renamed | wc -l)" -eq 400 ]; then
-    same "a folder that is renamed comes back for two processes" 00000400 unlost renamed
+if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was renamed to ' "$folder/said")" -eq 1 ] && [ "$(values loss renamed | wc -l)" -eq 160 ]; then
+    same "a folder that is renamed comes back for two processes" 00000160 unlost renamed
 else
     bad "a folder that is renamed comes back for two processes" "status $status" "$(cat "$folder/said")"
 fi
@@ -125,7 +125,7 @@ taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/s
 lost_folder taken taken
 if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
     grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved: go on with --out .*/taken-rescued-1 --resume' "$folder/said"; then
-    train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 400 --resume && same "and where another run has it, two save beside it" 00000400 unlost taken-rescued-1
+    train 2 taken-rescued-1 --zero 1 --batch-tokens 128 --schedule constant --steps 160 --resume && same "and where another run has it, two save beside it" 00000160 unlost taken-rescued-1
 else
     bad "and where another run has it, two save beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 fi
@@ -133,7 +133,7 @@ blocked() { mv "$folder/blocked" "$folder/blocked-before" && echo mine >"$folder
 lost_folder blocked blocked
 if [ $status -eq 2 ] && [ "$(grep -c "warning: --out .*/blocked cannot be used: .*; what it wrote before is in .*/blocked-before; the run goes on in .*/blocked-rescued-1" "$folder/said")" -eq 1 ] &&
     grep -qE 'error: (rank 0: )?--out .*/blocked: .*; this one is saved: go on with --out .*/blocked-rescued-1 --resume; what it wrote before is in ' "$folder/said"; then
-    same "where a file has its name, two go on beside it" 00000400 unlost blocked-rescued-1
+    same "where a file has its name, two go on beside it" 00000160 unlost blocked-rescued-1
 else
     bad "where a file has its name, two go on beside it" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/blocked*)"
 fi
@@ -157,8 +157,8 @@ while read -r line; do
     [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
-    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 200)) &&
-        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 200)))" unkilled killed
+    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 20)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 20)) &&
+        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 20)))" unkilled killed
 else
     bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi
