@@ -40,6 +40,12 @@ typedef struct {
     int begin, end_count, ends[MOST_ENDS];
 } TextIds;
 
+static inline bool ends_text(const TextIds *ids, int32_t id) {
+    for (int i = 0; i < ids->end_count; i++)
+        if (ids->ends[i] == id) return true;
+    return false;
+}
+
 // The shape of a model. GPT-2 uses kv_heads == heads, head_dim * heads == channels, ffn == 4 * channels,
 // layer norms, tanh-GELU, learned positions, biases and a tied head; the other values are for Llama-style
 // blocks.

@@ -113,12 +113,6 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     free(raw);
 }
 
-bool ends_text(const TextIds *ends, int id) {
-    for (int i = 0; i < ends->end_count; i++)
-        if (id == ends->ends[i]) return true;
-    return false;
-}
-
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends) {
     const Config *c = &m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);

@@ -129,12 +129,6 @@ static int shard_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-static bool ends_text(const TextIds *ids, int32_t token) {
-    for (int i = 0; i < ids->end_count; i++)
-        if (ids->ends[i] == token) return true;
-    return false;
-}
-
 // Positions begin anew with each document.
 static void divide_text(const TextIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
