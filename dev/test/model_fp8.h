@@ -438,7 +438,8 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// Recipes that have parts of COAT's. Of families behind the first with the default's scales alone, to save time.
+// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales alone, to
+// save time.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);
     a.recompute = b.recompute = 0;

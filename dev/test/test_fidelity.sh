@@ -273,7 +273,7 @@ refuses "beyond the schedule" 'TO: bytes-to-61 has 60 steps' env TO=61 scripts/f
 refuses "a step that is no number" 'TO: a step' env TO=x scripts/fidelity.sh --out "$folder/refused"
 
 # stopped in the middle of a run: it goes on from there, to the same result
-export RECIPES=coat SEEDS=1 STEPS=1500
+export RECIPES=coat SEEDS=1 STEPS=500
 scripts/fidelity.sh --out "$folder/straight" >/dev/null 2>&1
 scripts/fidelity.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$! run=$folder/stopped/bytes/coat/1
@@ -283,7 +283,7 @@ for ((i = 0; i < 600; i++)); do
 done
 kill -TERM $study
 wait $study
-[ $? -eq 1 ] && [ ! -e "$run/result" ] && grep -q '^ended by SIGTERM after step [0-9]* of 1500: saved' "$run/output.txt" && grep -q '^stopped; the same command' "$folder/said"
+[ $? -eq 1 ] && [ ! -e "$run/result" ] && grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$run/output.txt" && grep -q '^stopped; the same command' "$folder/said"
 check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$run/output.txt")"
 [ -z "$(find "$folder/stopped" -name '.work*')" ]
 check "and cleans up" $?

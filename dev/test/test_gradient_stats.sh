@@ -84,18 +84,28 @@ check "a named model with new weights" new_model
 check "sizes that FP8 products do not take" other_sizes
 check "the checkpoint is as it was" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
-# means over two micro-batches, of three of a gradient's formats and scales
+# its table of two micro-batches: 9 gradients in three ways each, and of the five kinds a row in four tables
 table_of_means() {
     local found expected
-    measure b "$checkpoint" --micro-batch 8 --batch 1 &&
-        python3 dev/tools/gradient_table.py "$folder/table" "$folder/a.jsonl" "$folder/b.jsonl" || return
+    measure b "$checkpoint" --micro-batch 8 --batch 0 && measure c "$checkpoint" --micro-batch 8 --batch 1 &&
+        python3 dev/tools/gradient_table.py "$folder/table" "$folder"/[bc].jsonl || return
     [ "$(wc -l <"$folder/table/gradients.csv")" = 28 ] && [ "$(grep -c '^| 20 | 2 | ' "$folder/table/gradients.md")" = 20 ] || return
-    found=$(awk -F, '/^20,dh,1,e5m2,tensor,2,/ { print $(NF - 3) }' "$folder/table/gradients.csv") # weight_error
-    expected=$(awk '/"line":"variant"/ && /"gradient":"dh","layer":1,/ && /"format":"e5m2","scale":"tensor"/' "$folder/a.jsonl" "$folder/b.jsonl" |
+    found=$(awk -F, '/^20,dh,2,e5m2,tensor,2,/ { print $(NF - 3) }' "$folder/table/gradients.csv") # weight_error
+    expected=$(awk '/"line":"variant"/ && /"gradient":"dh","layer":1,/ && /"format":"e5m2","scale":"tensor"/' "$folder"/[bc].jsonl |
         value weight_error | awk '{ sum += $1 } END { print sum / NR }')
     among "$found" "$(awk "BEGIN { print $expected * 0.99 }")" "$(awk "BEGIN { print $expected * 1.01 }")"
 }
-if command -v python3 >/dev/null; then check "means over micro-batches" table_of_means; else
+table_refuses() { # WORDS FILES...
+    local said
+    said=$(python3 dev/tools/gradient_table.py "$folder/none" "${@:2}" 2>&1) && return 1
+    [ ! -e "$folder/none" ] && [ "$(wc -l <<<"$said")" = 1 ] && grep -q "^error: .*$1" <<<"$said" || { echo "$said"; false; }
+}
+if command -v python3 >/dev/null; then
+    check "a table of means over micro-batches" table_of_means
+    check "not of the same one twice" table_refuses "has this micro-batch already" "$folder"/[bc].jsonl "$folder/b.jsonl"
+    check "nor of others' sizes" table_refuses "its micro_batch is not that of" "$folder/a.jsonl" "$folder/b.jsonl"
+    check "nor of another file" table_refuses "" README.md
+else
     echo "skip - means over micro-batches: no python3"
 fi
 

@@ -8,16 +8,22 @@ cd "$(dirname "$0")/../.." || exit 1
 # "FOLDER OTHER FILE" of every #include that leads from one folder of the sources in `$1` to another; the programs at the
 # top stand for themselves
 crossings() {
-    (cd "$1" && grep -rHoE '^#include "[^"]+"' --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.cpp' . |
-        sed -E 's|^\./||; s|:#include "| |; s|"$||' | while read -r file name; do
-            from=$(dirname "$file")
-            [ "$from" != . ] || from=$file
-            for to in "$(dirname "$file")/$name" "$name" "coat/$name"; do [ ! -e "$to" ] || break; done
-            [ -e "$to" ] || { echo "nowhere nowhere $file: $name"; continue; }
-            to=$(realpath --relative-to=. "$to")
-            [[ $to != */* ]] || to=$(dirname "$to")
-            [ "$from" = "$to" ] || echo "$from $to $file"
-        done) | sort -u
+    (cd "$1" && find . -type f -printf '%P\n' && grep -rHoE '^#include "[^"]+"' --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.cpp' .) |
+        awk -F: '
+            function folder(file) { return sub("/[^/]*$", "", file) ? file : "." }
+            function plain(path) { while (sub("[^/]+/\\.\\./", "", path)) { } gsub("(^|/)\\./", "", path); return path }
+            NF < 2 { is[$0]; next }
+            {
+                file = substr($1, 3)
+                name = substr($2, 11, length($2) - 11)
+                from = folder(file) == "." ? file : folder(file)
+                to = plain(folder(file) "/" name)
+                if (!(to in is)) to = name
+                if (!(to in is)) to = "coat/" name
+                if (!(to in is)) { print "nowhere nowhere " file ": " name; next }
+                if (to ~ "/") to = folder(to)
+                if (from != to) print from, to, file
+            }' | sort -u
 }
 # circles of folders: tsort names what it cannot put in order
 circles() { awk '{ print $1, $2 }' <<<"$1" | sort -u | tsort 2>&1 >/dev/null | sed -n '/loop/d; s/^tsort: //p' | paste -sd ' '; }

@@ -282,7 +282,7 @@ static size_t faults_of(const Choice *choice, int steps) {
 
 static bool all_of_them;
 #ifdef __SANITIZE_ADDRESS__
-enum { SHARE = 4 }; // of them one of so many: the same code, four times as slow
+enum { SHARE = 4 }; // one of so many of these configurations: the same code, four times as slow
 #else
 enum { SHARE = 1 };
 #endif

@@ -69,7 +69,7 @@ if command -v python3 >/dev/null; then
     train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
     for batch in 2 3 8; do
         alone=$(evaluated 1 --micro-batch $batch)
-        shared="$(evaluated 2 --micro-batch $batch --zero 3) $(evaluated 3 --micro-batch $batch --zero 1)"
+        shared="$(evaluated 2 --micro-batch $batch --zero $((batch > 2 ? 3 : 0))) $(evaluated 3 --micro-batch $batch --zero 1)"
         [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag by 2 and 3 processes is that of one ($alone), $batch rows at a time" ||
             bad "HellaSwag by 2 and 3 processes is that of one, $batch rows at a time" "$alone, and $shared"
     done
@@ -106,9 +106,9 @@ bad_data val 0 --val-every 2
 lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles once their first checkpoint is there
     local name=$1 launcher
     shift
-    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 160 --save-every 16 >"$folder/said" 2>&1 </dev/null &
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$name" --zero 1 --batch-tokens 128 --schedule constant --steps 160 --save-every 40 >"$folder/said" 2>&1 </dev/null &
     launcher=$!
-    until [ -d "$folder/$name/step-00000016" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    until [ -d "$folder/$name/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
     "$@"
     status=0
     wait $launcher || status=$?
@@ -121,7 +121,8 @@ if [ $status -eq 0 ] && [ "$(grep -c 'warning: --out .*/renamed: the folder was 
 else
     bad "a folder that is renamed comes back for two processes" "status $status" "$(cat "$folder/said")"
 fi
-taken() { mv "$folder/taken" "$folder/taken-before" && mkdir -p "$folder/other/step-00000001" && mv "$folder/other" "$folder/taken"; }
+mkdir -p "$folder/other/step-00000001"
+taken() { mv "$folder/taken" "$folder/taken-before" && mv "$folder/other" "$folder/taken"; }
 lost_folder taken taken
 if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
     grep -qE 'error: (rank 0: )?--out .*/taken: .* holds another run \(step-00000001\); this one is saved: go on with --out .*/taken-rescued-1 --resume' "$folder/said"; then
@@ -148,7 +149,7 @@ lost_process() { # NAME PATTERN FLAGS...: three processes, one of which is kille
     pkill -KILL -n -P $launcher -f train_gpt2_fp8_cpu
     status=0
     wait $launcher || status=$?
-    advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -u)
+    advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -uV)
 }
 lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
 step=0 whole=yes # one may have come to know of a save before the other
@@ -157,8 +158,8 @@ while read -r line; do
     [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
-    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 20)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 20)) &&
-        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 20)))" unkilled killed
+    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) &&
+        same "where a process is killed the others say what is saved, and it goes on" "$(printf %08d $((step + 60)))" unkilled killed
 else
     bad "where a process is killed the others say what is saved" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi

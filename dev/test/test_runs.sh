@@ -173,7 +173,7 @@ PYTHON
 fi
 mixed=("${run[@]}" --train-weight 0.7 "${second[@]}" --train-weight)
 "$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
-for at in 32 80 112; do
+for at in 32 64 96; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
     pid=$!
     until_file "$folder/killed/step-$(printf %08d $at)" $pid
@@ -266,7 +266,7 @@ job() {
 }
 : >"$folder/requeued"
 for LIMIT in 0.2 0.3 100; do export LIMIT && job; done
-[ -d "$folder/slurm/$last" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
+[ -d "$folder/slurm/$last" ] && [ -s "$folder/requeued" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
 check "a Slurm job queues again until it is done" $? "$(cat "$folder/said" "$folder/requeued")"
 same "$folder/slurm"
 check "and has the same bytes" $?

@@ -20,15 +20,15 @@ enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // the last sixteen positions begin at
 
 static const char *const models[] = {
     "--layers 3 --heads 2 --channels 64 --positions 50",
-    "--model llama:d2 --no-tied-head",
     "--model llama:d2 --heads 4 --head-dim 32 --kv-heads 2 --rope-factor 8 --rope-positions 16",
-    "--model olmo:d2 --clip-qkv 1",
     "--model olmo2:d2 --kv-heads 1",
-    "--model qwen2:d2 --kv-heads 1",
     "--model qwen3:d2 --head-dim 32 --kv-heads 1",
+    "--model llama:d2 --no-tied-head",
+    "--model olmo:d2 --clip-qkv 1",
+    "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 3 };
+enum { MODELS = 4 }; // the others have no code of their own here
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif

@@ -162,7 +162,7 @@ awk '{ loss[$1, $2, $3] = $4 } END {
 check "and rises on both sides" $? "$(cat "$folder/small/sharpness.txt")"
 
 # stopped in the middle of a run: it goes on from there, to the same loss
-export RECIPES=coat RATES=4e-3 STEPS=1500 DIRECTIONS=0
+export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
 scripts/stability.sh --out "$folder/straight" >/dev/null 2>&1
 scripts/stability.sh --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$!
@@ -173,7 +173,7 @@ done
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && [ ! -e "$folder/stopped/runs/coat/4e-3/1/result" ] &&
-    grep -q '^ended by SIGTERM after step [0-9]* of 1500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^stopped; the same command' "$folder/said"
+    grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$folder/stopped/runs/coat/4e-3/1/output.txt" && grep -q '^stopped; the same command' "$folder/said"
 check "a study that is stopped saves its run" $? "$(cat "$folder/said" "$folder/stopped/runs/coat/4e-3/1/output.txt")"
 [ -z "$(find "$folder/stopped" -name '.work*')" ]
 check "and cleans up" $?
