@@ -65,7 +65,7 @@ help:
 	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; say what was found"
 	@echo "make run           train a small model on text that is on this machine, and sample from it"
 	@echo "make test          every test that this machine can run; the last line counts them"
-	@echo "make test-long     the same, and those that take longer (dev/test/long_*.sh, fine-tuning's example whole)"
+	@echo "make test-long     the same, and those that take longer (dev/test/long_*.sh, and parts of others)"
 	@echo "make bench         the microbenchmarks (dev/bench), on a GPU its kernels' too"
 	@echo "make fuzz          the parsers against damaged files, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build the tests, the small programs of dev/ and data/, the microbenchmarks"

@@ -4,7 +4,7 @@
 # and it ends with 1 where anything failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/test/long_*.sh, and the example of fine-tuning whole; --unit: only the unit tests
+#       --long: also dev/test/long_*.sh, and whole what takes long of others; --unit: only the unit tests
 #       dev/test/test_*.c; NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #   TEST_JOBS=2                          suites at a time (default: one more than there are cores, as some wait, 4 at
@@ -166,6 +166,7 @@ if [ -n "$unit" ]; then
     exit
 fi
 
+export TEST_LONG=$long # for those that leave something to make test-long
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
@@ -183,8 +184,8 @@ if [ "$build" = build ]; then
     fi
 fi
 
-# Scripts test the programs as users run them; they know the build by the first two of these variables.
-export BUILD=$build BIN=$bin TEST_LONG=$long
+# Scripts test the programs as users run them; they know the build by these variables.
+export BUILD=$build BIN=$bin
 for script in $(longest_first dev/test/test_*.sh); do run_suite "$(basename "$script")" bash "$script"; done
 for script in dev/test/test_*.py; do
     if command -v python3 >/dev/null; then run_suite "$(basename "$script")" python3 "$script"; else

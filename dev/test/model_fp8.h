@@ -438,8 +438,8 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales alone, to
-// save time.
+// COAT that saves norms' outputs, and FP8 products alone. Of families behind the first with the default's scales alone, but
+// for `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);
     a.recompute = b.recompute = 0;
@@ -462,6 +462,8 @@ static void test_fp8(void) {
     a.saved = SAVED_BF16;
     a.name = "bf16";
     test_fp8_repeat(a);
+    const char *test_long = getenv("TEST_LONG");
+    const bool thorough = test_long && *test_long;
     static const double recompute_limit[3] = {0, 1e-2, 0.08};
     for (int i = 0; i < 3; i++) {
         test_fp8_recompute(ways[i], recompute_limit[i]);
@@ -475,7 +477,7 @@ static void test_fp8(void) {
         test_fp8_watched(ways[i](fp8_coat_head), DEVICE_CPU);
         if (block == blocks)
             test_fp8_gradient_codes(ways[i](fp8_coat)); // forward's rounding has a larger share in others
-        if (block == blocks || ways[i] == by_token) test_fp8_others(ways[i]);
+        if (block == blocks || ways[i] == by_token || thorough) test_fp8_others(ways[i]);
     }
     if (block == blocks) test_fp8_inputs(by_token(fp8_coat));
 }
