@@ -75,6 +75,7 @@ void config_defaults(Config *config) {
     config->hellaswag_every = -1;
     config->sample_every = 20;
     config->sample_tokens = 64;
+    config->prompt_format = PROMPT_FORMAT_DATA;
     config->health_every = 100;
     config->samples = 1;
     config->temperature = config->top_p = 1.0f;

@@ -90,6 +90,22 @@ enum { FP8_WIDEST_NORM = 8192, FP8_WIDEST_GELU = 32768, FP8_WIDEST_CAST = 16384 
 // following each other, and split wherever a sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
 typedef enum { DOCUMENTS_JOINED, DOCUMENTS_APART } DocumentsKind; // what attention sees within a sequence
+// How a prompt becomes a question to a fine-tuned model. Files of examples have these numbers. Data: what they name.
+typedef enum {
+    PROMPT_FORMAT_NONE,
+    PROMPT_FORMAT_PLAIN,
+    PROMPT_FORMAT_ALPACA,
+    PROMPT_FORMAT_CHATML,
+    PROMPT_FORMAT_QWEN,
+    PROMPT_FORMAT_LLAMA2,
+    PROMPT_FORMAT_LLAMA3,
+    PROMPT_FORMAT_DATA
+} PromptFormat;
+
+static inline bool prompt_format_named(PromptFormat format) {
+    return format != PROMPT_FORMAT_NONE && format != PROMPT_FORMAT_DATA;
+}
+
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
@@ -189,6 +205,7 @@ typedef struct {
     int64_t health_every;            // steps between counts over the FP8 tensors; 0 = never
     int64_t health_products;         // steps between comparisons of FP8 products with BF16's; 0 = never
     char prompt[4096];
+    PromptFormat prompt_format;
     int samples; // each time
     float temperature, top_p;
     int top_k;
@@ -285,9 +302,12 @@ static inline int config_sample_sequences(const Config *c) {
 }
 
 // The tokens that a sample may come to, at most those of a sequence. Those of the prompt are no more than its bytes, where
-// normalization or a replacement does not make up to three of one, and what a vocabulary puts before a text.
+// normalization or a replacement does not make up to three of one, what a vocabulary puts before a text, and those of the
+// prompt's format, which are no more than 256.
 static inline int config_sample_length(const Config *c) {
-    int64_t tokens = 2 + (int64_t)c->sample_tokens;
+    const bool formatted =
+        prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);
+    int64_t tokens = 2 + (int64_t)c->sample_tokens + (c->prompt[0] && formatted ? 256 : 0);
     for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }

@@ -69,8 +69,14 @@ void model_shape_vocab(ModelShape *shape, int vocab) {
 void model_shape_ids(ModelShape *shape, int begin, int end) {
     memset(&shape->ids, 0, sizeof shape->ids);
     shape->ids.begin = begin >= 0 && begin < shape->vocab ? begin : -1;
-    shape->ids.end_count = end >= 0 && end < shape->vocab;
-    if (shape->ids.end_count) shape->ids.ends[0] = end;
+    model_shape_add_end(shape, end);
+}
+
+void model_shape_add_end(ModelShape *shape, int id) {
+    TextIds *ids = &shape->ids;
+    if (id < 0 || id >= shape->vocab || ends_text(ids, id)) return;
+    if (ids->end_count < MOST_ENDS) ids->end_count++;
+    ids->ends[ids->end_count - 1] = id;
 }
 
 int shape_usual_ffn(const ModelShape *shape) {

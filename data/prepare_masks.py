@@ -48,11 +48,12 @@ def xxh64(data):
     return h ^ h >> 32
 
 
-def masked_file(width, tokens, starts, counted):
+def masked_file(width, tokens, starts, counted, prompt_format=0):
     """The bytes of a file. tokens: little-endian, `width` bytes each; starts: each example's first token; counted: a
-    byte per token, 1 where the loss counts it as a target, else 0."""
+    byte per token, 1 where the loss counts it as a target, else 0; prompt_format: its number, 0 for none."""
     count = len(tokens) // width
-    header = struct.pack("<6i", MAGIC, VERSION, count, width, len(starts), sum(counted)).ljust(HEADER_BYTES, b"\0")
+    header = struct.pack("<7i", MAGIC, VERSION, count, width, len(starts), sum(counted), prompt_format)
+    header = header.ljust(HEADER_BYTES, b"\0")
     bits = bytes(counted) + bytes(-count % 8)
     # eight bytes of 0 or 1, the first lowest, to a byte of bits
     mask = bytes((word * 0x0102040810204080 >> 56) & 0xFF for word, in struct.iter_unpack("<Q", bits))

@@ -7,6 +7,7 @@ import time
 
 from prepare_inputs import file_hash
 from prepare_masks import masked_file
+from prepare_prompts import FORMATS
 from prepare_tokenizers import Failure, first_line, width_of, write_atomically
 
 HEADER_BYTES = 1024
@@ -64,8 +65,9 @@ class ExampleSplit(Split):
     """The same of examples, each (tokens, a byte per token that is 1 where the loss counts it). No file divides one;
     `unit_bytes` is a number of them."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
+    def __init__(self, name, out, settings, finished):
+        super().__init__(name, out, settings, finished)
+        self.prompt_format = ("template", *FORMATS).index(settings["prompt_format"])
         self.starts, self.mask = [], bytearray()
 
     def add(self, unit, examples):
@@ -87,7 +89,7 @@ class ExampleSplit(Split):
         self.starts, self.mask = [], bytearray()
         longest = max(end - start for start, end in zip(starts, starts[1:] + [len(mask)]))
         facts = {"examples": len(starts), "counted": sum(mask), "longest": longest}
-        return (masked_file(self.width, self.waiting, starts, mask),), facts
+        return (masked_file(self.width, self.waiting, starts, mask, self.prompt_format),), facts
 
 
 def verified(out, shards):

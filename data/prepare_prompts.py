@@ -83,7 +83,8 @@ def llama3(messages, ids, _):
         yield ids["<|eot_id|>"], counts
 
 
-FORMATS = {"alpaca": alpaca, "plain": plain, "chatml": chatml, "llama2": llama2, "llama3": llama3, "qwen": qwen}
+# In the order of PromptFormat in coat/config.h; coat/text/prompt_format.c has their prompts and chat templates.
+FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3}
 IM = ("<|im_start|>", "<|im_end|>")
 TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}
 

@@ -18,14 +18,19 @@ static bool is_of_recipe(const Flag *flag) {
     return flag->group == GROUP_RECIPE;
 }
 
-// What else a training computes with, but for --overfit-one-batch, which is a check and goes with it.
-static bool is_of_training(const Flag *flag) {
-    return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0;
+static bool is_prompt_format(const Flag *flag) {
+    return strcmp(flag->name, "prompt-format") == 0;
 }
 
-// How far a sample looks back.
+// What else a training computes with, but for --overfit-one-batch, which is a check and goes with it.
+static bool is_of_training(const Flag *flag) {
+    return flag->group == GROUP_BATCH || flag->group == GROUP_OPTIMIZER || strcmp(flag->name, "shuffle") == 0 ||
+           is_prompt_format(flag);
+}
+
+// How far a sample looks back, and how it is asked.
 static bool is_of_sample(const Flag *flag) {
-    return strcmp(flag->name, "seq-len") == 0;
+    return strcmp(flag->name, "seq-len") == 0 || is_prompt_format(flag);
 }
 
 // What an evaluation has in common with those of the training, so that it finds the same loss.

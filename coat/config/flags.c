@@ -180,6 +180,9 @@ static const Flag table[] = {
      "steps between comparisons of a weight gradient of every layer, made by FP8 products, with BF16's; 0: none"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), "TEXT", 0, 0, "none",
      "start of the samples; without --train, print them and end"},
+    {GROUP_EVALUATION, "prompt-format", FLAG_CHOICE, AT(prompt_format), "none|plain|alpaca|chatml|qwen|llama2|llama3|data", 0, 0, NULL,
+     "what is around it, as data/prepare.py --chat has it; none: nothing, data: what the files of --train name. "
+     "Checkpoints have the format's chat template and the token that ends its answers"},
     {GROUP_EVALUATION, "samples", FLAG_INT, AT(samples), "N", 1, 1 << 20, NULL, "samples each time"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), "X", 0, 100, NULL,
      "of the samples; 0: always the likeliest token"},

@@ -79,6 +79,7 @@ static const Foreign table[] = {
     {"max-new-tokens", "sample-tokens", NULL},
     {"max-length", NULL, "--sample-tokens is of a sample, --seq-len of what is trained on"},
     {"generate do-sample", NULL, "--prompt TEXT samples, from --model FOLDER or --out DIR --resume"},
+    {"chat-template prompt-template", "prompt-format", "one of its names"},
     {"nucleus nucleus-p", "top-p", NULL},
     {"num-samples", "samples", NULL},
     {"overfit-single-batch", "overfit-one-batch", NULL},

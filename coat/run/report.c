@@ -6,6 +6,7 @@
 
 #include "log/step_line.h"
 #include "model/plan.h"
+#include "text/prompt_format.h"
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
@@ -88,6 +89,8 @@ static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
     report_examples(report->train, report->config->seq_len, out);
+    if (report->config->prompt_format != PROMPT_FORMAT_NONE)
+        item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
     const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
         const DataSet set = data_set(report->train, k, sequences);

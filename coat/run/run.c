@@ -10,6 +10,7 @@
 #include "model/schedule.h"
 #include "save/checkpoint.h"
 #include "signals.h"
+#include "text/prompt_format.h"
 
 static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
@@ -99,7 +100,8 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
             return 0;
         }
         const int first = begin >= 0; // where the text goes
-        count = tokenizer_encode(run->tokenizer, c->prompt, ids + first, MOST_PROMPT_TOKENS - first, err);
+        count =
+            prompt_encode(run->tokenizer, c->prompt_format, c->prompt, ids + first, MOST_PROMPT_TOKENS - first, err);
         if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
         if (count <= 0) return 0;
         count += first;

@@ -14,6 +14,7 @@
 #include "save/checkpoint.h"
 #include "shapes.h"
 #include "signals.h"
+#include "text/prompt_format.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -85,6 +86,24 @@ static bool open_data(Run *run, const Config *c, Error *err) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;
     }
+    return true;
+}
+
+// The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers ends
+// texts, here and for who reads the checkpoints.
+static bool settle_prompt_format(Run *run, Error *err) {
+    Config *c = &run->model.config;
+    ModelShape *shape = &c->shape;
+    int end;
+    if (c->prompt_format == PROMPT_FORMAT_DATA)
+        c->prompt_format = run->train ? data_prompt_format(run->train) : PROMPT_FORMAT_NONE;
+    if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
+        if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
+        if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
+        model_shape_add_end(shape, end);
+    }
+    run->model.arena.config.prompt_format = c->prompt_format; // which checkpoints are written from, as
+    run->model.arena.config.shape.ids = shape->ids;
     return true;
 }
 
@@ -297,6 +316,7 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
+    if (!all_well(&run->all, settle_prompt_format(run, err), err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);

@@ -128,7 +128,7 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     manifest_begin(&manifest);
     bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0])
-        good = tokenizer_files_copy(folder, tokenizer_file, &manifest, err);
+        good = tokenizer_files_copy(folder, tokenizer_file, s->arena->config.prompt_format, &manifest, err);
     if (good && s->choices)
         good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);

@@ -84,10 +84,8 @@ static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
     if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
     if (ends) end = json_is_integer(ends) ? id_of(ends, s) : -1;
     model_shape_ids(s, begin, end);
-    for (size_t i = 0; many && i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++) {
-        const int id = id_of(json_array_get(ends, i), s);
-        if (id >= 0) s->ids.ends[s->ids.end_count++] = id;
-    }
+    for (size_t i = 0; many && i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++)
+        model_shape_add_end(s, id_of(json_array_get(ends, i), s));
     return true;
 }
 

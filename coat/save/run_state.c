@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "text/prompt_format.h"
+
 #define STATE_LIMIT (1u << 20)
 #define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
 
@@ -68,6 +70,8 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
     if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
     if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
+    if (prompt_format_named(c->prompt_format))
+        json_text_string(t, "prompt-format", prompt_format_name(c->prompt_format));
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
@@ -229,6 +233,8 @@ static void fill_settings(json_t *settings) {
         json_object_set_new(settings, "lr-final", json_integer(1));
     if (!json_object_get(settings, "examples")) json_object_set_new(settings, "examples", json_string("cut"));
     if (!json_object_get(settings, "documents")) json_object_set_new(settings, "documents", json_string("joined"));
+    if (!json_object_get(settings, "prompt-format"))
+        json_object_set_new(settings, "prompt-format", json_string("none"));
     static const char *const unsaid[][2] = {
         {"scaling", "tensor"}, {"gradient-codes-data", "e5m2"}, {"gradient-codes-weights", "e5m2"}};
     const char *saved = json_string_value(json_object_get(settings, "saved"));

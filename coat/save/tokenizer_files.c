@@ -4,11 +4,13 @@
 
 #include "io/files.h"
 #include "manifest.h"
+#include "text/prompt_format.h"
 #include "text/tokenizer.h"
 
 #define PATH_BUFFER 4096
 #define TOKENIZER_LIMIT ((size_t)256 << 20)
 #define CONFIG_NAME "tokenizer_config.json"
+#define TEMPLATE_NAME "chat_template.jinja"
 
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
@@ -78,7 +80,31 @@ static bool add_config(const char *folder, JsonText *manifest, Error *err) {
     return good;
 }
 
-bool tokenizer_files_copy(const char *folder, const char *source, JsonText *manifest, Error *err) {
+// Whether the vocabulary came with a chat template, in a file or as older versions of transformers wrote it.
+static bool has_template(const char *folder) {
+    char path[PATH_BUFFER];
+    Error ignored;
+    if (folder_has_file(folder, TEMPLATE_NAME)) return true;
+    json_t *config = path_join(path, sizeof path, folder, CONFIG_NAME, &ignored)
+                         ? json_read_object(path, TOKENIZER_LIMIT, &ignored)
+                         : NULL;
+    const json_t *own = json_object_get(config, "chat_template");
+    const bool has = own && !json_is_null(own);
+    json_decref(config);
+    return has;
+}
+
+static bool add_template(const char *folder, PromptFormat format, JsonText *manifest, Error *err) {
+    Error ignored;
+    Tokenizer *t = tokenizer_open(folder, &ignored);
+    char *text = t ? prompt_template(t, format) : NULL;
+    const bool good = !text || manifest_write(manifest, folder, TEMPLATE_NAME, text, strlen(text), err);
+    tokenizer_close(t);
+    free(text);
+    return good;
+}
+
+bool tokenizer_files_copy(const char *folder, const char *source, PromptFormat format, JsonText *manifest, Error *err) {
     static const struct {
         const char *name, *as;
     } parts[] = {{"vocab.json", "vocab.json"},
@@ -89,7 +115,7 @@ bool tokenizer_files_copy(const char *folder, const char *source, JsonText *mani
                  {"gpt2_tokenizer.bin", "gpt2_tokenizer.bin"},
                  {"tokenizer.model", "tokenizer.model"},
                  {CONFIG_NAME, CONFIG_NAME},
-                 {"chat_template.jinja", "chat_template.jinja"},
+                 {TEMPLATE_NAME, TEMPLATE_NAME},
                  {"special_tokens_map.json", "special_tokens_map.json"},
                  {"added_tokens.json", "added_tokens.json"}};
     char from[PATH_BUFFER], path[PATH_BUFFER];
@@ -104,5 +130,6 @@ bool tokenizer_files_copy(const char *folder, const char *source, JsonText *mani
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
     }
-    return folder_has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err);
+    return (folder_has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err)) &&
+           (!prompt_format_named(format) || has_template(folder) || add_template(folder, format, manifest, err));
 }

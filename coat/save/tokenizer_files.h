@@ -1,5 +1,6 @@
 // The vocabulary's files in a checkpoint, under the names that Hugging Face's libraries look for.
 #pragma once
+#include "config.h"
 #include "io/json.h"
 
 #ifdef __cplusplus
@@ -8,8 +9,9 @@ extern "C" {
 
 // Copies a vocabulary (tokenizer.json, tokenizer.model, encoder.json or vocab.json with its merges beside it,
 // gpt2_tokenizer.bin, or a folder with one) and what belongs to it into a checkpoint's folder, and lists the copies in
-// its manifest. Without a tokenizer_config.json one is written. A source that cannot be read is a line on stderr.
-bool tokenizer_files_copy(const char *folder, const char *source, JsonText *manifest, Error *err);
+// its manifest. Without a tokenizer_config.json one is written, and without a chat template that of the prompt format. A
+// source that cannot be read is a line on stderr.
+bool tokenizer_files_copy(const char *folder, const char *source, PromptFormat format, JsonText *manifest, Error *err);
 
 #ifdef __cplusplus
 }

@@ -41,6 +41,9 @@ int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
 bool data_masked(const DataLoader *loader);       // whether a file says which of its tokens count as targets
 
+// The prompt format that the files name, those that name one; NONE where they do not name the same.
+PromptFormat data_prompt_format(const DataLoader *loader);
+
 // How many of the targets that data_batch_at() gives count, at least one of every sequence.
 int64_t data_count(const int32_t *targets, int64_t tokens);
 

@@ -27,6 +27,17 @@ bool data_begins_with_bytes(DataLoader *loader) {
     return begins_with_bytes(loader, 0);
 }
 
+PromptFormat data_prompt_format(const DataLoader *loader) {
+    PromptFormat found = PROMPT_FORMAT_NONE;
+    for (int i = 0; i < loader->count; i++) {
+        const PromptFormat named = loader->shards[i].prompt_format;
+        if (named == PROMPT_FORMAT_NONE) continue;
+        if (found != PROMPT_FORMAT_NONE && found != named) return PROMPT_FORMAT_NONE;
+        found = named;
+    }
+    return found;
+}
+
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
     *bytes = *other = NULL;
     for (int i = 0; i < loader->count; i++) {

@@ -80,6 +80,7 @@ static bool check_masked(Shard *shard, int fd, const int32_t *header, Error *err
     shard->counted = file.counted;
     shard->mask = file.mask;
     shard->examples = file.examples;
+    shard->prompt_format = file.prompt_format;
     shard->starts = file.starts;
     return true;
 }

@@ -37,6 +37,7 @@ typedef struct {
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;
+    PromptFormat prompt_format; // of its examples; NONE: it does not say
 } Shard;
 
 // Appends the files that match one of the patterns, which are the lines of `patterns` (`length` bytes; empty lines are

@@ -80,6 +80,8 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
     file->token_bytes = header[3];
     file->counted = header[5];
     file->examples = header[4];
+    const bool known = header[6] > PROMPT_FORMAT_NONE && header[6] < PROMPT_FORMAT_DATA;
+    file->prompt_format = known ? (PromptFormat)header[6] : PROMPT_FORMAT_NONE;
     file->starts = NULL;
     file->mask = NULL;
     if (file->tokens < 1 || (file->token_bytes != 2 && file->token_bytes != 4) || file->examples < 1 ||

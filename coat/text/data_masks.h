@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
+#include "config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,8 +17,9 @@ typedef struct {
     int64_t tokens, counted; // of which so many count
     int token_bytes;         // 2 or 4
     int64_t examples;
-    uint32_t *starts; // where each example begins, and the end of the last; the caller's to free
-    uint8_t *mask;    // which tokens count, a bit each, the lowest first; the caller's to free
+    uint32_t *starts;           // where each example begins, and the end of the last; the caller's to free
+    uint8_t *mask;              // which tokens count, a bit each, the lowest first; the caller's to free
+    PromptFormat prompt_format; // of the examples; NONE: it is not said
 } MaskedFile;
 
 // Checks an open file of `bytes` that begins with `header`, every byte of it. False with err (EXIT_DATA).

@@ -113,11 +113,8 @@ Tokenizer *tokenizer_bytes(void) {
 
 void tokenizer_find_end(Tokenizer *t) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
-    const Vocabulary *v = &t->bpe.vocabulary;
     for (size_t i = 0; t->end_of_text < 0 && i < sizeof ends / sizeof *ends; i++)
-        for (int id = 0; t->end_of_text < 0 && id < v->count; id++) // also those that no text becomes
-            if (v->length[id] == (int)strlen(ends[i]) && !memcmp(v->text + v->offset[id], ends[i], strlen(ends[i])))
-                t->end_of_text = id;
+        t->end_of_text = tokenizer_token(t, ends[i]);
 }
 
 // GPT-2's pair of files, whose first one has been read.
@@ -215,6 +212,15 @@ int tokenizer_end_of_text(const Tokenizer *t) {
 
 int tokenizer_begin(const Tokenizer *t) {
     return t->begin;
+}
+
+int tokenizer_token(const Tokenizer *t, const char *name) {
+    const Vocabulary *v = &t->bpe.vocabulary;
+    const size_t length = strlen(name);
+    for (int id = 0; id < v->count; id++)
+        if (v->length[id] >= 0 && (size_t)v->length[id] == length && !memcmp(v->text + v->offset[id], name, length))
+            return id;
+    return -1;
 }
 
 bool tokenizer_puts_blank(const Tokenizer *t) {

@@ -29,6 +29,9 @@ int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
 int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
 int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none
 
+// The id of a token, also of one that no text becomes; -1 where none has this name.
+int tokenizer_token(const Tokenizer *tokenizer, const char *name);
+
 // Copies the first `size` bytes of a token to out, without a terminating zero (a token may be part of a UTF-8
 // character); returns the token's whole length, 0 for an id that does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);

@@ -18,15 +18,6 @@ static int id_of(const char *path, const char *token, const json_t *value, Error
     return -1;
 }
 
-static int token_named(const Tokenizer *t, const char *name) {
-    const Vocabulary *v = &t->bpe.vocabulary;
-    const size_t length = strlen(name);
-    for (int id = 0; id < v->count; id++)
-        if (v->length[id] >= 0 && (size_t)v->length[id] == length && !memcmp(v->text + v->offset[id], name, length))
-            return id;
-    return -1;
-}
-
 // --- tokens ------------------------------------------------------------------------------------------------
 
 // The byte that a token stands for where characters without a token become bytes; -1: none.
@@ -215,7 +206,7 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     } else if (type && strcmp(type, "TemplateProcessing") == 0) {
         const json_t *first = json_array_get(json_object_get(processor, "single"), 0);
         const char *name = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
-        if (name) t->begin = token_named(t, name);
+        if (name) t->begin = tokenizer_token(t, name);
     }
 }
 
@@ -243,7 +234,7 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
     if (!good) return false;
     t->bpe.whole_first = is_true(model, "ignore_merges");
     t->bpe.fuse_unknown = is_true(model, "fuse_unk");
-    if (unknown) t->bpe.unknown = token_named(t, unknown);
+    if (unknown) t->bpe.unknown = tokenizer_token(t, unknown);
     read_template(t, json_object_get(root, "post_processor"));
     tokenizer_find_end(t);
     return true;
@@ -253,7 +244,7 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
 static int config_token(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
     const char *name = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
-    return name ? token_named(t, name) : -1;
+    return name ? tokenizer_token(t, name) : -1;
 }
 
 void tokenizer_read_config(Tokenizer *t, const json_t *config) {

@@ -1,0 +1,160 @@
+#include "prompt_format.h"
+
+#include <string.h>
+
+#include "unicode.h"
+
+#define NAME_BYTES 256 // of a special token
+#define BEGIN "\1"     // in a template: the token that begins texts, if any,
+#define END "\2"       // and the one that ends them
+
+// clang-format off
+static const struct {
+    const char *name;
+    const char *before, *after; // what is around the text of a prompt, with special tokens as <|NAME|>
+    bool trims;                 // that text, of blanks at both ends
+    const char *end;            // the special token that ends an answer; NULL: what ends texts
+    const char *chat;           // the template of all turns, on one line
+} formats[PROMPT_FORMAT_DATA] = {
+#define CHATML_CHAT \
+    "{% for message in messages %}" \
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}" \
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define QWEN_SYSTEM "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    [PROMPT_FORMAT_NONE] = {"none", "", "", false, NULL, ""},
+    [PROMPT_FORMAT_PLAIN] = {"plain", "", "", false, NULL,
+        BEGIN "{% for message in messages %}{{ message['content'] }}"
+        "{% if message['role'] == 'assistant' %}" END "{% endif %}{% endfor %}"},
+    [PROMPT_FORMAT_ALPACA] = {"alpaca",
+#define ALPACA \
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        ALPACA "\n\n### Instruction:\n", "\n\n### Response:\n", false, NULL,
+        BEGIN "{{ messages[0]['content'] if messages[0]['role'] == 'system' else '" ALPACA "' }}{{ '\\n\\n' }}"
+        "{% for message in messages %}{% if message['role'] == 'user' %}"
+        "{{ '### Instruction:\\n' + message['content'] + '\\n\\n### Response:\\n' }}"
+        "{% elif message['role'] == 'assistant' %}{{ message['content'] }}" END "{% endif %}{% endfor %}"},
+    [PROMPT_FORMAT_CHATML] = {"chatml",
+        "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", false, "<|im_end|>",
+        BEGIN CHATML_CHAT},
+    [PROMPT_FORMAT_QWEN] = {"qwen",
+        "<|im_start|>system\n" QWEN_SYSTEM "<|im_end|>\n<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n", false, "<|im_end|>",
+        BEGIN "{% if messages[0]['role'] != 'system' %}"
+        "{{ '<|im_start|>system\\n" QWEN_SYSTEM "<|im_end|>\\n' }}{% endif %}" CHATML_CHAT},
+    [PROMPT_FORMAT_LLAMA2] = {"llama2", "[INST] ", " [/INST]", true, NULL,
+        "{% for message in messages %}{% if message['role'] == 'user' %}" BEGIN "[INST] "
+        "{% if loop.index0 == 1 and messages[0]['role'] == 'system' %}"
+        "{{ '<<SYS>>\\n' + messages[0]['content'] + '\\n<</SYS>>\\n\\n' }}{% endif %}"
+        "{{ message['content'] | trim }} [/INST]"
+        "{% elif message['role'] == 'assistant' %} {{ message['content'] | trim }} " END "{% endif %}{% endfor %}"},
+    [PROMPT_FORMAT_LLAMA3] = {"llama3",
+        "<|start_header_id|>user<|end_header_id|>\n\n",
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", true, "<|eot_id|>",
+        BEGIN "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + "
+        "message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"},
+};
+// clang-format on
+
+const char *prompt_format_name(PromptFormat format) {
+    return formats[format].name;
+}
+
+// A prompt under way: the text behind its last special token, which is encoded by itself.
+typedef struct {
+    const Tokenizer *tokenizer;
+    PromptFormat format;
+    char *text;
+    size_t length;
+    int32_t *ids;
+    int count, max;
+    Error *err;
+} Prompt;
+
+static void add_text(Prompt *p, const char *text, size_t length) {
+    memcpy(p->text + p->length, text, length);
+    p->length += length;
+}
+
+static bool encode_text(Prompt *p) {
+    p->text[p->length] = '\0';
+    p->length = 0;
+    const int count = tokenizer_encode(p->tokenizer, p->text, p->ids + p->count, p->max - p->count, p->err);
+    if (count > 0) p->count += count;
+    return count >= 0;
+}
+
+static bool find_token(const Tokenizer *t, PromptFormat format, const char *name, int *id, Error *err) {
+    *id = tokenizer_token(t, name);
+    return *id >= 0 || error_set(err, EXIT_USER,
+                                 "--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca "
+                                 "or plain",
+                                 formats[format].name, name);
+}
+
+// What the format itself says.
+static bool add_format(Prompt *p, const char *text) {
+    for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
+        char name[NAME_BYTES];
+        int id;
+        snprintf(name, sizeof name, "%.*s", (int)(strstr(token, "|>") + 2 - token), token);
+        add_text(p, text, (size_t)(token - text));
+        if (!find_token(p->tokenizer, p->format, name, &id, p->err) || !encode_text(p)) return false;
+        if (p->count == p->max)
+            return error_set(p->err, EXIT_USER, "--prompt: it has more than %d tokens; shorten it", p->max);
+        p->ids[p->count++] = id;
+    }
+    add_text(p, text, strlen(text));
+    return true;
+}
+
+// What Python's strip() leaves of a text: it takes white space, and what separates records of ASCII.
+static void strip(const char **text, size_t *length) {
+    const char *const end = *text + *length;
+    const char *first = end, *last = end; // of what is left
+    size_t bytes;
+    for (const char *at = *text; at < end; at += bytes) {
+        const uint32_t code = utf8_read(at, (size_t)(end - at), &bytes);
+        if (unicode_class(code) == CHAR_SPACE || (code >= 0x1c && code <= 0x1f)) continue;
+        if (first == end) first = at;
+        last = at + bytes;
+    }
+    *text = first;
+    *length = (size_t)(last - first);
+}
+
+int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, int32_t *ids, int max,
+                  Error *err) {
+    const char *before = formats[format].before, *after = formats[format].after;
+    size_t length = strlen(text);
+    Prompt p = {tokenizer, format, (char *)xmalloc(strlen(before) + length + strlen(after) + 1), 0, ids, 0, max, err};
+    if (formats[format].trims) strip(&text, &length);
+    bool good = add_format(&p, before);
+    if (good) add_text(&p, text, length);
+    good = good && add_format(&p, after) && encode_text(&p);
+    free(p.text);
+    return good ? p.count : -1;
+}
+
+bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error *err) {
+    const char *name = formats[format].end;
+    *id = tokenizer_end_of_text(tokenizer);
+    return !name || find_token(tokenizer, format, name, id, err);
+}
+
+char *prompt_template(const Tokenizer *tokenizer, PromptFormat format) {
+    const char *at = formats[format].chat;
+    const int tokens[] = {tokenizer_begin(tokenizer), tokenizer_end_of_text(tokenizer)}; // of BEGIN and END
+    char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text; // none has more than two of these
+    for (; *at; at++) {
+        const int which = *at - *BEGIN;
+        if (which > 1) {
+            *out++ = *at;
+            continue;
+        }
+        const size_t bytes = tokens[which] < 0 ? 0 : tokenizer_decode(tokenizer, tokens[which], out, NAME_BYTES);
+        out += bytes < NAME_BYTES ? bytes : NAME_BYTES;
+    }
+    *out = '\0';
+    return text;
+}

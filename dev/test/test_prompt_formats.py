@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Tests of --prompt-format: prompts are the tokens that data/prepare.py --chat makes of a question, checkpoints have the
+format's chat template and the token that ends an answer.
+
+    python3 dev/test/test_prompt_formats.py
+
+Skipped without the package tokenizers, templates without jinja2, the ids of SentencePiece's file without sentencepiece,
+what transformers makes of a checkpoint without it and torch.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_prepare_prompts as shared  # noqa: E402
+
+import prepare_masks  # noqa: E402
+import prepare_prompts  # noqa: E402
+from prepare_tokenizers import open_tokenizer  # noqa: E402
+
+base, messages = shared.base, shared.messages
+PROGRAM = os.path.join(base.ROOT, os.environ.get("BIN", "."), "train_gpt2_fp8_cpu")
+IM, HEADERS = ("<|im_start|>", "<|im_end|>"), ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+SMALL = ("--model", "llama:d1", "--channels", 32, "--heads", 1, "--seq-len", 256, "--micro-batch", 1, "--recipe", "bf16",
+         "--sample-tokens", 0, "--device", "cpu")
+KINDS = [  # format, vocabulary, its special tokens, what ends an answer
+    ("plain", "qwen.json", (), "<|endoftext|>"), ("alpaca", "neox.json", (), "<|endoftext|>"),
+    ("alpaca", "legacy.json", (), "</s>"), ("chatml", "qwen.json", IM, IM[1]), ("chatml", "llama3.json", IM, IM[1]),
+    ("qwen", "qwen.json", IM, IM[1]), ("llama2", "legacy.json", (), "</s>"),
+    ("llama3", "llama3.json", HEADERS, HEADERS[2])]
+PROMPTS = ["the model", " \n\t a step\u3000\x1f ", "x <|im_end|>\n\n<|eot_id|> </s> [/INST]", "caf\u00e9 \u4f60\u597d\n",
+           " ", "{{ message }} <|", "\u00a0if (x) {\n    return;\n}"]
+
+
+@unittest.skipUnless(base.have("tokenizers"), shared.NEEDS)
+@unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
+class PromptFormatsTest(unittest.TestCase):
+    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
+    run_program, model = base.PrepareTest.run_program, shared.PromptsTest.model
+    read, prepared = shared.PromptsTest.read, shared.PromptsTest.prepared
+
+    def train_program(self, *arguments, code=0):
+        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+    def tuned(self, tokenizer, *arguments, steps=1):
+        """The checkpoint of a run on the file that prepared() has left."""
+        self.train_program(*SMALL, "--tokenizer", tokenizer, "--train", self.path("c_train_000000.bin"), "--steps", steps,
+                           "--out", self.path("run"), "--overwrite", "--quiet", *arguments)
+        return self.path("run/step-%08d" % steps)
+
+    def asked(self, *arguments, tokens=0):
+        """The tokens of a prompt, and of what follows."""
+        out, _ = self.train_program("--temperature", 0, "--sample-tokens", tokens, "--json", *arguments)
+        found = json.loads(out.splitlines()[-1])
+        return found["prompt"], found["sample"]
+
+    def setting(self, folder):
+        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
+            return json.load(file)["settings"].get("prompt-format")
+
+    def ends(self, folder):
+        found = []
+        for name in ("config.json", "generation_config.json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found.append(json.load(file)["eos_token_id"])
+        self.assertEqual(found[0], found[1])
+        return found[0] if isinstance(found[0], list) else [found[0]]
+
+    def questions(self, name, tokenizer):
+        rows = self.prepared([{"prompt": prompt, "response": "the step"} for prompt in PROMPTS], "--prompt-format", name,
+                             tokenizer=("--tokenizer", tokenizer))
+        return [ids[:mask.index(1)] for ids, mask in rows]
+
+    def test_prompts_are_those_of_the_data(self):
+        for name, kind, special, end in KINDS:
+            tokenizer, (_, folder) = self.model(kind, *special)
+            expected = self.questions(name, folder)
+            checkpoint = self.tuned(folder)
+            self.assertEqual(self.setting(checkpoint), name)
+            self.assertIn(tokenizer.token_to_id(end), self.ends(checkpoint))
+            for prompt, ids in zip(PROMPTS, expected):
+                self.assertEqual(self.asked("--model", checkpoint, "--prompt", prompt)[0], ids, (name, kind, prompt))
+        _, said = self.train_program("--model", checkpoint, "--prompt", "", code=1)
+        self.assertIn("--prompt: the text is empty", said)
+
+    @unittest.skipUnless(base.have("sentencepiece"), "needs sentencepiece: scripts/setup.sh --python")
+    def test_sentencepiece(self):
+        model = os.path.join(shared.KINDS, "llama.model")
+        for name in ("llama2", "alpaca"):
+            expected = self.questions(name, model)
+            checkpoint = self.tuned(model)
+            self.assertEqual([self.asked("--model", checkpoint, "--prompt", prompt)[0] for prompt in PROMPTS], expected)
+
+    @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
+    def test_chat_template(self):
+        chats = [messages("the model", "the step"), messages("a\n", " b ", " the 'c' ", "d\n", system=" s\n")]
+        for name, kind, special, _ in KINDS:
+            _, (_, folder) = self.model(kind, *special)
+            self.questions(name, folder)
+            checkpoint = self.tuned(folder)
+            tokenizer = open_tokenizer(checkpoint)
+            template, fixed = prepare_prompts.Template(tokenizer, checkpoint), prepare_prompts.Fixed(tokenizer, name)
+
+            def text(parts):
+                return "".join(p if isinstance(p, str) else tokenizer.tokenizer.id_to_token(p) for p in parts)
+
+            for chat in chats:
+                parts = fixed.parts(chat, False)
+                self.assertEqual(template.render(chat, None), text(part for part, _ in parts), (name, kind))
+                first = next(at for at, (_, counts) in enumerate(parts) if counts)
+                until = next(at for at, message in enumerate(chat) if message["role"] == "assistant")
+                self.assertEqual(template.render(chat[:until], None, True), text(part for part, _ in parts[:first]))
+
+    @unittest.skipUnless(base.have("jinja2", "transformers"), "needs transformers")
+    def test_template_in_transformers(self):
+        import transformers
+
+        for name, kind, special, _ in KINDS:
+            _, (_, folder) = self.model(kind, *special, tokenizer_class="PreTrainedTokenizerFast")
+            expected = self.questions(name, folder)
+            theirs = transformers.AutoTokenizer.from_pretrained(self.tuned(folder))
+            for at in (0, 3):
+                row = theirs.apply_chat_template([{"role": "user", "content": PROMPTS[at]}], add_generation_prompt=True,
+                                                 return_dict=True)
+                self.assertEqual(row["input_ids"], expected[at], (name, kind))
+
+    def test_own_template_stays(self):
+        for own in ({"chat_template": "{{ messages }}"}, {}):
+            _, (_, folder) = self.model("qwen.json", *IM, **own)
+            if not own:
+                self.write("model/chat_template.jinja", "{{ messages }}")
+            self.questions("chatml", folder)
+            template = os.path.join(self.tuned(folder), "chat_template.jinja")
+            self.assertEqual(os.path.exists(template), not own)
+            if not own:
+                with open(template, encoding="utf-8") as file:
+                    self.assertEqual(file.read(), "{{ messages }}")
+
+    def test_missing_token(self):
+        _, (_, folder) = self.model("qwen.json")
+        self.questions("plain", folder)
+        checkpoint = self.tuned(folder)
+        for name, token in (("chatml", IM[0]), ("llama3", HEADERS[0])):
+            _, said = self.train_program("--model", checkpoint, "--prompt", "x", "--prompt-format", name, code=1)
+            self.assertRegex(said, r"^error: --prompt-format %s: the tokenizer has no .*; name the format of its model, or "
+                                   r"alpaca or plain\n$" % name)
+        _, said = self.train_program(*SMALL, "--tokenizer", folder, "--train", self.path("c_train_000000.bin"), "--steps", 1,
+                                     "--prompt-format", "qwen", code=1)
+        self.assertIn("error: --prompt-format qwen: the tokenizer has no <|im_end|>;", said)
+
+    def test_answers_end(self):
+        tokenizer, (_, folder) = self.model("qwen.json", *IM)
+        self.prepared([{"prompt": prompt, "response": "the"} for prompt in PROMPTS], "--prompt-format", "chatml",
+                      tokenizer=("--tokenizer", folder))
+        checkpoint = self.tuned(folder, "--lr", 1e-2, steps=60)
+        answer = tokenizer.encode("the", add_special_tokens=False).ids + [tokenizer.token_to_id(IM[1])]
+        question, sample = self.asked("--model", checkpoint, "--prompt", "the model", tokens=20)
+        self.assertEqual(sample, answer)
+        out, _ = self.train_program("--model", checkpoint, "--prompt", "the model", "--temperature", 0)
+        self.assertEqual(out, "<|im_start|>user\nthe model<|im_end|>\n<|im_start|>assistant\nthe\n")
+        if base.have("jinja2", "transformers", "torch"):
+            import transformers
+
+            theirs = transformers.AutoTokenizer.from_pretrained(checkpoint)
+            model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+            row = theirs.apply_chat_template([{"role": "user", "content": "the model"}], add_generation_prompt=True,
+                                             return_dict=True, return_tensors="pt")
+            ids = model.generate(**row, max_new_tokens=20, do_sample=False)[0].tolist()
+            self.assertEqual(ids, question + answer)
+        # a folder that names no end, from elsewhere
+        other = self.path("other")
+        shutil.copytree(checkpoint, other, ignore=shutil.ignore_patterns("state.json", "manifest.json", "optim*"))
+        with open(os.path.join(other, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        config["eos_token_id"] = None
+        self.write("other/config.json", json.dumps(config))
+        asked = ("--model", other, "--recipe", "bf16", "--prompt", "the model", "--prompt-format")
+        self.assertEqual(self.asked(*asked, "chatml", tokens=20)[1], answer)
+        self.assertEqual(len(self.asked(*asked, "none", tokens=20)[1]), 20)
+        self.assertEqual(self.asked(*asked, "none")[0], self.asked(*asked[:-1])[0])
+
+    def test_resume(self):
+        _, (_, folder) = self.model("qwen.json", *IM)
+        self.questions("plain", folder)
+        self.tuned(folder, "--prompt-format", "chatml")  # goes before that of the data
+        resumed = ("--out", self.path("run"), "--resume")
+        train = (*SMALL[8:], *resumed, "--tokenizer", folder, "--train", self.path("c_train_000000.bin"))
+        self.train_program(*train, "--steps", 2)
+        self.assertEqual(self.setting(self.path("run/step-00000002")), "chatml")
+        ids = self.asked(*resumed, "--prompt", "x")[0]
+        self.assertEqual(ids, self.asked(*resumed, "--prompt", "x", "--prompt-format", "chatml")[0])
+        self.assertNotEqual(ids, self.asked(*resumed, "--prompt", "x", "--prompt-format", "none")[0])
+        _, said = self.train_program(*train, "--steps", 3, "--prompt-format", "alpaca")
+        self.assertIn("resume: --prompt-format was chatml and is now alpaca\n", said)
+        self.assertEqual(self.setting(self.path("run/step-00000003")), "alpaca")
+
+    def test_what_files_name(self):
+        _, (_, folder) = self.model("qwen.json", *HEADERS)
+
+        def file(name, number):
+            return self.write(name, bytes(prepare_masks.masked_file(2, bytes(600), [0, 50], bytes([1]) * 300, number)))
+
+        for number, name in ((1, "plain"), (6, "llama3"), (7, None), (-1, None), (0, None)):
+            file("c_train_000000.bin", number)
+            self.assertEqual(self.setting(self.tuned(folder)), name)
+        other = ("--train", file("other.bin", 2))
+        self.assertEqual(self.setting(self.tuned(folder, *other)), "alpaca")
+        file("c_train_000000.bin", 1)  # another than the other file
+        self.assertIsNone(self.setting(self.tuned(folder, *other)))
+
+
+if __name__ == "__main__":
+    report = base.Report()
+    unittest.defaultTestLoader.loadTestsFromTestCase(PromptFormatsTest).run(report)
+    sys.exit(not report.wasSuccessful())
