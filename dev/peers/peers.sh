@@ -8,9 +8,10 @@
 # The tokens are below the vocabularies of all models.
 #
 # The others: PyTorch with torch.compile in BF16, FP32 weights under autocast (of 7B BF16 weights); torchao's float8, scaled
-# by tensor and by row; fp8-coat, the paper's own, which wants versions of torch, triton and transformers of its time (name
-# such a PYTHON); pyllmq in BF16 and FP8, which wants CUDA 12's libraries. What is not installed is installed by pip into
-# PEERS; what does not install or run is named in the table with the last line of its error.
+# by tensor and by row; TransformerEngine's layers, with current scaling and without torch.compile; fp8-coat, the paper's own,
+# which wants versions of torch, triton and transformers of its time (name such a PYTHON); pyllmq in BF16 and FP8, which wants
+# CUDA 12's libraries. What is not installed is installed by pip into PEERS, but for TransformerEngine, whose parts are built for
+# the torch that is there; what does not install or run is named in the table with the last line of its error.
 #
 # Settings come from the environment:
 #   PEERS=build/peers   where packages are installed
@@ -31,7 +32,7 @@ shapes=("$@")
 for shape in "${shapes[@]}"; do
     [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
 done
-rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise fp8-coat pyllmq-bf16 pyllmq-e4m3)
+rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)
 read -r -a only <<<"${ONLY:-${rows[*]}}"
 export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}
 work=$(mktemp -d)
@@ -98,6 +99,7 @@ measured() { # ROW: "TOKENS_PER_S GB", or fails
     case $1 in
     torch-bf16) torch bf16 ;;
     torchao-*) needs torchao torchao && torch "float8-${1#torchao-}" ;;
+    te) torch te ;;
     fp8-coat) needs coat fp8-coat && torch coat ;;
     pyllmq-*) needs pyllmq pyllmq && theirs llmq_train.py --matmul "${1#pyllmq-}" ;;
     *) ours "$1" ;;

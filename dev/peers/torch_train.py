@@ -1,12 +1,16 @@
 """Trains a model in plain PyTorch, for dev/peers/peers.sh: Hugging Face's model, torch.compile, fused AdamW, FP32 weights
-under autocast to BF16 or BF16 weights; its linear layers in BF16 or, by torchao, in FP8. Prints a line of JSON per step.
+under autocast to BF16 or BF16 weights; its linear layers in BF16 or, by torchao or TransformerEngine, in FP8. Prints a line of
+JSON per step.
 
-    torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|coat] [--weights fp32|bf16]
+    torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|te|coat] [--weights fp32|bf16]
                    [--micro-batch 64] [--seq-len 1024] [--passes 8] [--steps 12] [--device cuda] [--parameters N]
 
---linear coat is fp8-coat's own model and optimizer, of Llama's block alone. --passes: micro-batches per step. --parameters: refuses a model with another number of them, vocabulary's padding aside.
+--linear te is TransformerEngine's layers with current scaling, without torch.compile; coat fp8-coat's own model and optimizer, of
+Llama's block alone. --passes: micro-batches per step. --parameters: refuses a model with another number of them, vocabulary's
+padding aside.
 """
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -65,6 +69,21 @@ def in_float8(model, recipe):
     convert_to_float8_training(model, config=config, module_filter_fn=lambda module, name: "lm_head" not in name)
 
 
+def in_transformer_engine(model):
+    """TransformerEngine's linear layers, but the head; what is around a pass."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import Float8CurrentScaling
+
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is torch.nn.Linear and name != "lm_head":
+                linear = te.Linear(child.in_features, child.out_features, bias=child.bias is not None,
+                                   params_dtype=child.weight.dtype, device=child.weight.device)
+                linear.load_state_dict(child.state_dict(), strict=False)
+                setattr(module, name, linear)
+    return lambda: te.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling())
+
+
 def in_coat(config):
     """fp8-coat's model of Llama's block in BF16 weights, and its optimizer."""
     from dataclasses import asdict
@@ -96,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", required=True)
-    parser.add_argument("--linear", default="bf16", choices=["bf16", "float8-tensorwise", "float8-rowwise", "coat"])
+    parser.add_argument("--linear", default="bf16", choices=["bf16", "float8-tensorwise", "float8-rowwise", "te", "coat"])
     parser.add_argument("--weights", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--micro-batch", type=int, default=64)
     parser.add_argument("--seq-len", type=int, default=1024)
@@ -122,7 +141,8 @@ def main():
     model = with_linear_layers(model).to(torch.float32 if a.weights == "fp32" else torch.bfloat16).train()
     if a.linear.startswith("float8"):
         in_float8(model, a.linear.removeprefix("float8-"))
-    compiled = model if a.linear == "coat" else torch.compile(model)
+    around = in_transformer_engine(model) if a.linear == "te" else contextlib.nullcontext
+    compiled = model if a.linear in ("coat", "te") else torch.compile(model)
     optimizer = optimizer_class(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
                                 fused=a.device == "cuda")
     per_pass = a.micro_batch * a.seq_len
@@ -135,7 +155,7 @@ def main():
             ids = torch.from_numpy(tokens[at : at + per_pass].astype(numpy.int64)).view(a.micro_batch, a.seq_len)
             at += per_pass
             ids = ids.to(a.device, non_blocking=True)
-            with torch.autocast(a.device, torch.bfloat16, enabled=a.weights == "fp32"):
+            with torch.autocast(a.device, torch.bfloat16, enabled=a.weights == "fp32"), around():
                 loss = compiled(input_ids=ids, labels=ids, use_cache=False).loss / a.passes
             loss.backward()
             loss_sum += loss.detach()
