@@ -1,6 +1,7 @@
 // Tests of the advice that is given where memory does not suffice: every flag that it names is tried, and saves what it
 // says. What a run says when its device has too little is tested through a device that refuses.
 #include "coat/model/plan.h"
+#include "coat/shapes.h"
 #include "config_fixture.h"
 #include "fake_device.h"
 
@@ -408,6 +409,43 @@ static void counts_as_text(void **state) {
     }
 }
 
+// --- what is saved ----------------------------------------------------------------------------------------------
+static int64_t bytes_saved_of(const char *model, int layers) {
+    char line[256];
+    snprintf(line, sizeof line, "--plan --model %s --layers %d --seq-len 1024 --micro-batch 1", model, layers);
+    accept_run(line, 1);
+    Arena *arena = (Arena *)xmalloc(sizeof *arena);
+    arena_plan(arena, &config, 1, DEVICE_CUDA);
+    const int64_t bytes = (int64_t)arena->category_bytes[CATEGORY_SAVED];
+    free(arena);
+    return bytes;
+}
+
+// COAT of every family, per token and layer: the residual twice and what the activation function reads, 9/8 bytes per
+// value (E4M3, and a scale of two bytes for 16); qkv and o in BF16; log-sum-exp and the norms' statistics in FP32.
+static void bytes_of_a_layer(void **state) {
+    (void)state;
+    static const struct {
+        const char *model;
+        int statistics; // of a norm
+        bool keeps_n;   // norms after, whose results are what the products read: codes, with a scale per token
+    } families[] = {{"gpt2", 2, false},        {"llama2-7b", 1, false},  {"llama3-8b", 1, false},
+                    {"llama3.2-1b", 1, false}, {"mistral-7b", 1, false}, {"olmo-1b", 2, false},
+                    {"olmo2-1b", 1, true},     {"olmo2-7b", 1, true},    {"qwen2.5-7b", 1, false},
+                    {"qwen3-0.6b", 1, false},  {"qwen3-8b", 1, false},   {"smollm2-135m", 1, false}};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const int64_t four = bytes_saved_of(families[i].model, 4), two = bytes_saved_of(families[i].model, 2);
+        const ModelShape *s = &config.shape;
+        const int64_t o = (int64_t)s->heads * s->head_dim;
+        int64_t bytes = 9 * (2 * s->channels + shape_hidden_width(s)) / 8 + 2 * (shape_qkv_width(s) + o) + 4 * s->heads;
+        bytes += 2 * 4 * families[i].statistics + (families[i].keeps_n ? 2 * s->channels + 4 : 0);
+        const int64_t found = (four - two) / 2 - bytes * 1024; // alignment, and one scale of a whole tensor
+        if (found < 0 || found > 1024)
+            fail_msg("%s saves %lld bytes per token and layer, and %lld more", families[i].model, (long long)bytes,
+                     (long long)found);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_as_text),
@@ -422,6 +460,7 @@ int main(void) {
         cmocka_unit_test(another_precision),
         cmocka_unit_test(a_failed_allocation),
         cmocka_unit_test(states_on_the_host),
+        cmocka_unit_test(bytes_of_a_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
