@@ -3,197 +3,113 @@
 #include "shapes.h"
 #include "tensors_table.h"
 
-// Its memory is shared with what is alive in other stages.
-static void make_scratch(TensorLayout *t) {
-    t->category = CATEGORY_SCRATCH;
-    t->per_layer = false;
-    t->saved = false;
+static bool blocks_in_fp8(const Recipe *r) {
+    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
 }
 
-static void make_alias(TensorLayout *t, TensorId source) {
-    t->alias = (int)source;
+static bool head_in_fp8(const Recipe *r) {
+    return r->head == LINEAR_FP8 && r->precision != PRECISION_FP32;
 }
 
-// An input of a product: E4M3 with one scale where products are FP8. The scale is kept per layer even where the
-// codes are not, since backward makes the same codes again.
-static void make_operand(TensorLayout *t, bool fp8, bool transposed, Format code) {
-    if (!fp8) return;
-    t->format = code;
-    t->granularity = SCALE_TENSOR;
-    t->transposed = transposed;
+static bool saves_groups(const Recipe *r) {
+    return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
 }
 
-// A product's operand that is made on the way, in FP8 or (a transpose that is no copy) plain; not `made`: it is
-// `source`.
-static void make_copy(TensorLayout *t, bool made, TensorId source, bool fp8, bool transposed, Format code) {
-    if (!made) {
-        make_alias(t, source);
+// Whether no saved tensor holds the residual stream.
+static bool carries_residual(const Config *c) {
+    return c->shape.norm_place == NORM_AFTER ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
+}
+
+bool activation_exists(const TableRow *row, const Config *c) {
+    const Recipe *r = &c->recipe;
+    const bool fp8 = blocks_in_fp8(r), trains = !config_forward_only(c);
+    switch (row->when) {
+    case WITH_DOCUMENTS: return c->documents == DOCUMENTS_APART;
+    case WITH_CARRIED: return carries_residual(c);
+    case WITH_CENTRES: return config_centred_blocks(c) > 0;
+    case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
+    case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;
+    default: return table_row_exists(row, &c->shape);
+    }
+}
+
+// Memory that is shared with what is alive in other stages, or the source's.
+static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch) {
+    if (!scratch) {
+        t->alias = (int)row->source;
         return;
     }
-    make_operand(t, fp8, transposed, code);
-    make_scratch(t);
+    t->category = row->cols == DIM_VP ? CATEGORY_LOGITS : CATEGORY_SCRATCH;
+    t->per_layer = t->saved = false;
 }
 
-// The scales of a product's operand: one per row, or one, which follows from maxima of the rows.
-static void scale_operand(TensorLayout *t, const TableRow *row, bool by_row, bool coat) {
-    if (!format_is_fp8(t->format)) return;
-    bool rows = by_row && (row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && coat));
-    if (rows) t->granularity = SCALE_ROW;
-    t->has_amax = row->maxima && !rows;
+// The codes of a product's operand: one scale, which may follow from maxima of the rows, or one per row. It is kept per
+// layer even where the codes are not, since backward makes the same codes again.
+static void make_codes(TensorLayout *t, const TableRow *row, const Recipe *r) {
+    const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
+    t->transposed = row->transpose_of != 0;
+    if (row->gradient)
+        t->format = row->head ? FMT_E5M2 : t->transposed ? r->gradient_codes_weights : r->gradient_codes_data;
+    else
+        t->format = FMT_E4M3;
+    t->granularity = rows && r->scaling == SCALING_TOKEN ? SCALE_ROW : SCALE_TENSOR;
+    t->has_amax = row->maxima && t->granularity == SCALE_TENSOR;
 }
 
-void tensor_resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
-    const TableRow *row = &tensor_table[id];
+void activation_resolve(const TableRow *row, const Config *c, TensorLayout *t) {
     const Recipe *r = &c->recipe;
-    bool full = r->precision == PRECISION_FP32;
-    bool fp8 = r->linear == LINEAR_FP8 && !full, coat = r->saved == SAVED_COAT && !full;
-    bool fp8_head = r->head == LINEAR_FP8 && !full;
-    bool by_row = fp8 && r->scaling == SCALING_TOKEN;
-    bool compares = fp8 && c->health_products > 0 && !config_forward_only(c);
-    const bool after = c->shape.norm_place == NORM_AFTER;
-    bool rebuild_act = r->recompute >= 1, rebuild_norm = config_rebuilds_norms(c);
+    const bool fp8 = blocks_in_fp8(r), coat = saves_groups(r), after = c->shape.norm_place == NORM_AFTER;
+    const bool codes = row->head ? head_in_fp8(r) : fp8, transposed = row->transpose_of != 0;
+    const Format formats[] = {
+        t->format, [AS_FP32] = FMT_FP32, [AS_I32] = FMT_I32, [AS_BYTES] = FMT_U8, [AS_GRADS] = r->grads};
+    t->format = formats[row->stored];
     t->saved = true;
     switch (row->rule) {
-    case RULE_PARAMETER: break;
-    case RULE_POSITIONS: t->exists = c->documents == DOCUMENTS_APART; // fall through
-    case RULE_INPUT:
+    case RULE_PARAMETER:
+    case RULE_SAVED: break;
+    case RULE_RESIDENT:
         t->category = CATEGORY_SCRATCH;
-        t->format = FMT_I32;
+        t->per_layer = t->per_layer && config_repeats_blocks(c);
         break;
-    case RULE_STATE:
-        t->category = CATEGORY_SCRATCH;
-        t->format = FMT_U8;
+    case RULE_GROUPS:
+        if (!coat) break;
+        t->format = FMT_E4M3;
+        t->granularity = SCALE_GROUP;
+        t->group = r->group_size;
         break;
-    case RULE_LOSSES:
-        t->category = CATEGORY_SCRATCH;
-        t->format = FMT_FP32;
-        break;
-    case RULE_SAVED:
-    case RULE_LAST_INPUT: break;
-    case RULE_STATISTIC: t->format = FMT_FP32; break;
-    case RULE_ROTATIONS:
-        t->category = CATEGORY_SCRATCH;
-        t->format = FMT_FP32;
-        break;
-    case RULE_HEADS:
-        if (!shape_changes_heads(&c->shape)) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_scratch(t);
-        break;
+    case RULE_LOGITS:
+        if (head_in_fp8(r)) t->last = STAGE_HEAD; // the gradient does not take their place
+        // fall through
     case RULE_SCRATCH:
-        make_scratch(t);
+        scratch_or_source(t, row, true);
         t->has_amax = fp8 && row->maxima;
         break;
-    case RULE_ALIAS:
-    case RULE_PRODUCT_OUT: make_alias(t, row->source); break;
-    case RULE_LOGITS:
-        make_scratch(t);
-        t->category = CATEGORY_LOGITS;
-        if (fp8_head) t->last = STAGE_HEAD; // the gradient does not take their place
-        break;
-    case RULE_LOGITS_GRAD:
-    case RULE_LOGITS_GRAD_T:
-        make_copy(t, fp8_head, row->source, true, row->rule == RULE_LOGITS_GRAD_T, FMT_E5M2);
-        if (fp8_head) t->category = CATEGORY_LOGITS;
-        break;
-    case RULE_HEAD_IN:
-        make_operand(t, fp8_head, false, FMT_E4M3);
-        t->has_amax = fp8_head && row->maxima;
-        make_scratch(t);
-        break;
-    case RULE_HEAD_IN_T: make_copy(t, fp8_head, row->source, true, true, FMT_E4M3); break;
-    case RULE_CARRIED:
-        t->exists = after ? fp8 : coat;
-        make_scratch(t);
-        break;
-    case RULE_RESIDUAL:
-        if (id == RESID_IN && config_repeats_blocks(c) && (coat || after)) break; // what each block began with is kept
-        if (after)
-            make_alias(t, fp8 ? RESID : row->input);
-        else
-            make_alias(t, coat ? RESID : row->source);
-        break;
+    case RULE_ALIAS: scratch_or_source(t, row, false); break;
+    case RULE_HEADS: scratch_or_source(t, row, shape_changes_heads(&c->shape)); break;
+    case RULE_HIDDEN_OUT: scratch_or_source(t, row, coat); break;
     case RULE_BRANCH_GRAD:
-        if (!after) {
-            make_alias(t, row->source);
-            break;
-        }
-        make_scratch(t);
-        t->has_amax = fp8;
+        scratch_or_source(t, row, after);
+        t->has_amax = after && fp8;
         break;
-    case RULE_CENTRE:
-    case RULE_CENTRED_BIAS:
-        t->exists = config_centred_blocks(c) > 0;
-        t->category = CATEGORY_SCRATCH;
-        t->per_layer = config_repeats_blocks(c); // they are not made again
-        if (row->rule == RULE_CENTRE) t->format = FMT_FP32;
-        break;
-    case RULE_NORM_INPUT:
-    case RULE_HIDDEN:
-        if (coat) {
-            t->format = FMT_E4M3;
-            t->granularity = SCALE_GROUP;
-            t->group = r->group_size;
-        }
-        break;
-    case RULE_HIDDEN_OUT:
-        if (coat)
-            make_scratch(t);
-        else
-            make_alias(t, row->source);
-        break;
-    case RULE_NORM_OUT:
-    case RULE_ACT_OUT:
-        make_operand(t, fp8, false, FMT_E4M3);
-        scale_operand(t, row, by_row, coat);
-        t->saved = !(row->rule == RULE_NORM_OUT ? rebuild_norm : rebuild_act);
-        if (!t->saved) make_scratch(t);
-        break;
-    case RULE_ATT_OUT_Q:
-        make_copy(t, fp8, row->source, true, false, FMT_E4M3);
-        scale_operand(t, row, by_row, coat);
-        break;
-    case RULE_NORM_OUT_T:
-    case RULE_ACT_OUT_T: {
-        bool rebuilt = row->rule == RULE_NORM_OUT_T ? rebuild_norm : rebuild_act;
-        make_copy(t, fp8 || rebuilt, row->source, fp8, true, FMT_E4M3);
-        if (id == G_T && config_bounds_activation(c)) t->last = STAGE_BWD_ACT; // made beside dh
+    case RULE_BLOCK_IN:
+        if (config_repeats_blocks(c) && (coat || after)) break;
+        // fall through
+    case RULE_RESIDUAL: t->alias = carries_residual(c) ? RESID : after ? (int)row->input : (int)row->source; break;
+    case RULE_OPERAND: {
+        const bool fits = row->source && tensor_extent(tensor_table[row->source].cols, c) == t->cols;
+        if (codes) make_codes(t, row, r);
+        scratch_or_source(t, row, codes || !fits);
+        if (!codes && !fits && transposed) t->alias = (int)row->transpose_of;
         break;
     }
-    case RULE_ATT_OUT_T: make_copy(t, fp8, row->source, true, true, FMT_E4M3); break;
-    case RULE_HIDDEN_GRAD_Q:
-    case RULE_HIDDEN_GRAD_QT:
-        if (!fp8 && c->shape.activation == ACT_SWIGLU) {
-            if (row->rule == RULE_HIDDEN_GRAD_QT) make_alias(t, row->transpose_of);
-            make_scratch(t);
-            break;
-        }
-        make_copy(t, fp8, row->source, true, row->rule == RULE_HIDDEN_GRAD_QT,
-                  row->rule == RULE_HIDDEN_GRAD_QT ? r->gradient_codes_weights : r->gradient_codes_data);
-        scale_operand(t, row, by_row, coat);
+    case RULE_NORM_OUT:
+    case RULE_ACT_OUT: {
+        const bool again = row->rule == RULE_NORM_OUT ? config_rebuilds_norms(c) : r->recompute >= 1;
+        if (codes) make_codes(t, row, r);
+        if (again || transposed) scratch_or_source(t, row, again || codes);
+        if (row->rule == RULE_ACT_OUT && transposed && config_bounds_activation(c))
+            t->last = STAGE_BWD_ACT; // made beside dh
         break;
-    case RULE_GRAD_Q:
-    case RULE_GRAD_QT:
-        make_copy(t, fp8, row->source, true, row->rule == RULE_GRAD_QT,
-                  row->rule == RULE_GRAD_QT ? r->gradient_codes_weights : r->gradient_codes_data);
-        scale_operand(t, row, by_row, coat);
-        break;
-    case RULE_CODE_COUNTS:
-        t->exists = (fp8 || fp8_head) && c->health_every > 0 && !config_forward_only(c);
-        t->category = CATEGORY_SCRATCH;
-        t->format = FMT_U8;
-        break;
-    case RULE_REFERENCE:
-        t->exists = compares;
-        t->format = r->grads;
-        make_scratch(t);
-        break;
-    case RULE_INNER_PRODUCTS:
-        t->exists = compares;
-        t->category = CATEGORY_SCRATCH;
-        t->format = FMT_U8;
-        break;
+    }
     }
 }

@@ -218,9 +218,10 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 }
 
 static void resolve_activation(TensorId id, const Config *c, TensorLayout *t) {
-    if (!table_row_exists(&tensor_table[id], &c->shape)) return;
-    *t = layout_of(&tensor_table[id], c, CATEGORY_SAVED, plain_format(&c->recipe));
-    tensor_resolve_activation(id, c, t);
+    const TableRow *row = &tensor_table[id];
+    if (!activation_exists(row, c)) return;
+    *t = layout_of(row, c, CATEGORY_SAVED, plain_format(&c->recipe));
+    activation_resolve(row, c, t);
 }
 
 // Each layer overwrites what the one before it left.
@@ -257,8 +258,7 @@ static void keep_streams(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     int stream = RESID_IN;
     while (layout[stream][VALUE].alias >= 0) stream = layout[stream][VALUE].alias;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
-        const Rule rule = tensor_table[id].rule;
-        if (id == stream || rule == RULE_CENTRE || rule == RULE_CENTRED_BIAS || !layout[id][VALUE].saved) continue;
+        if (id == stream || tensor_table[id].rule == RULE_RESIDENT || !layout[id][VALUE].saved) continue;
         keep_one_layer(&layout[id][VALUE]);
         keep_one_layer(&layout[id][PLAIN]);
     }
@@ -294,10 +294,11 @@ static void share_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUN
 // leaves, where backward makes its codes from what was kept, and the product of it.
 static bool plain_in_first_blocks(TensorId id, const Config *c) {
     const TableRow *row = &tensor_table[id];
+    if (row->last >= STAGE_NORMF) return false; // no block's, or its backward's
     switch (row->rule) {
-    case RULE_ATT_OUT_Q: return true;
+    case RULE_OPERAND: return true;
     case RULE_NORM_OUT: return config_rebuilds_norms(c);
-    case RULE_PRODUCT_OUT:
+    case RULE_ALIAS:
     case RULE_HIDDEN_OUT: return row->product_of && plain_in_first_blocks(row->product_of, c);
     default: return false;
     }
@@ -344,8 +345,8 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     }
     free(plain);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
-        if (tensor_table[id].rule == RULE_REFERENCE && layout[id][VALUE].exists)
-            layout[tensor_table[id].source][VALUE].last = layout[id][VALUE].last;
+        if (tensor_table[id].keeps && layout[id][VALUE].exists)
+            layout[tensor_table[id].keeps][VALUE].last = layout[id][VALUE].last;
     if (config_forward_only(config))
         keep_forward(config_samples_only(config), layout);
     else if (config_repeats_blocks(config))

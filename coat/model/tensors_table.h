@@ -27,55 +27,34 @@ typedef enum {
     DIM_INNER   // bytes of InnerProducts
 } Dim;
 
-// How a row's format and storage follow from the recipe. "plain" is BF16, or FP32 with --precision fp32.
+// How a row's storage follows from the recipe: its own memory that lasts, scratch that it shares with what is alive in other
+// stages, or its source's. "plain" is BF16, or FP32 with --precision fp32.
 typedef enum {
     RULE_PARAMETER,
-    RULE_ALIAS,     // its source
-    RULE_INPUT,     // I32, resident
-    RULE_POSITIONS, // the same, where documents are apart
-    RULE_ROTATIONS, // FP32, resident
-    RULE_STATE,     // bytes, resident
-    RULE_SAVED,     // plain, saved from forward to backward in every recipe
-    RULE_STATISTIC, // FP32, saved
+    RULE_RESIDENT, // alive in all stages; of each layer one only where backward repeats blocks, which does not make it
+    RULE_SAVED,    // from forward to backward, in every recipe
+    RULE_GROUPS,   // saved: plain, or E4M3 per group (--saved coat)
+    RULE_SCRATCH,  // alive between its stages only
+    RULE_ALIAS,    // its source: what one of several products leaves in the memory that they share, or another name
     RULE_HEADS, // q, k and v as attention reads them: their product's memory where it can be rotated back, else scratch
-    RULE_SCRATCH,       // plain, alive between its stages only
-    RULE_PRODUCT_OUT,   // what one of several products leaves in the memory that they share
-    RULE_LOSSES,        // FP32, resident
-    RULE_LOGITS,        // plain scratch, counted in a category of its own
-    RULE_LOGITS_GRAD,   // their gradient as the head's products read it: the logits' memory, or E5M2 per tensor
-    RULE_LOGITS_GRAD_T, // transposed
-    RULE_HEAD_IN,       // input of the head: plain or E4M3 per tensor (--head fp8)
-    RULE_HEAD_IN_T,     // as the head's weight gradient reads it
-    RULE_CARRIED,       // the residual stream where no saved tensor holds it (--saved coat)
-    RULE_RESIDUAL,      // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
-                        // come after, the product's saved input instead
+    RULE_HIDDEN_OUT, // the product that becomes h: h itself where that is plain, else scratch
     RULE_BRANCH_GRAD, // the gradient of what a half of a block adds: that of the residual stream, or behind a norm of its
                       // own scratch (norms after)
-    RULE_NORM_INPUT,   // saved: plain, or E4M3 per group (--saved coat)
-    RULE_LAST_INPUT,   // the final norm's input: plain in every recipe
-    RULE_HIDDEN,       // h: saved, plain or E4M3 per group
-    RULE_HIDDEN_OUT,   // the product that becomes h: h itself where that is plain, else scratch
-    RULE_CENTRE,       // resident, where products read norms less their channels' means: that of one norm
-    RULE_CENTRED_BIAS, // likewise, and plain: the product's bias, with what was taken out
-    RULE_NORM_OUT,     // input of a product: plain or E4M3 per tensor; saved unless it is rebuilt, which the residual
-                       // stream itself cannot be (norms after)
-    RULE_ACT_OUT,
-    RULE_ATT_OUT_Q,  // the attention's output as the product reads it: itself, or E4M3 per tensor
-    RULE_NORM_OUT_T, // the same three as the weight gradient reads them
-    RULE_ACT_OUT_T,
-    RULE_ATT_OUT_T,
-    RULE_GRAD_Q, // a gradient as the products read it: itself, or E5M2 or E4M3
-    RULE_GRAD_QT,
-    RULE_HIDDEN_GRAD_Q, // the same of h, which is wider than its source where it is gate and up: a plain one has memory of
-                        // its own then
-    RULE_HIDDEN_GRAD_QT,
-    RULE_CODE_COUNTS,   // bytes, resident, where gradients have codes that are to be counted
-    RULE_REFERENCE,     // a weight gradient once more, scratch, where FP8 products are to be compared with BF16's; its
-                        // source is kept until then
-    RULE_INNER_PRODUCTS // bytes, resident, there too
+    RULE_RESIDUAL,    // the residual stream at one point: the norm's saved input, or the carried buffer; where norms
+                      // come after, the product's saved input instead
+    RULE_BLOCK_IN,    // the same, but saved where backward makes blocks again from it
+    RULE_LOGITS,      // scratch, shorter where their gradient has memory of its own
+    // What a product reads: its source, or in FP8 codes in scratch. A plain one without a source, or wider than it (of h,
+    // gate and up), is scratch too.
+    RULE_OPERAND,
+    RULE_NORM_OUT, // an operand that is saved unless backward makes it again, as it cannot the residual stream (norms after)
+    RULE_ACT_OUT // likewise
 } Rule;
 
-// Which models have a tensor.
+// The format of what has no codes.
+typedef enum { AS_PLAIN, AS_FP32, AS_I32, AS_BYTES, AS_GRADS } Stored;
+
+// Which models, or runs of them, have a tensor.
 typedef enum {
     ALWAYS,
     WITH_NORM_WEIGHTS,
@@ -86,7 +65,13 @@ typedef enum {
     WITH_OWN_HEAD,
     WITH_QK_NORM,
     WITH_MEANS,
-    WITH_ROTATIONS
+    WITH_ROTATIONS,
+    // by the run, of activations
+    WITH_DOCUMENTS,  // that are apart
+    WITH_CARRIED,    // no saved tensor holds the residual stream (--saved coat; norms after)
+    WITH_CENTRES,    // products read norms less their channels' means
+    WITH_COUNTS,     // gradients have codes that are to be counted
+    WITH_COMPARISONS // FP8 products are to be compared with BF16's
 } When;
 
 // Codes that are made a row at a time have a scale per row with --scaling token, which is known with the row, where the
@@ -113,11 +98,14 @@ typedef struct {
     bool in_block; // a product of the blocks reads it: it has FP8 codes where these are FP8, as the head's by --head
     bool small;    // keeps FP32 moments, as all that have one dimension
     // activations
+    Stored stored;
     TensorId input;  // of a residual: the product's input that it is, where norms come after; of a block's matrix: its
                      // product's
     TensorId source; // what an alias rule falls back to
     TensorId transpose_of; // whose codes these are, transposed: they share the scale
     TensorId product_of;   // whose product this is: it carries scales per row along
+    TensorId keeps;        // what is kept as long as this is
+    bool head, gradient;   // of an operand: the head's product reads it, and it is a gradient
     bool maxima; // maxima of the rows lie with it: a gradient's, left by what makes it for what quantises it; or
                  // codes', between the passes of the operation that makes them
     RowScales scales;
@@ -125,12 +113,13 @@ typedef struct {
 
 extern const TableRow tensor_table[TENSOR_COUNT];
 
-// Whether a model has this tensor.
+// Whether a model has this tensor, in some runs.
 bool table_row_exists(const TableRow *row, const ModelShape *shape);
 
 // The extents that follow from the shape alone, and all of them.
 int64_t shape_extent(Dim dim, const ModelShape *shape);
 int64_t tensor_extent(Dim dim, const Config *config);
 
-// Changes a plain saved layout into the one that the activation's rule asks for.
-void tensor_resolve_activation(TensorId id, const Config *config, TensorLayout *layout);
+// Whether a run has this activation, and what its rule makes of the layout of a plain saved one.
+bool activation_exists(const TableRow *row, const Config *config);
+void activation_resolve(const TableRow *row, const Config *config, TensorLayout *layout);
