@@ -1,5 +1,5 @@
-// What an operation of the model is (operations.h lists them), and the table of functions that coat/cpu and coat/cuda
-// each fill. The model in train_gpt2_fp8.cu is written once against it.
+// What an operation of the model is (operations.h lists them), and the table of functions, with those of the device
+// (device_functions.h), that coat/cpu and coat/cuda each fill. The model in train_gpt2_fp8.cu is written once against it.
 //
 // Boundaries are the fused ones: an operation reads each input once and writes each output once, and hides
 // how its backend splits the work. Formats are the descriptors' business: an operation looks at the formats
@@ -133,47 +133,9 @@ typedef struct Exec Exec;
 typedef struct Ops {
     const char *name; // "cpu" or "cuda"
 
-    // --- device ------------------------------------------------------------------------------------------
-    // Opens the device and fills the exec's backend; on failure err says what and how to go on.
-    bool (*open)(Exec *, const Config *, Error *err);
-    void (*close)(Exec *);
-    // The run's only allocation (256-byte aligned, contents undefined); NULL with err when it does not fit.
-    void *(*allocate)(Exec *, size_t bytes, Error *err);
-    void (*release)(Exec *, void *memory);
-    // Bytes that it could have, about; 0 = unknown, as in a table without it.
-    int64_t (*memory_free)(Exec *);
-    // Host memory that downloads reach fastest; NULL where there is none to be had. A table without the two: malloc().
-    void *(*host_allocate)(Exec *, size_t bytes);
-    void (*host_release)(Exec *, void *memory);
-    void (*upload)(Exec *, void *device, const void *host, size_t bytes);   // returns when host may be reused
-    void (*download)(Exec *, void *host, const void *device, size_t bytes); // waits for the work before it
-    void (*zero)(Exec *, void *device, size_t bytes);
-    void (*copy)(Exec *, void *to, const void *from, size_t bytes); // within the device; no overlap
-    void (*synchronize)(Exec *);
-    // A micro-step may be recorded once and replayed: begin returns true if a recording `id` exists and was
-    // replayed (the caller skips its operations); otherwise the caller runs them and calls end.
-    bool (*replay_begin)(Exec *, int id);
-    void (*replay_end)(Exec *, int id);
-    // Profiler ranges.
-    void (*range_push)(Exec *, const char *name);
-    void (*range_pop)(Exec *);
-    // --profile: a profiler that waits for the program's word records from `begin` on, and no more from !begin on. Waits
-    // for the work before it.
-    void (*profile)(Exec *, bool begin);
-    // One line for the start-up report ("NVIDIA H200, 132 SMs, 143155 MiB").
-    void (*describe)(Exec *, char *text, size_t size);
-    // Bytes of device memory in use as the driver reports them (the whole device); 0 = unknown.
-    int64_t (*memory_in_use)(Exec *);
-    // Dense BF16 peak of the device in FLOP/s for the share of peak; 0 = unknown.
-    double (*peak_flops)(Exec *);
-    // Which algorithms the products of training have taken so far (matmul_choices.h), for whoever goes on from here:
-    // malloc'ed text, the same in equal runs; NULL: there is nothing to say. And the choices of the run that this one
-    // goes on from, told before the first product; what is not of this device is passed over. A table without the two:
-    // there is no choice.
-    char *(*choices_text)(Exec *);
-    void (*choices_load)(Exec *, const char *text);
-
-    // --- the model's operations ----------------------------------------------------------------------------
+#define DEVICE_FUNCTION(name, result, parameters) result(*name) parameters;
+#include "device_functions.h"
+#undef DEVICE_FUNCTION
 #define OPERATION(name, parameters) void(*name) parameters;
 #include "operations.h"
 #undef OPERATION

@@ -101,6 +101,14 @@ void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
+void cpu_upload(Exec *exec, void *device, const void *host, size_t bytes) {
+    cpu_copy(exec, device, host, bytes);
+}
+
+void cpu_download(Exec *exec, void *host, const void *device, size_t bytes) {
+    cpu_copy(exec, host, device, bytes);
+}
+
 void cpu_zero(Exec *exec, void *device, size_t bytes) {
     const size_t piece = (size_t)1 << 20;
     int64_t pieces = (int64_t)((bytes + piece - 1) / piece);

@@ -123,22 +123,10 @@ const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int6
 
 // --- operations ------------------------------------------------------------------------------------------
 
-bool cpu_open(Exec *exec, const Config *config, Error *err);
-void cpu_close(Exec *exec);
-void *cpu_allocate(Exec *exec, size_t bytes, Error *err);
-void cpu_release(Exec *exec, void *memory);
-int64_t cpu_memory_free(Exec *exec);
-void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes);
-void cpu_zero(Exec *exec, void *device, size_t bytes);
-void cpu_synchronize(Exec *exec);
-bool cpu_replay_begin(Exec *exec, int id);
-void cpu_replay_end(Exec *exec, int id);
-void cpu_range_push(Exec *exec, const char *name);
-void cpu_range_pop(Exec *exec);
-void cpu_profile(Exec *exec, bool begin);
-void cpu_describe(Exec *exec, char *text, size_t size);
-int64_t cpu_memory_in_use(Exec *exec);
-double cpu_peak_flops(Exec *exec);
+#define DEVICE_FUNCTION(name, result, parameters) result cpu_##name parameters;
+#define DEVICE_FUNCTION_OF_GPU(name, result, parameters)
+#include "device_functions.h"
+#undef DEVICE_FUNCTION
 
 #define OPERATION(name, parameters) void cpu_##name parameters;
 #include "operations.h"

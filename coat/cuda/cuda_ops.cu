@@ -134,28 +134,9 @@ void cuda_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Ten
 extern "C" const Ops *cuda_ops(void) {
     static const Ops ops = {
         .name = "cuda",
-        .open = cuda_open,
-        .close = cuda_close,
-        .allocate = cuda_allocate,
-        .release = cuda_release,
-        .memory_free = cuda_memory_free,
-        .host_allocate = cuda_host_allocate,
-        .host_release = cuda_host_release,
-        .upload = cuda_upload,
-        .download = cuda_download,
-        .zero = cuda_zero,
-        .copy = cuda_copy,
-        .synchronize = cuda_synchronize,
-        .replay_begin = cuda_replay_begin,
-        .replay_end = cuda_replay_end,
-        .range_push = cuda_range_push,
-        .range_pop = cuda_range_pop,
-        .profile = cuda_profile,
-        .describe = cuda_describe,
-        .memory_in_use = cuda_memory_in_use,
-        .peak_flops = cuda_peak_flops,
-        .choices_text = cuda_choices_text,
-        .choices_load = cuda_choices_load,
+#define DEVICE_FUNCTION(name, result, parameters) .name = cuda_##name,
+#include "device_functions.h"
+#undef DEVICE_FUNCTION
 #define OPERATION(name, parameters) .name = cuda_##name,
 #include "operations.h"
 #undef OPERATION

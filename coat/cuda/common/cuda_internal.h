@@ -84,7 +84,11 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// --- the operations, documented in operations.h ------------------------------------------------------------------
+// --- the device and the operations, documented in device_functions.h and operations.h ----------------------------
+#define DEVICE_FUNCTION(name, result, parameters) result cuda_##name parameters;
+#include "device_functions.h"
+#undef DEVICE_FUNCTION
+
 #define OPERATION(name, parameters) void cuda_##name parameters;
 #define OPERATION_BY_FORMAT(name, parameters)                                                                          \
     void cuda_##name parameters;                                                                                       \
@@ -98,8 +102,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 // a shape is first met, which overwrites the product's output before the right result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
-char *cuda_choices_text(Exec *exec);
-void cuda_choices_load(Exec *exec, const char *text);
 
 // attention: cuda_ops.cu calls cuDNN (attention.h), kernels for Hopper (attention_hopper.h), or those of
 // cuda_attention_plain.cu: any head up to 256 wide, FP32 or BF16; where k and v have rows before q's, the kernel of
@@ -110,25 +112,4 @@ void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tenso
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
-// the device: cuda_exec.cu
-bool cuda_open(Exec *exec, const Config *config, Error *err);
-void cuda_close(Exec *exec);
-void *cuda_allocate(Exec *exec, size_t bytes, Error *err);
-void cuda_release(Exec *exec, void *memory);
-int64_t cuda_memory_free(Exec *exec);
-void *cuda_host_allocate(Exec *exec, size_t bytes);
-void cuda_host_release(Exec *exec, void *memory);
-void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes);
-void cuda_download(Exec *exec, void *host, const void *device, size_t bytes);
-void cuda_zero(Exec *exec, void *device, size_t bytes);
-void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
-void cuda_synchronize(Exec *exec);
-bool cuda_replay_begin(Exec *exec, int id);
-void cuda_replay_end(Exec *exec, int id);
 void cuda_replay_forget(Exec *exec); // what was recorded; communication in it keeps its communicator from ending
-void cuda_range_push(Exec *exec, const char *name);
-void cuda_range_pop(Exec *exec);
-void cuda_profile(Exec *exec, bool begin);
-void cuda_describe(Exec *exec, char *text, size_t size);
-int64_t cuda_memory_in_use(Exec *exec);
-double cuda_peak_flops(Exec *exec);
