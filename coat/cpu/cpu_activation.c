@@ -62,8 +62,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    bool second_pass = codes && g.granularity == SCALE_TENSOR; // for the codes, when their scale is known
-    from_saved |= second_pass;                                 // which reads nothing else
+    from_saved |= has_second_pass(g); // which reads nothing else
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -80,19 +79,11 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
             if (!g.data) continue;
             real *out = row_target(g, row, 0, g_buffer);
             activate(cpu, out, value, width, F != width);
-            if (second_pass) {
-                uint32_t bits = cpu->kernels->maximum_bits(out, width);
-                if (g.amax) g.amax[row] = bits;
-                maximum = larger_bits(maximum, bits);
-            } else if (codes) {
-                maximum = larger_bits(maximum, store_scaled_row(cpu, g, row, out));
-            } else {
-                row_store(cpu, g, row, 0, width, out);
-            }
+            maximum = larger_bits(maximum, store_row(cpu, g, row, out));
         }
     }
     note_maximum(exec, larger_bits(saved_maximum, maximum));
-    if (second_pass) {
+    if (has_second_pass(g)) {
         ActivationRows from = {.h = h, .width = width};
         RowSource source = {activation_row, &from, M, width, F};
         write_scale(exec, g, maximum);
@@ -200,18 +191,8 @@ static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, 
                                              scale_reciprocal(((const float *)dh_q.scale)[row]), dh_q.format);
                     continue;
                 }
-                if (by_row) {
-                    maximum = larger_bits(maximum, store_scaled_row(cpu, dh_q, row, dh));
-                    continue;
-                }
-                if (codes) {
-                    uint32_t bits = cpu->kernels->maximum_bits(dh, F);
-                    if (dh_q.amax) dh_q.amax[row] = bits;
-                    maximum = larger_bits(maximum, bits);
-                    continue;
-                }
-                if (dh_q.data) row_store(cpu, dh_q, row, 0, F, dh);
-                if (dh_qt.data && dh_qt.data != dh_q.data) row_store(cpu, dh_qt, row, 0, F, dh);
+                maximum = larger_bits(maximum, store_row(cpu, dh_q, row, dh));
+                if (!codes && dh_qt.data && dh_qt.data != dh_q.data) row_store(cpu, dh_qt, row, 0, F, dh);
             }
         }
     }

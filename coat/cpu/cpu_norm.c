@@ -70,13 +70,13 @@ static void write_bound(Tensor n, const real *weight, const real *bias, const re
     *(float *)n.scale = row_scale_from_maximum(largest, n.format);
 }
 
-// Stores a row of a norm's result less its centre, in codes with a scale of its own, or with the tensor's. Returns its
-// maximum.
-static uint32_t store_codes(const Cpu *cpu, Tensor n, int64_t row, real *values, const real *centre) {
+// Stores a row of a norm's result less its centre, in codes with a scale of its own, or with the tensor's. Returns the
+// maximum of both.
+static uint32_t store_centred(const Cpu *cpu, Tensor n, int64_t row, real *values, const real *centre) {
     const int64_t C = n.cols;
     uint32_t bits = cpu->kernels->maximum_bits(values, C);
-    for (int64_t i = 0; centre && i < C; i++) values[i] -= centre[i];
-    if (centre) bits = larger_bits(bits, cpu->kernels->maximum_bits(values, C));
+    for (int64_t i = 0; i < C; i++) values[i] -= centre[i];
+    bits = larger_bits(bits, cpu->kernels->maximum_bits(values, C));
     float *const scale = (float *)n.scale + (n.granularity == SCALE_ROW ? row : 0);
     if (n.granularity == SCALE_ROW) *scale = row_scale_from_maximum(bits, n.format);
     cpu->kernels->encode_fp8((uint8_t *)row_address(n, row), values, C, scale_reciprocal(*scale), n.format);
@@ -106,10 +106,9 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     bool read_x = save_x && (norm.from_saved || !r_out.data); // the norm reads what was saved
     bool codes = n.data && format_is_fp8(n.format);
     const real *centre = scratch_vector(&scratch, cpu, norm.centre);
-    const bool one_scale = codes && n.granularity == SCALE_TENSOR, second_pass = one_scale && !centre;
     if (!codes) require_plain(operation, n);
     if (centre && !codes) fatal(EXIT_DEVICE, "%s: only codes are centred", operation);
-    if (one_scale && centre) write_bound(n, weight, bias, centre, C);
+    if (centre && has_second_pass(n)) write_bound(n, weight, bias, centre, C);
     uint32_t saved_maximum = 0, maximum = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
@@ -128,20 +127,12 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
-            if (second_pass) {
-                uint32_t bits = cpu->kernels->maximum_bits(out, C);
-                if (n.amax) n.amax[row] = bits;
-                maximum = larger_bits(maximum, bits);
-            } else if (codes) {
-                maximum = larger_bits(maximum, store_codes(cpu, n, row, out, centre));
-            } else {
-                if (n.amax) n.amax[row] = cpu->kernels->maximum_bits(out, C);
-                row_store(cpu, n, row, 0, C, out);
-            }
+            const uint32_t bits = centre ? store_centred(cpu, n, row, out, centre) : store_row(cpu, n, row, out);
+            maximum = larger_bits(maximum, bits);
         }
     }
     note_maximum(exec, larger_bits(saved_maximum, maximum));
-    if (second_pass) {
+    if (has_second_pass(n) && !centre) {
         NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
         RowSource source = {norm_row, &from, M, C, C};
         write_scale(exec, n, maximum);
@@ -188,7 +179,6 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = r_in.rows, C = r_in.cols;
     const bool save_x = norm.x.data && norm.x.data != y.data, read_x = save_x && norm.from_saved;
-    const bool second_pass = codes && n.granularity == SCALE_TENSOR; // for the codes, when their scale is known
     Scratch scratch = scratch_begin(exec);
     const real *weight = norm_weight(&scratch, cpu, norm, C), *bias = scratch_vector(&scratch, cpu, norm.bias);
     uint32_t saved_maximum = 0, maximum = 0;
@@ -216,19 +206,11 @@ void cpu_branch_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tens
                 row_store(cpu, r_out, row, 0, C, r);
                 r = row_load(cpu, r_out, row, 0, C, r_buffer);
             }
-            if (second_pass) {
-                uint32_t bits = cpu->kernels->maximum_bits(r, C);
-                if (n.amax) n.amax[row] = bits;
-                maximum = larger_bits(maximum, bits);
-            } else if (codes) {
-                maximum = larger_bits(maximum, store_scaled_row(cpu, n, row, r));
-            } else if (wanted) {
-                row_store(cpu, n, row, 0, C, r);
-            }
+            if (wanted) maximum = larger_bits(maximum, store_row(cpu, n, row, r));
         }
     }
     note_maximum(exec, larger_bits(saved_maximum, maximum));
-    if (second_pass) {
+    if (has_second_pass(n)) {
         RowSource source = {stored_row, &r_out, M, C, C};
         write_scale(exec, n, maximum);
         quantize_rows(exec, scratch, &source, n, (Tensor){0});

@@ -74,6 +74,15 @@ uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *val
     return bits;
 }
 
+uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
+    const bool codes = format_is_fp8(q.format);
+    if (codes && q.granularity == SCALE_ROW) return store_scaled_row(cpu, q, row, values);
+    const uint32_t bits = codes || q.amax ? cpu->kernels->maximum_bits(values, q.cols) : 0;
+    if (q.amax) q.amax[row] = bits;
+    if (!codes && q.data) row_store(cpu, q, row, 0, q.cols, values);
+    return codes ? bits : 0;
+}
+
 static uint32_t largest_of_rows(Tensor t) {
     uint32_t largest = 0;
     for (int64_t row = 0; row < t.rows; row++) largest = larger_bits(largest, t.amax[row]);

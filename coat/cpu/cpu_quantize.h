@@ -33,6 +33,15 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
 // The same row by row, to a tensor with a scale per row: that of this row, and its codes. Returns its maximum.
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
+// Whether q's codes wait for their one scale, which a first pass over the rows finds and a second has.
+static inline bool has_second_pass(Tensor q) {
+    return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
+}
+
+// What the first, or only, pass leaves of a row: in q.amax, where present, its maximum; and, where q's codes have no second
+// pass, the row itself, plain or as codes. Returns its maximum, 0 of a plain one.
+uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
+
 // The scale of q_t, for products over the rows: where q has a scale per row, the largest of them; where q is plain, that
 // of the maxima that lie with it; else they share one.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
