@@ -525,59 +525,66 @@ void model_destroy(Model *m) {
 #include "coat/run/run.h"
 #include "coat/signals.h"
 
+// What the flags leave open is looked up, in files and of the machine, and all of it checked.
+static bool complete(Run *run, Config *config, Error *err) {
+    const CommPlace *place = &run->place;
+    if (!out_check(config, err)) return false;
+    if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
+    if (!run_take_vocabulary(run, config, err)) return false;
+#ifdef COAT_CUDA
+    if (!config->plan && config->device != DEVICE_CPU) {
+        config->no_gpu = !cuda_present();
+        cuda_find_fp8(place->local_rank, place->local_ranks, config->gpu_without_fp8, sizeof config->gpu_without_fp8);
+    }
+#endif
+    if (!config_check(config, config->plan ? config->gpus : place->ranks, err)) return false;
+    if (place->rank == 0) print_notes(stderr, config->notes);
+    return true;
+}
+
+// The run, and its end on all processes.
+static bool run_whole(Run *run, Config *config, Error *err) {
+    static OutFolder folder;
+    const CommPlace *place = &run->place;
+    const bool trains = config_trains(config), writes = trains && config->out[0] && place->rank == 0;
+    config->threads = shards_threads(config, place->local_ranks);
+    if (trains) signals_open();
+    bool ok = !writes || out_prepare(config, &folder, err);
+    if (ok && writes) run->folder = &folder;
+    run->all.failed = false;
+    ok = ok && run_all(run, config, err);
+    if (!ok && !run->all.failed && place->ranks > 1) {
+        fprintf(stderr, "error: rank %d: %s\n", place->rank, err->text);
+        comm_abort(run->model.comm, err->code);
+    }
+    saver_close(run->saver);
+    log_close(run->log);
+    data_close(run->train);
+    data_close(run->val);
+    hellaswag_close(run->hellaswag);
+    tokenizer_close(run->tokenizer);
+    model_destroy(&run->model);
+    if (writes) out_close(&folder);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     static Config config;
     static Run run;
-    static OutFolder folder;
     run.start_ms = now_ms();
-    Error err = {EXIT_DONE, ""};
+    Error err = {EXIT_DONE, ""}, why;
     bool exit_now = false;
-    CommPlace *place = &run.place;
     all_failed(&run.all); // if at all: what the flags lead to is the same everywhere
     bool ok = config_parse(&config, argc, argv, &exit_now, &err);
-    Error why;
-    bool found = comm_discover(&config, place, ok ? &err : &why);
+    bool found = comm_discover(&config, &run.place, ok ? &err : &why);
     if (ok && !exit_now) {
-        ok = found && out_check(&config, &err);
-        if (ok && config.shape_files[0]) ok = model_shape_from_files(config.shape_files, &config.shape, &err);
-        if (ok) ok = run_take_vocabulary(&run, &config, &err);
-#ifdef COAT_CUDA
-        if (ok && !config.plan && config.device != DEVICE_CPU) {
-            config.no_gpu = !cuda_present();
-            cuda_find_fp8(place->local_rank, place->local_ranks, config.gpu_without_fp8, sizeof config.gpu_without_fp8);
-        }
-#endif
-        if (ok) ok = config_check(&config, config.plan ? config.gpus : place->ranks, &err);
-        if (ok && place->rank == 0) print_notes(stderr, config.notes);
-        if (ok && config.plan) {
-            ok = report_plan(&config, stdout, &err);
-        } else if (ok) {
-            config.threads = shards_threads(&config, place->local_ranks);
-            bool trains = config_trains(&config);
-            bool writes = trains && config.out[0] && place->rank == 0;
-            if (trains) signals_open();
-            ok = !writes || out_prepare(&config, &folder, &err);
-            if (ok && writes) run.folder = &folder;
-            run.all.failed = false;
-            ok = ok && run_all(&run, &config, &err);
-            if (!ok && !run.all.failed && place->ranks > 1) {
-                fprintf(stderr, "error: rank %d: %s\n", place->rank, err.text);
-                comm_abort(run.model.comm, err.code);
-            }
-            saver_close(run.saver);
-            log_close(run.log);
-            data_close(run.train);
-            data_close(run.val);
-            hellaswag_close(run.hellaswag);
-            tokenizer_close(run.tokenizer);
-            model_destroy(&run.model);
-            if (writes) out_close(&folder);
-        }
+        ok = found && complete(&run, &config, &err);
+        if (ok) ok = config.plan ? report_plan(&config, stdout, &err) : run_whole(&run, &config, &err);
     }
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA,
                        "standard output could not be written: its reader has ended, or the disk is full");
-    if (!ok) agreement_say(&run.all, place->rank, &err);
+    if (!ok) agreement_say(&run.all, run.place.rank, &err);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif

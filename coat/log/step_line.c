@@ -268,15 +268,23 @@ void print_item(FILE *out, const char *label, const char *text) {
     print_folded(out, label, TEXT_COLUMN, width - TEXT_COLUMN, text, (int)strlen(text));
 }
 
+static void print_line(FILE *out, const char *label, const char *text, int length) {
+    const int columns = terminal_columns(fileno(out)), indent = (int)strlen(label);
+    if (columns > 2 * TEXT_COLUMN)
+        print_folded(out, label, indent, columns - indent, text, length);
+    else
+        fprintf(out, "%s%.*s\n", label, length, text);
+}
+
+void print_labelled(FILE *out, const char *label, const char *text) {
+    print_line(out, label, text, (int)strlen(text));
+}
+
 void print_notes(FILE *out, const char *notes) {
     const char label[] = "note: ";
-    const int columns = terminal_columns(fileno(out)), indent = (int)strlen(label);
-    for (int length; *notes; notes += length + 1) {
-        length = (int)strcspn(notes, "\n");
-        if (columns > 2 * TEXT_COLUMN && strncmp(notes, label, strlen(label)) == 0)
-            print_folded(out, label, indent, columns - indent, notes + indent, length - indent);
-        else
-            fprintf(out, "%.*s\n", length, notes);
+    for (size_t length; *notes; notes += length + 1) {
+        length = strcspn(notes, "\n");
+        print_line(out, label, notes + strlen(label), (int)(length - strlen(label)));
     }
 }
 

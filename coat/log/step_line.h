@@ -62,7 +62,10 @@ void step_line_print(const StepLine *line, bool colour);
 // terminal behind the stream, 79 columns at most.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints remarks, lines that begin with "note: " and end with a newline: as they are, on a terminal as wide as that.
+// Prints a remark or an error behind its label, "note: " or "error: ": as one line, on a terminal as wide as that.
+void print_labelled(FILE *out, const char *label, const char *text);
+
+// Prints remarks, lines that begin with "note: " and end with a newline, in the same way.
 void print_notes(FILE *out, const char *notes);
 
 // Columns of the terminal behind the stream; 0 where it is none. What a launcher started has none: mpirun gives rank 0

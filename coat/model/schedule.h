@@ -8,6 +8,11 @@
 extern "C" {
 #endif
 
+// Whether the rate becomes another after the warm-up.
+static inline bool schedule_falls(const Config *config) {
+    return config->schedule != SCHEDULE_CONSTANT && config->lr_final != 1.0f;
+}
+
 // The rate of optimizer step `step` (from 0) of a run of total_steps. With w = warmup, T = total_steps, top = lr
 // and low = lr * lr_final:
 //   step < w          top * (step + 1) / w, whatever the schedule; the warm-up may be longer than the run

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "log/step_line.h"
+
 bool all_well(Agreement *a, bool well, Error *err) {
     if (a->failed) return false; // further inside
     if (comm_all_good(a->comm, well, err)) return true;
@@ -19,8 +21,7 @@ bool all_failed(Agreement *a) {
 
 void agreement_say(const Agreement *a, int rank, const Error *err) {
     if (a->failed && rank != a->speaker) return;
-    if (a->others_well)
-        fprintf(stderr, "error: rank %d: %s\n", a->speaker, err->text);
-    else
-        fprintf(stderr, "error: %s\n", err->text);
+    char label[32] = "error: ";
+    if (a->others_well) snprintf(label, sizeof label, "error: rank %d: ", a->speaker);
+    print_labelled(stderr, label, err->text);
 }

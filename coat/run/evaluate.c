@@ -113,17 +113,19 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float 
     free(raw);
 }
 
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends) {
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended) {
     const Config *c = &m->config;
     float *logits = (float *)xmalloc((size_t)c->shape.vocab * sizeof *logits);
     int n = count;
-    for (bool ended = false; n < count + more && !ended && !stop_at_once(m); n++) {
+    bool found = false;
+    for (; n < count + more && !found && !stop_at_once(m); n++) {
         const uint64_t draw = (uint64_t)number << 32 | (uint64_t)n;
         sample_logits(m, ids, n, n > count, logits);
         ids[n] = sample_token(logits, c->shape.vocab, c->temperature, c->top_k, c->top_p, c->seed, draw);
-        ended = ends && ends_text(ends, ids[n]);
+        found = ends && ends_text(ends, ids[n]);
     }
     free(logits);
+    if (ended) *ended = found;
     return n;
 }
 

@@ -31,8 +31,9 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 void sample_logits(Model *m, const int32_t *ids, int count, bool goes_on, float *logits);
 
 // Continues ids[0 .. count) by `more` tokens, each draw of another number than those of other samples, or with `ends` (may be
-// NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included.
-int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends);
+// NULL) by fewer, where one of them ends the text. Returns how many tokens there are then, that one included; *ended (may be
+// NULL): it is the last.
+int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const TextIds *ends, bool *ended);
 
 // Text, or token ids where there is no vocabulary. Of control bytes a terminal gets new lines and tabs, and '?' for the
 // others.

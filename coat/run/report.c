@@ -6,6 +6,7 @@
 
 #include "log/step_line.h"
 #include "model/plan.h"
+#include "model/schedule.h"
 #include "text/prompt_format.h"
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
@@ -113,13 +114,12 @@ static void report_schedule(const Report *report, FILE *out) {
                  report->done == 1 ? " is" : "s are");
     if (c->warmup > 0)
         snprintf(warmup, sizeof warmup, " after %s step%s of warm-up", count((double)c->warmup), plural(c->warmup));
-    const bool falls = c->schedule != SCHEDULE_CONSTANT && c->lr_final < 1.0f;
-    if (falls) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
+    if (schedule_falls(c)) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
     item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s token%s per step", c->micro_batch,
          c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens), plural(step_tokens));
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
-         schedule_name(falls ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay, c->grad_clip,
-         c->seed);
+         schedule_name(schedule_falls(c) ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay,
+         c->grad_clip, c->seed);
     if (data_sets(report->train) == 1)
         snprintf(epochs, sizeof epochs, ", %.3g epoch%s", total / epoch, plural(total / epoch));
     item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),

@@ -134,10 +134,10 @@ bool run_samples(Run *run, Error *err) {
     if (ends.end_count == 0 && run->tokenizer && tokenizer_end_of_text(run->tokenizer) >= 0)
         ends.ends[ends.end_count++] = tokenizer_end_of_text(run->tokenizer);
     for (int i = 0; i < c->samples && !stop_at_once(&run->model); i++) {
-        const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL);
+        bool ended;
+        const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL, &ended);
         if (run->place.rank > 0) continue;
         if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
-        const bool ended = c->prompt[0] && length > count && ends_text(&ends, ids[length - 1]);
         if (text) print_tokens(run->tokenizer, ids, length - ended, out);
         if (!lines) continue;
         printf("{\"step\":%lld", (long long)run_evaluated_step(run));

@@ -1,4 +1,5 @@
 // From the configuration to a run that stands where it goes on from: vocabulary, data, weights, --out.
+#include <stdarg.h>
 #include <string.h>
 
 #include "config/config_settings.h"
@@ -7,6 +8,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
+#include "log/step_line.h"
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
@@ -21,6 +23,17 @@
 #endif
 
 #define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
+
+// A remark of the first process; not with --quiet.
+__attribute__((format(printf, 2, 3))) static void note(const Run *run, const char *format, ...) {
+    char text[2 * PATH_MAX_LENGTH];
+    va_list args;
+    if (run->model.config.quiet || run->place.rank > 0) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    print_labelled(stderr, "note: ", text);
+}
 
 // The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
 // a text, what ends the one before it does.
@@ -109,15 +122,14 @@ static bool settle_prompt_format(Run *run, Error *err) {
 
 #define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
 
-static void note_bytes(DataLoader *loader) {
+static void note_bytes(const Run *run, DataLoader *loader) {
     const char *bytes, *other;
     if (loader && data_mixes_bytes(loader, &bytes, &other))
-        fprintf(stderr,
-                "note: the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?\n",
-                bytes, other);
+        note(run, "the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?",
+             bytes, other);
     else if (loader && data_begins_with_bytes(loader))
-        fprintf(stderr, "note: %s: the tokens look like bytes; those of %s want --tokenizer bytes\n",
-                data_set(loader, 0, 0).name, prepare_bytes_name());
+        note(run, "%s: the tokens look like bytes; those of %s want --tokenizer bytes", data_set(loader, 0, 0).name,
+             prepare_bytes_name());
 }
 
 // What looks like a mistake in the choice of files. With --quiet only what makes a figure of the run mean something else.
@@ -126,18 +138,16 @@ static void note_data(Run *run) {
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
     const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
+    if (run->place.rank > 0) return;
     if (shared)
         fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
                 shared);
-    if (c->quiet) return;
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
-        note_bytes(run->train);
-        note_bytes(run->val);
+        note_bytes(run, run->train);
+        note_bytes(run, run->val);
     }
-    if (again)
-        fprintf(stderr, "note: --train names %s more than once: it counts once (--train-weight sets shares)\n", again);
-    if (both)
-        fprintf(stderr, "note: %s is in two sets of --train: it is read for both, with the weights of both\n", both);
+    if (again) note(run, "--train names %s more than once: it counts once (--train-weight sets shares)", again);
+    if (both) note(run, "%s is in two sets of --train: it is read for both, with the weights of both", both);
 }
 
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
@@ -155,7 +165,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
     if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
-    if (run->place.rank == 0) note_data(run);
+    note_data(run);
     return true;
 }
 
@@ -204,7 +214,7 @@ static bool start_or_resume(Run *run, Error *err) {
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
     }
-    if (m->exec.rank == 0 && !(run->train && folder[0])) note_data(run);
+    if (!run->train || !folder[0]) note_data(run); // else same_data() has
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);
@@ -280,12 +290,12 @@ static void write_settings(const Run *run) {
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    char note[PATH_MAX_LENGTH + 256];
+    char remark[PATH_MAX_LENGTH + 256];
     OutRoom room;
     int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
     if (m->exec.rank > 0 || !out_room(c, &room)) return true;
-    if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, note, sizeof note, err)) return false;
-    if (note[0] && !c->quiet) fprintf(stderr, "note: %s\n", note);
+    if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, remark, sizeof remark, err)) return false;
+    if (remark[0]) note(run, "%s", remark);
     return true;
 }
 
@@ -306,7 +316,8 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-bool run_all(Run *run, const Config *config, Error *err) {
+// Device, processes, files and weights: the run stands where it goes on from. Processes that read files wait for each other.
+static bool open_run(Run *run, const Config *config, Error *err) {
     Model *m = &run->model;
     bool created = model_create(m, config, &run->place, err);
     run->all.comm = m->comm;
@@ -320,49 +331,70 @@ bool run_all(Run *run, const Config *config, Error *err) {
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // as all see it
     if (!all_well(&run->all, start_or_resume(run, err), err)) return false;
     comm_patience(m->comm, 0);
-    const Config *c = &m->config;
-    if (!set_steps(run, err)) return all_failed(&run->all);
-    int32_t ids[MOST_PROMPT_TOKENS]; // a prompt that cannot be used is found now, not at the end
-    bool usable = !c->prompt[0] || c->sample_tokens == 0 || run_prompt(run, ids, err) > 0;
-    if (usable && run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        usable = error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
-                           (long long)c->resume_step, (long long)run->steps);
-    if (usable && run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
-        usable = error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
-                           (long long)c->profile, (long long)run->steps);
-    if (!all_well(&run->all, usable, err)) return false;
-    if (run->train && run->done.step > 0 && c->steps < 0 && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: --steps: without it the run goes on to step %lld, %d pass%s over the data\n",
-                (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
-    if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0 && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: no vocabulary file (--tokenizer FILE), so samples print token ids\n");
-    if (run->train && c->schedule != SCHEDULE_CONSTANT && c->lr_final == 1.0f && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: --schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall\n",
-                schedule_name(c->schedule));
-    report(run);
-    if (c->eval_only && run->val) {
+    return set_steps(run, err) || all_failed(&run->all);
+}
+
+// What cannot be done at the end of the run, and is found now.
+static bool check_end(const Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    int32_t ids[MOST_PROMPT_TOKENS];
+    if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
+    if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
+        return error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
+                         (long long)c->resume_step, (long long)run->steps);
+    if (run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
+        return error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
+                         (long long)c->profile, (long long)run->steps);
+    return true;
+}
+
+static void note_settings(const Run *run) {
+    const Config *c = &run->model.config;
+    if (run->train && run->done.step > 0 && c->steps < 0)
+        note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data", (long long)run->steps,
+             c->epochs, c->epochs == 1 ? "" : "es");
+    if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0)
+        note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
+    if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
+        note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall", schedule_name(c->schedule));
+}
+
+// --eval-only: figures on standard output.
+static bool evaluate(Run *run, Error *err) {
+    const Config *c = &run->model.config;
+    const bool first = run->place.rank == 0;
+    if (run->val) {
         double loss;
         int batches = data_batches(run->val, c->val_batches);
-        if (!all_well(&run->all, evaluate_loss(m, run->val, batches, &loss, err), err)) return false;
-        if (m->exec.rank == 0)
+        if (!all_well(&run->all, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
+        if (first)
             printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
                    (long long)run_evaluated_step(run), loss);
     }
-    if (c->eval_only && run->hellaswag) {
+    if (run->hellaswag) {
         int examples = hellaswag_examples(run->hellaswag);
-        double share = (double)evaluate_hellaswag(m, run->hellaswag) / examples;
-        if (m->exec.rank == 0)
+        double share = (double)evaluate_hellaswag(&run->model, run->hellaswag) / examples;
+        if (first)
             printf(c->json ? "{\"step\":%lld,\"hellaswag\":%.9g}\n" : "step %lld  HellaSwag %.6f of %d\n",
                    (long long)run_evaluated_step(run), share, examples);
     }
-    if (!run->train) return !c->prompt[0] || all_well(&run->all, run_samples(run, err), err);
-    if (c->out[0] && run->done.step < run->steps && !all_well(&run->all, has_room(run, err), err)) return false;
-    // until here nothing in --out has been touched: who ends the run now finds the old one as it was
-    int64_t number = comm_max_i64(m->comm, signals_stop());
-    if (number && m->exec.rank == 0)
+    return true;
+}
+
+// Whether a signal ends the run of all processes before it has changed anything.
+static bool is_ended(const Run *run) {
+    const Config *c = &run->model.config;
+    int64_t number = comm_max_i64(run->model.comm, signals_stop());
+    if (number && run->place.rank == 0)
         fprintf(stderr, "ended by %s before the first step: nothing was changed%s%s\n", signals_name((int)number),
                 c->out[0] ? " in " : "", c->out);
-    if (number) return true;
+    return number != 0;
+}
+
+// The log in an --out that is this run's alone.
+static bool open_log(Run *run, Error *err) {
+    Model *m = &run->model;
+    const Config *c = &m->config;
     comm_patience(m->comm, LOADING_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
     if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || leave_old_course(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
@@ -371,9 +403,27 @@ bool run_all(Run *run, const Config *config, Error *err) {
     if (!all_well(&run->all, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     write_settings(run);
-    if (run->done.step < run->steps) return run_train(run, err);
+    return true;
+}
+
+// A run that has all of its steps is evaluated, where that was not done before it ended.
+static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
              (long long)run->done.step, (long long)run->steps);
-    comm_patience(m->comm, 0);
+    comm_patience(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
+}
+
+bool run_all(Run *run, const Config *config, Error *err) {
+    if (!open_run(run, config, err) || !all_well(&run->all, check_end(run, err), err)) return false;
+    note_settings(run);
+    report(run);
+    if (config->eval_only && !evaluate(run, err)) return false;
+    if (!run->train) return !config->prompt[0] || all_well(&run->all, run_samples(run, err), err);
+    const bool trains = run->done.step < run->steps;
+    if (trains && config->out[0] && !all_well(&run->all, has_room(run, err), err)) return false;
+    // until here nothing in --out has been touched: who ends the run now finds the old one as it was
+    if (is_ended(run)) return true;
+    if (!open_log(run, err)) return false;
+    return trains ? run_train(run, err) : end_again(run, err);
 }

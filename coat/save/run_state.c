@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "model/schedule.h"
 #include "text/prompt_format.h"
 
 #define STATE_LIMIT (1u << 20)
@@ -76,11 +77,10 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
     json_text_string(t, "schedule", schedule_name(c->schedule));
-    const bool falls = c->schedule != SCHEDULE_CONSTANT;
-    const bool by_length = falls && c->lr_final != 1.0f; // else it changes no rate
+    const bool by_length = schedule_falls(c); // else it changes no rate
     if (by_length) json_text_int(t, "steps", c->steps);
     if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);
-    if (falls) json_text_float(t, "lr-final", c->lr_final);
+    if (c->schedule != SCHEDULE_CONSTANT) json_text_float(t, "lr-final", c->lr_final);
     if (c->schedule == SCHEDULE_WSD) json_text_float(t, "decay-fraction", c->decay_fraction);
     json_text_float(t, "weight-decay", c->weight_decay);
     json_text_float(t, "beta1", c->beta1);

@@ -185,7 +185,7 @@ static void train(Model *m, bool samples) {
         micro_step(m, false, true);
         step_end(m);
         assert_int_equal(m->host.nonfinite, 0);
-        if (samples) sample_tokens(m, text, 3, LENGTH - 3, step, NULL);
+        if (samples) sample_tokens(m, text, 3, LENGTH - 3, step, NULL, NULL);
     }
     free(ids);
 }
