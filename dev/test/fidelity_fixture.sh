@@ -6,29 +6,8 @@ export BIN=${BIN:-.} BUILD=${BUILD:-build}
 export VERSION=tested
 unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
 
-check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
-    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
-}
-# has NAME TEXT PATTERN: a line of the text matches
-has() {
-    local status=0
-    grep -qE -- "$3" <<<"$2" || status=1
-    check "$1" $status "no line '$3' in:" "$2"
-}
-# refuses NAME PATTERN COMMAND...: it ends with 1 and an error of one line that matches, and writes nothing
-refuses() {
-    local said status=0
-    said=$("${@:3}" 2>&1)
-    [ $? -eq 1 ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" && [ ! -e "$folder/refused" ] || status=1
-    check "$1" $status "$said"
-}
-
-# no GPU, whatever the machine has
-mkdir -p "$folder/none" "$folder/gpus" "$folder/pretend"
-printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
-chmod +x "$folder/none/nvidia-smi"
-path=$PATH
-export PATH="$folder/none:$path"
+without_gpu
+mkdir "$folder/gpus" "$folder/pretend"
 
 # The training loss of BF16 is 40 - step, COAT's 1 % more and from step 18 on 3 %; at the end BF16 has 3 with seed 1
 # (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT 1 % and 3 % more. With an FP8 head training diverges at step

@@ -1,5 +1,5 @@
-# Shared by the tests of the CPU's program: where it is, a folder of the test's own, and the test's lines. To be sourced
-# at the repository's root; the test ends with `exit $failures`.
+# Shared by the tests of the CPU's program and of scripts: where it is, a folder of the test's own, and the test's lines. To
+# be sourced at the repository's root; the test ends with `exit $failures`.
 program=$(realpath "${PROGRAM:-${BIN:-.}/train_gpt2_fp8_cpu}") device=${DEVICE:-cpu}
 build=${BUILD:-build}
 folder=$(mktemp -d)
@@ -12,6 +12,32 @@ bad() { # NAME WHAT WAS SAID...
     shift
     printf '    %s\n' "$@"
     failures=1
+}
+
+check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
+    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
+}
+# has NAME TEXT PATTERN: a line of the text matches
+has() {
+    local status=0
+    grep -qE -- "$3" <<<"$2" || status=1
+    check "$1" $status "no line '$3' in:" "$2"
+}
+# refuses NAME PATTERN COMMAND...: a script ends with 1 and an error of one line that matches, and writes nothing
+refuses() {
+    local said status=0
+    said=$("${@:3}" 2>&1)
+    [ $? -eq 1 ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" && [ ! -e "$folder/refused" ] || status=1
+    check "$1" $status "$said"
+}
+
+# From here on there is no GPU, whatever the machine has; $path as it was.
+without_gpu() {
+    mkdir -p "$folder/none"
+    printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
+    chmod +x "$folder/none/nvidia-smi"
+    path=$PATH
+    export PATH="$folder/none:$path"
 }
 
 # A log without what differs between equal runs: times, and settings, which name --out and the processes.

@@ -1,9 +1,6 @@
 # Shared by the tests of runs that are interrupted: a small run that uses all that a checkpoint holds, what it gives
 # when nothing happens, and the comparison with that. To be sourced at the repository's root.
 . dev/test/program_fixture.sh
-check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
-    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "${@:3}"; fi
-}
 
 text "$folder/text"
 "$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1

@@ -8,9 +8,6 @@ unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR PREFIX
 flags=(--no-print-directory)
 [[ $build != *asan* ]] || flags+=(SANITIZE=1)
 
-check() { # NAME STATUS [WHAT WAS SAID...]
-    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "${@:3}"; fi
-}
 is() { # NAME GOT WANTED
     [ "$2" = "$3" ]
     check "$1" $? "got: $2" "wanted: $3"

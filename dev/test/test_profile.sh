@@ -2,22 +2,7 @@
 # scripts/profile.sh and its table, with a trainer that pretends to have been traced.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
-
-check() { # NAME STATUS [WHAT WAS SAID]
-    if [ "$2" -eq 0 ]; then echo "ok - $1"; else
-        echo "not ok - $1"
-        head -n 20 <<<"${3:-}" | sed 's/^/    /'
-        failures=1
-    fi
-}
-has() { # NAME TEXT PATTERN
-    local status=0
-    grep -qE -- "$3" <<<"$2" || status=1
-    check "$1" $status "no line '$3' in: $2"
-}
+. dev/test/program_fixture.sh
 
 # Two steps of two micro-batches, 10 us a kernel, one behind another but for a gap of 5 us before each update and a fill
 # beside the first product.

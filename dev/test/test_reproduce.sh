@@ -3,41 +3,12 @@
 # run on one, that every figure lands in its row.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
 unset TRAIN TEXTS TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
 export TEXT=coat STEPS=20
-failures=0
-
-check() { # NAME STATUS [WHAT WAS SAID]: the test's line
-    if [ "$2" -eq 0 ]; then echo "ok - $1"; else
-        echo "not ok - $1"
-        head -n 20 <<<"${3:-}" | sed 's/^/    /'
-        failures=1
-    fi
-}
-# has NAME TEXT PATTERN: a line of the text matches
-has() {
-    local status=0
-    grep -qE -- "$3" <<<"$2" || status=1
-    check "$1" $status "no line '$3'; near it: $(grep -F -- "$(cut -c 1-20 <<<"${3//[\\^]/}")" <<<"$2")"
-}
-# refuses NAME PATTERN COMMAND...: it ends with an error of one line that matches
-refuses() {
-    local said status=0
-    said=$("${@:3}" 2>&1) && status=1
-    [ "$(wc -l <<<"$said")" -eq 1 ] || status=1
-    grep -qE -- "$2" <<<"$said" || status=1
-    check "$1" $status "$said"
-}
-
-# no GPU, whatever the machine has
-mkdir -p "$folder/none" "$folder/gpu" "$folder/programs"
-printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
-chmod +x "$folder/none/nvidia-smi"
-path=$PATH
-export PATH="$folder/none:$path"
+without_gpu
+mkdir "$folder/gpu" "$folder/programs"
 
 # --- without a GPU
 said=$(scripts/reproduce.sh --dry-run --out "$folder/dry" all 2>&1)
@@ -90,7 +61,7 @@ check "all formats have a row" $? "$page"
 [ "$(scripts/reproduce.sh -h)" = "$(scripts/reproduce.sh --help)" ]
 check "-h is --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
-    refuses "$setting with a zero in front, which would be octal" "error: $setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
+    refuses "$setting with a zero in front, which would be octal" "$setting: a number from 1 on, .* not 0100" env $setting=0100 scripts/reproduce.sh --out "$folder/octal"
 done
 has "losses are the paper's" "$page" '^\| the paper, OLMo-1B, 300B tokens \| 2\.551 \| – \| 2\.568 \| \+0\.67 % \|$'
 has "and those of another script" "$page" '^RECIPES="bf16 fp8-linear coat" .*scripts/fidelity\.sh .* olmo-1b$'
@@ -99,11 +70,11 @@ said=$(TEXTS=$'wiki=w*\nc4=c.bin' scripts/reproduce.sh --out "$folder/losses" lo
 check "a piece that is named twice is there once" $? "$said"
 has "further texts are in that script's command" "$(cat "$folder/losses/reproduce.md")" "^RECIPES=.* SEEDS=1 TEXTS='wiki=w\\* c4=c\\.bin' scripts/fidelity\\.sh TRAIN_GLOB VAL_GLOB olmo-1b\$"
 has "and in its own" "$(cat "$folder/losses/reproduce.md")" "^\\| command \\| \`.*TEXTS='wiki=w\\* c4=c\\.bin' scripts/reproduce\\.sh "
-refuses "an unknown flag" 'error: --dryrun: not one of --dry-run, --out, --help$' scripts/reproduce.sh --dryrun
+refuses "an unknown flag" '--dryrun: not one of --dry-run, --out, --help$' scripts/reproduce.sh --dryrun
 refuses "an unknown piece" 'table9: not one of table1 table2' scripts/reproduce.sh table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
-refuses "a build that lacks a program" 'error: .*nothing/quant_error is not built: make .*nothing/quant_error' \
+refuses "a build that lacks a program" 'nothing/quant_error is not built: make .*nothing/quant_error' \
     env BUILD="$folder/nothing" scripts/reproduce.sh --out "$folder/lacks" table1
 [ ! -e "$folder/lacks" ]
 check "is refused before anything runs" $?
@@ -169,9 +140,11 @@ tokens() { od -An -v -tu2 -w2 -j1024 "$1"; }
 "$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/narrow.bin" >/dev/null &&
     cmp <(tokens "$folder/narrow.bin") <(tokens "$folder"/a\ b_train.bin | awk '$1 < 100' | head -n 3000)
 check "the tokens below a vocabulary, in their order" $?
-refuses "a vocabulary that is no number" '^error: 1e5, 10: a vocabulary' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
+refuses "a vocabulary that is no number" '1e5, 10: a vocabulary' "$BUILD/narrow_tokens" 1e5 10 "$TRAIN" "$folder/narrow.bin"
 mkfifo "$folder/pipe"
-refuses "a result that would replace what is no file" "^error: $folder/pipe: not a file; name another" "$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe"
+said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
+[ $? -eq 2 ] && [ "$said" = "error: $folder/pipe: not a file; name another" ]
+check "a result that would replace what is no file is refused" $? "$said"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/reproduce.sh --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
 check "with a GPU" $? "$said"

@@ -7,30 +7,8 @@ cd "$(dirname "$0")/../.." || exit 1
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 unset RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JOBS TEXT CUDA_VISIBLE_DEVICES
 
-check() { # NAME STATUS [WHAT WAS SAID...]: the test's line
-    if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 40)"; fi
-}
-# has NAME TEXT PATTERN: a line of the text matches
-has() {
-    local status=0
-    grep -qE -- "$3" <<<"$2" || status=1
-    check "$1" $status "no line '$3' in:" "$2"
-}
-# refuses NAME PATTERN COMMAND...: it ends with an error of one line that matches, and writes nothing
-refuses() {
-    local said status=0
-    said=$("${@:3}" 2>&1) && status=1
-    [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" || status=1
-    [ ! -e "$folder/refused" ] || status=1
-    check "$1" $status "$said"
-}
-
-# no GPU, whatever the machine has
-mkdir -p "$folder/none" "$folder/gpus" "$folder/pretend"
-printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
-chmod +x "$folder/none/nvidia-smi"
-path=$PATH
-export PATH="$folder/none:$path"
+without_gpu
+mkdir "$folder/gpus" "$folder/pretend"
 
 # --- what it would do
 said=$(scripts/stability.sh --dry-run --out "$folder/dry" 'a b*' v 2>&1)
