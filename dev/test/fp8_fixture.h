@@ -54,6 +54,12 @@ static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) 
     return t;
 }
 
+// The flag of what is not finite, which goes with it. (watch() gives the exec its state.)
+static inline void expect_flag(Fixture *f) {
+    assert_int_equal(f->exec.state->nonfinite, 1);
+    f->exec.state->nonfinite = 0;
+}
+
 static inline uint8_t code_at(Tensor t, int64_t i, int64_t j) {
     return ((const uint8_t *)t.data)[t.transposed ? j * t.stride + i : i * t.stride + j];
 }

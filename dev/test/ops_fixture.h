@@ -18,6 +18,7 @@ typedef struct {
     Exec exec;
     Config config;
     Format format; // of activations and weights in this run
+    double bad;    // of a test of what is not finite: that
     uint64_t draws;
     void *memory[MAX_TENSORS];
     size_t bytes[MAX_TENSORS];
@@ -153,7 +154,7 @@ static inline int fixture_variants(Variant list[CPU_VARIANTS + 1]) {
 }
 
 // Runs the body in FP32 and BF16 on every variant, each with 1, 2 and 3 threads.
-static inline void run_everywhere(void (*body)(Fixture *)) {
+static inline void run_with(void (*body)(Fixture *), double bad) {
     const Format formats[2] = {FMT_FP32, FMT_BF16};
     Variant variants[CPU_VARIANTS + 1];
     int count = fixture_variants(variants);
@@ -164,10 +165,18 @@ static inline void run_everywhere(void (*body)(Fixture *)) {
             fixture_begin(&f, formats[i % 2], threads);
             ((Cpu *)f.exec.backend)->kernels = variants[i / 2].kernels;
             ((Cpu *)f.exec.backend)->blas = variants[i / 2].blas;
+            f.bad = bad;
             body(&f);
             uint64_t hash = fixture_end(&f);
             if (threads == 1) first = hash;
             assert_true(hash == first);
         }
     }
+}
+static inline void run_everywhere(void (*body)(Fixture *)) {
+    run_with(body, 0);
+}
+static inline void run_with_nonfinite(void (*body)(Fixture *)) {
+    run_with(body, INFINITY);
+    run_with(body, NAN);
 }

@@ -68,6 +68,32 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(got, code, errors.getvalue())
         return out.getvalue(), errors.getvalue()
 
+    def stop_everywhere(self, arguments, expected):
+        """Runs that make r_* die after each unit in turn, and are started again: how many. All leave what is expected."""
+        original, runs, finished = prepare.work, 0, False
+        while not finished:
+            for name in os.listdir(self.folder):
+                if name.startswith("r_"):
+                    os.remove(self.path(name))
+            left = [runs]
+
+            def dying(job):
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                return original(job)
+
+            prepare.work = dying
+            try:
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    finished = prepare.main(arguments) == 0
+            finally:
+                prepare.work = original
+            self.run_program(*arguments)
+            self.assertEqual(self.snapshot(), expected)
+            runs += not finished
+        return runs
+
     def refused(self, words_expected, *arguments, code=2):
         _, errors = self.run_program(*arguments, code=code)
         for word in words_expected:
@@ -199,31 +225,7 @@ class PrepareTest(unittest.TestCase):
         self.run_program(*arguments, self.path("r"))
         expected = self.snapshot()
         self.assertGreater(len(expected), 8)
-        original, stops = prepare.work, 0
-        while True:
-            for name in os.listdir(self.folder):
-                if name.startswith("r_"):
-                    os.remove(self.path(name))
-            left = [stops]
-
-            def dying(job):
-                if left[0] == 0:
-                    raise KeyboardInterrupt
-                left[0] -= 1
-                return original(job)
-
-            prepare.work = dying
-            try:
-                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    finished = prepare.main(arguments + [self.path("r")]) == 0
-            finally:
-                prepare.work = original
-            self.run_program(*arguments, self.path("r"))
-            self.assertEqual(self.snapshot(), expected)
-            if finished:
-                break
-            stops += 1
-        self.assertGreater(stops, 10)
+        self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 10)
 
     def test_damaged_and_missing_files_are_made_again(self):
         source, out = self.write("one.txt", words(5, 9000)), self.path("r")

@@ -6,8 +6,6 @@
 test_prepare_prompts.py has the formats that need a model's tokens.
 """
 import array
-import contextlib
-import io
 import json
 import os
 import sys
@@ -31,6 +29,7 @@ def messages(*contents, system=None):
 class ChatTest(unittest.TestCase):
     setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
     run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
+    snapshot, stop_everywhere = base.PrepareTest.snapshot, base.PrepareTest.stop_everywhere
 
     def read(self, name):
         """[(ids, mask), ...] of a file's examples, after checking the rest of it."""
@@ -152,31 +151,9 @@ class ChatTest(unittest.TestCase):
         arguments = [*PLAIN, "--workers", "1", "--shard-tokens", "1500", "--val-fraction", "0.3", source]
         arguments += ["--out", self.path("r")]
         self.run_program(*arguments)
-        expected = base.PrepareTest.snapshot(self)
+        expected = self.snapshot()
         self.assertGreater(len(expected), 8)
-        original, stops, finished = prepare.work, 0, False
-        while not finished:
-            for name in os.listdir(self.folder):
-                if name.startswith("r_"):
-                    os.remove(self.path(name))
-            left = [stops]
-
-            def dying(job):
-                if left[0] == 0:
-                    raise KeyboardInterrupt
-                left[0] -= 1
-                return original(job)
-
-            prepare.work = dying
-            try:
-                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    finished = prepare.main(arguments) == 0
-            finally:
-                prepare.work = original
-            self.run_program(*arguments)
-            self.assertEqual(base.PrepareTest.snapshot(self), expected)
-            stops += 1
-        self.assertGreater(stops, 4)
+        self.assertGreater(self.stop_everywhere(arguments, expected), 3)
         self.assertIn("were complete", self.run_program(*arguments)[0])
         self.refused(["trained (answers, now all)", "--overwrite"], *arguments, "--trained", "all")
         of_chat = ("--chat", "--prompt-format", "plain")
