@@ -1,7 +1,18 @@
-// How messages write amounts: sizes with their unit, and counts with their noun.
+// How messages are written: piece by piece, sizes with their unit, counts with their noun.
 #pragma once
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
+
+// Adds to a text what there is room for.
+__attribute__((format(printf, 3, 4))) static inline void text_append(char *text, size_t size, const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
 
 #define MEMORY_TEXT 24
 

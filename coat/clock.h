@@ -7,3 +7,7 @@ static inline double now_ms(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
+
+static inline double now_seconds(void) {
+    return now_ms() * 1e-3;
+}

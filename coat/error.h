@@ -71,6 +71,14 @@ static inline bool usage_asked(int argc, char **argv, const char *usage) {
 #define USAGE_LINE(usage)                                                                                              \
     "usage: %s%.*s", program_invocation_short_name, (int)strcspn(usage_flags(usage), "\n"), usage_flags(usage)
 
+// What a small program does and ends with: `run`, unless help is asked for.
+static inline int usage_main(int argc, char **argv, const char *usage, bool (*run)(int, char **, Error *)) {
+    Error err;
+    if (usage_asked(argc, argv, usage) || run(argc, argv, &err)) return EXIT_DONE;
+    fprintf(stderr, "error: %s\n", err.text);
+    return (int)err.code;
+}
+
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;
 

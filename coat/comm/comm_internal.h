@@ -31,6 +31,13 @@ struct Comm {
     volatile int patience; // seconds
 };
 
+// Of implementations whose collectives are done when they return, and which end the run where they fail: comm.c.
+void comm_no_group(Comm *comm, bool begin);
+void comm_no_after_compute(Comm *comm);
+int comm_no_mark(Comm *comm);
+void comm_no_wait(Comm *comm, int ticket);
+bool comm_no_check(Comm *comm, Error *err);
+
 // A condition whose timed waits are on CLOCK_MONOTONIC: nobody waits an hour longer where the clock is set back by one.
 static inline void comm_cond_init(pthread_cond_t *condition) {
     pthread_condattr_t monotonic;

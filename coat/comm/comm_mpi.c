@@ -74,7 +74,7 @@ __attribute__((noreturn)) static void give_up(CommMpi *mpi) {
 // A collective begins. The others do the same work as this rank before they come to it: who has taken long itself
 // waits longer for them.
 static void start(CommMpi *mpi, const char *doing, int patience) {
-    double busy = 2 * (mpi_seconds() - mpi->idle_since);
+    double busy = 2 * (now_seconds() - mpi->idle_since);
     mpi->doing = doing;
     mpi->limit = busy > patience ? busy : patience;
 }
@@ -83,7 +83,7 @@ static void start(CommMpi *mpi, const char *doing, int patience) {
 // ranks, which are soon done with it. Where another program keeps it, it sleeps in the next waits: who yields then has the
 // core again last, who wakes up first.
 static void wait_all(CommMpi *mpi) {
-    double before = mpi_seconds(), waited = 0;
+    double before = now_seconds(), waited = 0;
     for (int tries = 0, done = 0;; tries++) {
         check(mpi, MPI_Testall(mpi->count, mpi->requests, &done, MPI_STATUSES_IGNORE));
         if (done) break;
@@ -94,7 +94,7 @@ static void wait_all(CommMpi *mpi) {
             const struct timespec pause = {0, 50000};
             nanosleep(&pause, NULL);
         }
-        double now = mpi_seconds(), passed = now - before;
+        double now = now_seconds(), passed = now - before;
         before = now;
         if (yields && passed > 3e-3) mpi->crowded = 20;
         waited += passed < 1.0 ? passed : 1.0;
@@ -273,24 +273,6 @@ static void mpi_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
     mpi_all_reduce(comm, values, count, COMM_I64, op);
 }
 
-static void mpi_group(Comm *comm, bool begin) {
-    (void)comm, (void)begin;
-}
-static void mpi_after_compute(Comm *comm) {
-    (void)comm;
-}
-static int mpi_mark(Comm *comm) {
-    (void)comm;
-    return 0;
-}
-static void mpi_wait(Comm *comm, int ticket) {
-    (void)comm, (void)ticket;
-}
-static bool mpi_check(Comm *comm, Error *err) { // what fails ends the run where it fails
-    (void)comm, (void)err;
-    return true;
-}
-
 // --- the implementation of comm.h -------------------------------------------------------------------------------
 
 static void mpi_comm_close(Comm *comm) {
@@ -304,8 +286,8 @@ static void mpi_comm_abort(Comm *comm, int code) {
 }
 
 static const CommOps mpi_ops = {
-    "MPI",     mpi_comm_close,  mpi_comm_abort,    mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather,
-    mpi_group, mpi_host_reduce, mpi_after_compute, mpi_mark,       mpi_wait,           mpi_check,
+    "MPI",         mpi_comm_close,  mpi_comm_abort,        mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather,
+    comm_no_group, mpi_host_reduce, comm_no_after_compute, comm_no_mark,   comm_no_wait,       comm_no_check,
 };
 
 bool comm_mpi_open(Comm *comm, Error *err) {

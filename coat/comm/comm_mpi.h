@@ -5,7 +5,8 @@
 
 #ifdef COAT_MPI
 #include <mpi.h>
-#include <time.h>
+
+#include "clock.h"
 
 struct CommMpi {
     MPI_Comm comm;
@@ -20,11 +21,5 @@ struct CommMpi {
     double limit;      // seconds that one wait of this collective may take
     int crowded;       // so many waits to come sleep, as another program keeps the core
 };
-
-static inline double mpi_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 #endif

@@ -78,7 +78,7 @@ static CommMpi *open_watched(const CommPlace *place, Error *err) {
     mpi->rank = rank;
     mpi->ranks = ranks;
     mpi->doing = "the start";
-    mpi->idle_since = mpi_seconds();
+    mpi->idle_since = now_seconds();
     mpi->requests = (MPI_Request *)xcalloc(2 * (size_t)ranks, sizeof *mpi->requests);
     mpi->peers = (int *)xcalloc(2 * (size_t)ranks, sizeof *mpi->peers);
     // messages are told apart by who sends them and by their order alone, on a communicator of their own

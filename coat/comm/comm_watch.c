@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "comm_internal.h"
 
 #define INTERVAL_MS 200
@@ -38,12 +39,6 @@ struct CommWatch {
 };
 
 static CommWatch *the_watch; // for exit(), which has no argument to pass
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static int64_t load64(const int64_t *at) {
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -129,7 +124,7 @@ typedef struct {
 // One look: tells the others how far this rank is, and ends the run where something takes too long.
 static void look(CommWatch *w, Look *l) {
     Entry *own = &w->board[w->place.rank];
-    int64_t now = now_ms(), limit = (int64_t)*w->patience * 1000;
+    int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->patience * 1000;
     uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
@@ -155,7 +150,7 @@ static void look(CommWatch *w, Look *l) {
 
 static void *watch_thread(void *argument) {
     CommWatch *w = (CommWatch *)argument;
-    Look state = {now_ms(), 0, 0, 0, w->counters[0], w->counters[1]};
+    Look state = {(int64_t)now_ms(), 0, 0, 0, w->counters[0], w->counters[1]};
     state.since = state.last;
     pthread_mutex_lock(&w->lock);
     while (!w->closing) {
@@ -173,7 +168,7 @@ static void *watch_thread(void *argument) {
 void watch_begin(CommWatch *w, const char *doing) {
     pthread_mutex_lock(&w->lock);
     w->doing = doing;
-    w->doing_since = now_ms();
+    w->doing_since = (int64_t)now_ms();
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -212,7 +207,7 @@ CommWatch *watch_open(const CommPlace *place, const volatile int *patience, cons
     w->board_bytes = (size_t)place->ranks * sizeof(Entry);
     w->board = open_board(w, id, id_bytes);
     Entry *own = &w->board[place->rank];
-    __atomic_store_n(&own->beat_ms, now_ms(), __ATOMIC_RELEASE);
+    __atomic_store_n(&own->beat_ms, (int64_t)now_ms(), __ATOMIC_RELEASE);
     __atomic_store_n(&own->status, PRESENT, __ATOMIC_RELEASE);
     pthread_mutex_init(&w->lock, NULL);
     comm_cond_init(&w->wake);

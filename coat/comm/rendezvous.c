@@ -10,8 +10,9 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 // --- where ----------------------------------------------------------------------------------------------------------
 
@@ -97,16 +98,10 @@ typedef struct {
 } Greeting;
 static const char magic[8] = {'C', 'O', 'A', 'T', 'm', 'e', 'e', 't'};
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static bool ready(int fd, short events, double until) {
     struct pollfd p = {fd, events, 0};
     for (;;) {
-        double left = until - seconds_now();
+        double left = until - now_seconds();
         int n = poll(&p, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
         if (n > 0) return true;
         if (n == 0 || errno != EINTR) return false;
@@ -157,7 +152,7 @@ static bool resolve(const Meeting *m, double until, struct addrinfo **found, Err
     char port[16];
     snprintf(port, sizeof port, "%d", m->port);
     int failed;
-    while ((failed = getaddrinfo(m->host, port, &hints, found)) == EAI_AGAIN && seconds_now() < until) usleep(200000);
+    while ((failed = getaddrinfo(m->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
     if (!failed) return true;
     return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); see --rendezvous and MASTER_ADDR",
                      m->host, gai_strerror(failed));
@@ -196,7 +191,7 @@ static int listen_at(const Meeting *m, const struct addrinfo *list, Error *err) 
 
 // Tells everyone who has come that it was in vain, so that each can say why.
 static void refuse(int *fds, const CommPlace *place, int last, Answer answer) {
-    double until = seconds_now() + 1;
+    double until = now_seconds() + 1;
     if (last >= 0) send_greeting(last, answer, place, 0, until);
     for (int r = 1; r < place->ranks; r++)
         if (fds[r] >= 0) send_greeting(fds[r], answer, place, 0, until);
@@ -209,7 +204,7 @@ static bool gather_ranks(int listener, int *fds, const CommPlace *place, size_t 
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) continue;
         Greeting g;
-        double now = seconds_now(), hear = now + 5 < until ? now + 5 : until;
+        double now = now_seconds(), hear = now + 5 < until ? now + 5 : until;
         if (!receive_greeting(fd, &g, hear)) {
             close(fd);
             continue;
@@ -248,7 +243,7 @@ static bool all_have_come(const int *fds, int ranks, const char *where, int pati
 
 static bool host_meeting(const Meeting *m, const CommPlace *place, const void *data, size_t bytes, int patience,
                          struct addrinfo *list, Error *err) {
-    double until = seconds_now() + patience;
+    double until = now_seconds() + patience;
     int listener = listen_at(m, list, err);
     if (listener < 0) return false;
     int *fds = (int *)xmalloc((size_t)place->ranks * sizeof *fds);
@@ -289,10 +284,10 @@ static int connect_once(const struct addrinfo *list, double until) {
 // Rank 0 may start later, and may have to hear others first.
 static bool join_meeting(const Meeting *m, const CommPlace *place, void *data, size_t bytes, int patience,
                          const struct addrinfo *list, Error *err) {
-    double until = seconds_now() + patience;
+    double until = now_seconds() + patience;
     int fd;
     while ((fd = connect_once(list, until)) < 0) {
-        if (seconds_now() > until)
+        if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
                              "rank %d waited %d s for rank 0 at %s port %d, where nobody listens; does it run, and may "
                              "this machine connect to that one?",
@@ -303,7 +298,7 @@ static bool join_meeting(const Meeting *m, const CommPlace *place, void *data, s
     const char done = 1;
     // rank 0 waits for the others as long as this rank has waited for it, and a little
     bool heard = send_greeting(fd, (uint32_t)place->rank, place, bytes, until) &&
-                 receive_greeting(fd, &g, seconds_now() + patience + 5);
+                 receive_greeting(fd, &g, now_seconds() + patience + 5);
     bool ok = heard && g.rank_or_answer == WELCOME && g.ranks == (uint32_t)place->ranks && g.bytes == bytes &&
               receive_all(fd, data, bytes, until + 5) && send_all(fd, &done, 1, until + 5);
     close(fd);
@@ -323,7 +318,7 @@ static bool join_meeting(const Meeting *m, const CommPlace *place, void *data, s
 
 bool rendezvous_tcp(const Meeting *m, const CommPlace *place, void *data, size_t bytes, int patience, Error *err) {
     struct addrinfo *list;
-    if (!resolve(m, seconds_now() + patience, &list, err)) return false;
+    if (!resolve(m, now_seconds() + patience, &list, err)) return false;
     bool ok = place->rank == 0 ? host_meeting(m, place, data, bytes, patience, list, err)
                                : join_meeting(m, place, data, bytes, patience, list, err);
     freeaddrinfo(list);

@@ -9,18 +9,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 typedef struct {
     char magic[8];
     uint32_t ranks, bytes;
     uint64_t number; // of the rank; 0 in rank 0's file, where everybody's follow, then the bytes
 } Note;
 static const char magic[8] = {'C', 'O', 'A', 'T', 'n', 'o', 't', 'e'};
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void name_of(const char *path, int rank, char *name, size_t size) {
     if (rank == 0)
@@ -68,7 +64,7 @@ static bool is_there(const char *path, int rank) {
 // `whole` is rank 0's note: header, numbers of all ranks, bytes.
 static bool host_notes(const char *path, const CommPlace *place, char *whole, size_t whole_bytes, int patience,
                        Error *err) {
-    double begin = seconds_now(), until = begin + patience;
+    double begin = now_seconds(), until = begin + patience;
     uint64_t *numbers = (uint64_t *)(void *)(whole + sizeof(Note));
     bool published = false;
     for (int missing = 0;;) {
@@ -78,7 +74,7 @@ static bool host_notes(const char *path, const CommPlace *place, char *whole, si
             Note note;
             if (read_note(path, r, &note, sizeof note)) {
                 if (note.ranks != (uint32_t)place->ranks) { // an earlier run's, to be replaced, or a contradiction
-                    if (seconds_now() < begin + 5 && seconds_now() < until) continue;
+                    if (now_seconds() < begin + 5 && now_seconds() < until) continue;
                     return error_set(err, EXIT_USER,
                                      "--rendezvous %s: rank %d was started as one of %u processes, rank 0 as one of "
                                      "%d; start all alike, or remove what an earlier run has left there",
@@ -96,7 +92,7 @@ static bool host_notes(const char *path, const CommPlace *place, char *whole, si
             if (!write_note(path, 0, whole, whole_bytes, err)) return false;
             published = true;
         }
-        if (seconds_now() > until)
+        if (now_seconds() > until)
             return error_set(err, EXIT_RANK, "waited %d s at %s for %d of %d processes, which did not come: rank %d%s",
                              patience, path, place->ranks - 1 - (published ? taken : here), place->ranks,
                              published ? place->ranks - 1 : missing, place->ranks - 1 - here > 1 ? " and others" : "");
@@ -106,7 +102,7 @@ static bool host_notes(const char *path, const CommPlace *place, char *whole, si
 
 static bool join_notes(const char *path, const CommPlace *place, char *whole, size_t whole_bytes, uint64_t number,
                        size_t bytes, int patience, Error *err) {
-    double until = seconds_now() + patience;
+    double until = now_seconds() + patience;
     Note note;
     memset(&note, 0, sizeof note);
     memcpy(note.magic, magic, sizeof magic);
@@ -119,7 +115,7 @@ static bool join_notes(const char *path, const CommPlace *place, char *whole, si
         bool found = read_note(path, 0, whole, whole_bytes) && numbers[place->rank] == number;
         char name[320];
         name_of(path, place->rank, name, sizeof name);
-        bool late = seconds_now() > until;
+        bool late = now_seconds() > until;
         if (found || late) unlink(name);
         if (found) return true;
         if (late)

@@ -189,10 +189,9 @@ static bool recipe_check_shape(const Config *c, Error *err) {
 }
 
 static void add_note(Config *c, const char *because) {
-    size_t used = strlen(c->notes);
     const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
-    snprintf(c->notes + used, sizeof c->notes - used, "note: --recipe bf16: not %s, %s, because %s\n",
-             recipe_name(c->recipe.kind), whose, because);
+    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n", recipe_name(c->recipe.kind),
+                whose, because);
 }
 
 // The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then
@@ -242,9 +241,8 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
 }
 
 static void note_alone(Config *c) {
-    size_t used = strlen(c->notes);
-    snprintf(c->notes + used, sizeof c->notes - used, "note: --zero %d: one process shares nothing; %s\n", c->zero,
-             c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+    text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
+                c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
 }
 
 // A sample alone has one sequence, no longer than its tokens are.

@@ -285,15 +285,13 @@ static void note_batch(const Parse *p) {
     const size_t flags = samples ? sizeof of_training / sizeof *of_training : c->eval_only ? 1 : 0;
     const char *before = "note: ";
     for (size_t i = 0; i < flags; i++) {
-        const size_t used = strlen(c->notes);
         if (!given(p, of_training[i])) continue;
-        snprintf(c->notes + used, sizeof c->notes - used, "%s--%s", before, of_training[i]);
+        text_append(c->notes, sizeof c->notes, "%s--%s", before, of_training[i]);
         before = ", ";
     }
-    const size_t used = strlen(c->notes);
     if (*before == ',')
-        snprintf(c->notes + used, sizeof c->notes - used, ": without effect, as %s\n",
-                 samples ? "nothing is trained or evaluated" : "nothing is trained");
+        text_append(c->notes, sizeof c->notes, ": without effect, as %s\n",
+                    samples ? "nothing is trained or evaluated" : "nothing is trained");
 }
 
 // Remarks on flags that do nothing, or hardly what is meant.
@@ -301,16 +299,14 @@ static void note_given(const Parse *p) {
     Config *c = p->config;
     const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     note_batch(p);
-    size_t used = strlen(c->notes);
     if (c->plan != PLAN_NONE) return;
     if (c->threads > cores)
-        snprintf(c->notes + used, sizeof c->notes - used, "note: --threads %d: more than this machine's %d core%s\n",
-                 c->threads, cores, plural(cores));
-    used = strlen(c->notes);
+        text_append(c->notes, sizeof c->notes, "note: --threads %d: more than this machine's %d core%s\n", c->threads,
+                    cores, plural(cores));
     if (c->out[0] && !c->resume && config_forward_only(c))
-        snprintf(c->notes + used, sizeof c->notes - used,
-                 "note: --out %s: nothing is written there without training; add --resume to take the run's model\n",
-                 c->out);
+        text_append(c->notes, sizeof c->notes,
+                    "note: --out %s: nothing is written there without training; add --resume to take the run's model\n",
+                    c->out);
 }
 
 static void print_text(const Arguments *args, const char *program, bool *printed) {

@@ -150,9 +150,8 @@ static void append_all(Arguments *args, const char *flags) {
 }
 
 static void add_note(Arguments *args, const Short *s, const char *value) {
-    size_t used = strlen(args->notes);
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
-    snprintf(args->notes + used, args->notes_size - used, "note: %s %s: %s\n", s->name, value, s->note);
+    text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
 static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {

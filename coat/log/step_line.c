@@ -122,14 +122,6 @@ static int write_full(char *text, size_t size, const StepLine *line, Colours c) 
 // The pieces of the shortened line, those that narrower terminals go without first.
 typedef enum { PIECE_UNIT, PIECE_SHARE, PIECE_LR, PIECE_MS, PIECE_NORM, PIECE_RATE, PIECE_LEFT, PIECE_LOSS } Piece;
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...) {
-    const size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-}
-
 // 80 columns hold a million steps and all pieces but the word `left`. Of a skipped update, its speed gives way to the
 // fact. `first`: the first piece that is kept. Returns the length.
 static int write_short(char *text, size_t size, const StepLine *line, Colours c, int first) {
@@ -138,22 +130,22 @@ static int write_short(char *text, size_t size, const StepLine *line, Colours c,
     snprintf(text, size, "%*" PRId64 "/%s", width, line->step, total);
     short_number(number, sizeof number, line->loss);
     if (fabs(line->loss) < 9.99995) snprintf(number, sizeof number, "%.4f", line->loss);
-    if (first <= PIECE_LOSS) append(text, size, " loss %s%s%s", c.loss, number, c.end);
+    if (first <= PIECE_LOSS) text_append(text, size, " loss %s%s%s", c.loss, number, c.end);
     short_number(number, sizeof number, line->grad_norm);
-    if (first <= PIECE_NORM) append(text, size, " norm %s", number);
-    if (first <= PIECE_LR) append(text, size, " lr %.1e", line->lr);
+    if (first <= PIECE_NORM) text_append(text, size, " norm %s", number);
+    if (first <= PIECE_LR) text_append(text, size, " lr %.1e", line->lr);
     if (line->skipped_now) {
-        append(text, size, " %supdate skipped (%" PRId64 ")%s", c.skip, line->skipped, c.end);
+        text_append(text, size, " %supdate skipped (%" PRId64 ")%s", c.skip, line->skipped, c.end);
     } else {
-        if (first <= PIECE_MS) append(text, size, " %5.*f ms", line->ms < 999.95 ? 1 : 0, line->ms);
+        if (first <= PIECE_MS) text_append(text, size, " %5.*f ms", line->ms < 999.95 ? 1 : 0, line->ms);
         short_count(number, sizeof number, line->tokens_per_s);
-        if (first <= PIECE_RATE) append(text, size, " %5s tok/s", number);
+        if (first <= PIECE_RATE) text_append(text, size, " %5s tok/s", number);
         if (first <= PIECE_SHARE && line->share_of_peak > 0.0)
-            append(text, size, " %2.0f%%", 100.0 * line->share_of_peak);
+            text_append(text, size, " %2.0f%%", 100.0 * line->share_of_peak);
     }
     short_duration(number, sizeof number, line->seconds_left);
-    if (first <= PIECE_LEFT) append(text, size, " %s", number);
-    if (first <= PIECE_UNIT) append(text, size, " left");
+    if (first <= PIECE_LEFT) text_append(text, size, " %s", number);
+    if (first <= PIECE_UNIT) text_append(text, size, " left");
     return (int)strlen(text);
 }
 
@@ -237,10 +229,10 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
             snprintf(skips, sizeof skips, ", %" PRId64 "%s%s skipped", line->skipped, words ? " update" : "",
                      words ? plural(line->skipped) : "");
         snprintf(text, size, "%s: %" PRId64 "%s%" PRId64, ended, line->step, words ? " of " : "/", line->total_steps);
-        if (words) append(text, size, " step%s", plural(line->total_steps));
-        if (line->trained) append(text, size, ", loss %.*f", digits, line->loss);
-        if (line->validated) append(text, size, ", val loss %.*f", digits, line->val_loss);
-        append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
+        if (words) text_append(text, size, " step%s", plural(line->total_steps));
+        if (line->trained) text_append(text, size, ", loss %.*f", digits, line->loss);
+        if (line->validated) text_append(text, size, ", val loss %.*f", digits, line->val_loss);
+        text_append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
         if (columns <= 0 || (int)strlen(text) <= columns) break;
     }
     return text;

@@ -210,14 +210,6 @@ static int find_changes(const Config *config, int ranks, DeviceKind device, size
     return drop_included(config, ranks, device, limit, list, count);
 }
 
-__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format, ...) {
-    const size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-}
-
 // Whether some micro-batch fits with the changes of `list` but those that are `left` away (NULL: with all).
 static bool fits_with(const Config *config, int ranks, DeviceKind device, size_t limit, const Advice *list, int count,
                       const bool *left) {
@@ -239,7 +231,7 @@ static void add_needed(const Config *config, int ranks, DeviceKind device, size_
         left[i] = fits_with(config, ranks, device, limit, list, count, left);
     }
     for (int i = 0; i < count; i++)
-        if (!left[i]) add(text, size, " %s", list[i].flag);
+        if (!left[i]) text_append(text, size, " %s", list[i].flag);
 }
 
 // The fewest GPUs on which ZeRO 3 and all the changes let a micro-batch fit; 0: none so few.
@@ -300,29 +292,29 @@ static void add_last_resort(const Config *config, int ranks, DeviceKind device, 
     int fits, largest = plan_largest_micro_batch(&c, ranks, device, limit, &fits, &ignored);
     const char *all = count == 1 ? "with it" : "with all of these";
     if (largest > 0) {
-        add(text, size, ": %s --micro-batch %d would fit", all, largest);
+        text_append(text, size, ": %s --micro-batch %d would fit", all, largest);
         return;
     }
     c.micro_batch = 1;
     const size_t bytes = planned_bytes(&c, ranks, device);
     if (count > 0 && bytes > limit)
-        add(text, size, ": %s --micro-batch 1 still needs %s, %s too much", all, memory_text(needed, bytes),
-            memory_text(over, bytes - limit));
+        text_append(text, size, ": %s --micro-batch 1 still needs %s, %s too much", all, memory_text(needed, bytes),
+                    memory_text(over, bytes - limit));
     c = *config;
     c.zero = 3;
     const int gpus = device == DEVICE_CPU ? 0 : fewest_gpus(&c, ranks, limit, list, count); // a CPU's share one memory
     if (gpus > 0) {
-        add(text, size, "; %d GPUs with --zero 3", gpus);
+        text_append(text, size, "; %d GPUs with --zero 3", gpus);
         add_needed(&c, gpus, device, limit, list, count, text, size);
     }
     c = *config;
     const bool smaller = smaller_model(&c, ranks, device, limit, list, count);
     if (smaller) {
-        add(text, size, "%s --model %s", gpus > 0 ? " or" : ";", c.model);
-        if (!vocab_is_named(&c)) add(text, size, " --vocab %d", c.shape.vocab);
+        text_append(text, size, "%s --model %s", gpus > 0 ? " or" : ";", c.model);
+        if (!vocab_is_named(&c)) text_append(text, size, " --vocab %d", c.shape.vocab);
         add_needed(&c, ranks, device, limit, list, count, text, size);
     }
-    if (gpus > 0 || smaller) add(text, size, " would fit");
+    if (gpus > 0 || smaller) text_append(text, size, " would fit");
 }
 
 // The changes to advise: all that are worth it but the last resorts, unless they are too little and as many of these help.
@@ -354,12 +346,12 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
     text[0] = '\0';
     if (limit > 0) largest = plan_largest_micro_batch(config, ranks, device, limit, &fits, &ignored);
     if (limit > 0 && largest == 0 && config->micro_batch > 1)
-        add(text, size, "; not even --micro-batch 1 would fit");
+        text_append(text, size, "; not even --micro-batch 1 would fit");
     else if (largest > 0 && largest < config->micro_batch)
-        add(text, size, "; --micro-batch %d would fit", largest);
+        text_append(text, size, "; --micro-batch %d would fit", largest);
     const int count = choose_changes(config, ranks, device, limit, limit == 0 || largest > 0, list);
     for (int i = 0; i < count; i++)
-        add(text, size, i == 0 ? "; %s saves %s" : ", %s %s", list[i].flag, memory_text(saved, list[i].saved));
+        text_append(text, size, i == 0 ? "; %s saves %s" : ", %s %s", list[i].flag, memory_text(saved, list[i].saved));
     if (limit > 0 && largest == 0) add_last_resort(config, ranks, device, limit, list, count, text, size);
 }
 
@@ -373,7 +365,8 @@ static bool advise_host(const Arena *arena, Error *err) {
         Config c = arena->config;
         if ((changes[i] == CHANGE_ZERO && c.zero > 0) || !change(&c, arena->ranks, changes[i], 1, flag)) continue;
         arena_plan(less, &c, arena->ranks, DEVICE_CUDA);
-        add(advice, sizeof advice, "; %s saves %s", flag, memory_text(saved, arena->host_bytes - less->host_bytes));
+        text_append(advice, sizeof advice, "; %s saves %s", flag,
+                    memory_text(saved, arena->host_bytes - less->host_bytes));
     }
     free(less);
     return error_set(err, err->code, "%s%s; leave the flag away, or stop other programs", failure, advice);

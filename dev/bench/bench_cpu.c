@@ -1,8 +1,7 @@
 // Times the CPU backend's operations at the shapes of GPT-2 124M: products against the machine's own sgemm rate,
 // and the others against its memory copy, large and as short as they are, all measured in the same run.
 //   bench_cpu [TOKENS [THREADS]]      tokens per micro-batch (default 1024), threads (default all)
-#include <time.h>
-
+#include "coat/clock.h"
 #include "coat/cpu/cpu_internal.h"
 
 #ifdef COAT_OPENBLAS
@@ -23,12 +22,6 @@ typedef struct {
     int threads;
     double peak_flops, copy_bytes; // per second
 } Bench;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static Tensor make(Format format, int64_t rows, int64_t cols) {
     Tensor t = {0};
@@ -63,17 +56,17 @@ static double sgemm_rate(Bench *b, int threads) {
     Tensor result = make(FMT_FP32, large, large);
     (void)b;
     for (int attempt = 0; attempt < 3; attempt++) {
-        double start = now();
+        double start = now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int i = 0; i < threads; i++)
             blas_product(false, false, SIDE, SIDE, SIDE, (const real *)x.data, SIDE, (const real *)y.data, SIDE, false,
                          (real *)z.data + (size_t)i * SIDE * SIDE, SIDE);
-        best = fmax(best, 2.0 * SIDE * SIDE * SIDE * threads / (now() - start));
+        best = fmax(best, 2.0 * SIDE * SIDE * SIDE * threads / (now_seconds() - start));
         openblas_set_num_threads(threads);
-        start = now();
+        start = now_seconds();
         blas_product(false, false, large, large, large, (const real *)x.data, large, (const real *)y.data, large, false,
                      (real *)result.data, large);
-        best = fmax(best, 2.0 * large * large * large / (now() - start));
+        best = fmax(best, 2.0 * large * large * large / (now_seconds() - start));
         openblas_set_num_threads(1);
     }
     free(x.data);
@@ -91,9 +84,9 @@ static double sgemm_rate(Bench *b, int threads) {
     (void)threads;
     w.value = make(FMT_FP32, 2 * SIDE, SIDE);
     for (int attempt = 0; attempt < 3; attempt++) {
-        double start = now();
+        double start = now_seconds();
         b->exec.ops->linear_forward(&b->exec, y, x, w, none);
-        best = fmax(best, 8.0 * SIDE * SIDE * SIDE / (now() - start));
+        best = fmax(best, 8.0 * SIDE * SIDE * SIDE / (now_seconds() - start));
     }
     free(x.data);
     free(y.data);
@@ -113,11 +106,11 @@ static double copy_rate(int threads, int64_t moved) {
     Tensor from = make(FMT_FP32, 1, bytes / 4), to = make(FMT_FP32, 1, bytes / 4);
     double best = 0;
     for (int attempt = 0; attempt < 6; attempt++) {
-        double start = now();
+        double start = now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t at = 0; at < bytes; at += piece)
             memcpy((char *)to.data + at, (char *)from.data + at, (size_t)(bytes - at < piece ? bytes - at : piece));
-        best = fmax(best, 2.0 * (double)bytes / (now() - start));
+        best = fmax(best, 2.0 * (double)bytes / (now_seconds() - start));
     }
     free(from.data);
     free(to.data);
@@ -146,13 +139,13 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
     Tensor dw = make(out == VOCAB ? FMT_FP32 : FMT_BF16, out, in), bias = make(FMT_BF16, 1, out);
     double best[3] = {1e9, 1e9, 1e9};
     for (int attempt = 0; attempt < 4; attempt++) {
-        double t0 = now();
+        double t0 = now_seconds();
         ops->linear_forward(&b->exec, y, x, w, bias);
-        double t1 = now();
+        double t1 = now_seconds();
         ops->linear_backward_data(&b->exec, dx, y, w);
-        double t2 = now();
+        double t2 = now_seconds();
         ops->linear_backward_weight(&b->exec, dw, y, x, true);
-        double t3 = now();
+        double t3 = now_seconds();
         best[0] = fmin(best[0], t1 - t0);
         best[1] = fmin(best[1], t2 - t1);
         best[2] = fmin(best[2], t3 - t2);
@@ -261,9 +254,9 @@ static void report(Bench *b, Block *k, const char *name, const char *shape, void
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
     for (int attempt = 0; attempt < 6; attempt++) {
-        double start = now();
+        double start = now_seconds();
         run(&b->exec, k);
-        best = fmin(best, now() - start);
+        best = fmin(best, now_seconds() - start);
     }
     printf("%-20s %-16s %9.2f ms %8.1f %-7s %5.0f %%", name, shape, best * 1e3, amount / best * 1e-9, unit,
            100 * amount / best / ceiling);

@@ -6,8 +6,8 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/lsan_interface.h>
 #include <signal.h>
-#include <time.h>
 
+#include "coat/clock.h"
 #include "dev/fuzz/fuzz.h"
 
 #define LONGEST_INPUT 8192
@@ -234,16 +234,10 @@ static size_t mutate(uint8_t *bytes, size_t size) {
     }
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int64_t fuzz(double until) {
     static uint8_t bytes[LONGEST_INPUT];
     int64_t executions = 0;
-    while (seconds() < until) {
+    while (now_seconds() < until) {
         // the newest half as often as all together: they are the least explored
         size_t half = (size_t)input_count / 2, from = below(2) ? half : 0;
         const Input *input = &inputs[from + below((size_t)input_count - from)];
@@ -257,7 +251,7 @@ static int64_t fuzz(double until) {
 }
 
 int main(int argc, char **argv) {
-    double start = seconds(), limit = 0;
+    double start = now_seconds(), limit = 0;
     __sanitizer_set_death_callback(save_current);
     signal(SIGALRM, too_slow);
     for (int i = 1; i < argc; i++) {
@@ -272,7 +266,7 @@ int main(int argc, char **argv) {
     if (input_count == 0) keep((const uint8_t *)"", 0);
     int64_t cases = input_count, executions = limit > 0 ? fuzz(start + limit) : 0;
     fprintf(stderr, "#%lld DONE cov: %lld corp: %lld, %lld of them new, in %.0f s\n", (long long)(cases + executions),
-            (long long)edges, (long long)input_count, (long long)(input_count - cases), seconds() - start);
+            (long long)edges, (long long)input_count, (long long)(input_count - cases), now_seconds() - start);
     for (int i = 0; i < input_count; i++) free(inputs[i].bytes);
     for (int i = 0; i < word_count; i++) free(words[i].bytes);
     return 0;

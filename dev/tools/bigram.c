@@ -57,9 +57,10 @@ static double choose_alpha(const Table *fit, const Table *test) {
     return best;
 }
 
-static bool run(const char *train_files, const char *val_files, Error *err) {
+static bool run(int argc, char **argv, Error *err) {
+    if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     static Table fit, held_out, val; // zero; too large for the stack
-    DataLoader *train = data_open(train_files, 1, LENGTH, 0, 1, 0, false, VOCAB, err);
+    DataLoader *train = data_open(argv[1], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!train) return false;
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
@@ -68,7 +69,7 @@ static bool run(const char *train_files, const char *val_files, Error *err) {
     data_close(train);
     if (!good) return false;
 
-    DataLoader *data = data_open(val_files, 1, LENGTH, 0, 1, 0, false, VOCAB, err);
+    DataLoader *data = data_open(argv[2], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!data) return false;
     good = count(data, 0, data_sequences(data), &val, err);
     data_close(data);
@@ -77,9 +78,5 @@ static bool run(const char *train_files, const char *val_files, Error *err) {
 }
 
 int main(int argc, char **argv) {
-    Error err;
-    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
-    bool good = argc == 3 ? run(argv[1], argv[2], &err) : error_set(&err, EXIT_USER, USAGE_LINE(usage));
-    if (!good) fprintf(stderr, "error: %s\n", err.text);
-    return good ? EXIT_DONE : (int)err.code;
+    return usage_main(argc, argv, usage, run);
 }

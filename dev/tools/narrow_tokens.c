@@ -30,8 +30,9 @@ static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *
     return count;
 }
 
-static bool run(char **argument, Error *err) {
-    char *end[2];
+static bool run(int argc, char **argv, Error *err) {
+    char *end[2], **argument = argv + 1;
+    if (argc != 5) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     const int64_t vocabulary = strtoll(argument[0], &end[0], 10), most = strtoll(argument[1], &end[1], 10);
     if (*end[0] || *end[1] || vocabulary < 1 || vocabulary > LARGEST_VOCABULARY || most < 1 || most > LARGEST_FILE)
         return error_set(err, EXIT_USER, "%s, %s: a vocabulary up to %d, and a number of tokens up to %d", argument[0],
@@ -58,9 +59,5 @@ static bool run(char **argument, Error *err) {
 }
 
 int main(int argc, char **argv) {
-    Error err;
-    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
-    if (argc == 5 ? run(argv + 1, &err) : error_set(&err, EXIT_USER, USAGE_LINE(usage))) return EXIT_DONE;
-    fprintf(stderr, "error: %s\n", err.text);
-    return (int)err.code;
+    return usage_main(argc, argv, usage, run);
 }

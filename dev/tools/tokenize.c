@@ -41,9 +41,5 @@ static bool run(int argc, char **argv, Error *err) {
 }
 
 int main(int argc, char **argv) {
-    Error err;
-    if (usage_asked(argc, argv, usage)) return EXIT_DONE;
-    if (run(argc, argv, &err)) return EXIT_DONE;
-    fprintf(stderr, "error: %s\n", err.text);
-    return (int)err.code;
+    return usage_main(argc, argv, usage, run);
 }
