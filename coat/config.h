@@ -169,8 +169,8 @@ typedef struct {
     char shape_files[PATH_MAX_LENGTH + 64]; // what says the shape, as model_shape_from_files() reads it; "" = the flags
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_settle() falls back to
-    bool recipe_settled;       // named by --recipe, or found to be possible: what FP8 cannot take is an error then
+    Recipe plain_recipe;       // with --recipe bf16 under the same flags: what recipe_decide() falls back to
+    bool recipe_final;         // named by --recipe, or found to be possible: what FP8 cannot take is an error then
     bool recipe_recorded;      // by the checkpoint that the run goes on from
     bool settings_recorded;    // so are the batch, the optimizer and the data's order, or what is needed of it
     int64_t recorded_step;     // of that checkpoint

@@ -194,14 +194,14 @@ static void add_note(Config *c, const char *because) {
                 whose, because);
 }
 
-// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is settled; then
-// it is refused (because of the shape; the device refuses by itself). Settles it.
-static bool recipe_settle(Config *c, Error *err) {
+// The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is final; then it
+// is refused (because of the shape; the device refuses by itself). It is final afterwards.
+static bool recipe_decide(Config *c, Error *err) {
     bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
-    bool settled = c->recipe_settled;
-    c->recipe_settled = true;
-    if (settled || (fits && device)) return fits;
+    bool final = c->recipe_final;
+    c->recipe_final = true;
+    if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
     return recipe_check_shape(c, err); // single flags may ask for FP8 all the same
@@ -261,7 +261,7 @@ bool config_check(Config *config, int ranks, Error *err) {
     if (config_forward_only(config)) config->batch_tokens = 0;
     if (config_samples_only(config)) fit_sample(config);
     fit_recorded_batch(config, ranks);
-    if (!recipe_settle(config, err)) return false;
+    if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
     config->recipe.bf16_blocks = config_bf16_blocks(config); // as many as take effect, for pages and records

@@ -69,10 +69,10 @@ static bool apply_presets(const Parse *p, const Config *chosen, Error *err) {
     Config *config = p->config;
     snprintf(config->model, sizeof config->model, "%s", chosen->model);
     if (!choose_model(config, err)) return false;
-    config->recipe_settled = given(p, "recipe");
+    config->recipe_final = given(p, "recipe");
     config->settings_recorded =
-        checkpoint_take_settings(chosen, !config->recipe_settled, config->model_from_files, config);
-    config->recipe_recorded = config->settings_recorded && !config->recipe_settled;
+        checkpoint_take_settings(chosen, !config->recipe_final, config->model_from_files, config);
+    config->recipe_recorded = config->settings_recorded && !config->recipe_final;
     config->batch_recorded = config->settings_recorded && config->batch_tokens > 0 && !given(p, "batch-tokens");
     config->micro_batch_recorded = config->settings_recorded && !given(p, "micro-batch");
     if (!config->recipe_recorded) recipe_apply(&config->recipe, chosen->recipe.kind);

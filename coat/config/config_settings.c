@@ -115,7 +115,7 @@ static int64_t fingerprint(const Config *c, Wanted wanted) {
 }
 
 // A model's path may be another on each machine; its shape is what counts.
-static bool is_of_course(const Flag *flag) {
+static bool changes_training(const Flag *flag) {
     return is_of_training(flag) || (flag->group == GROUP_MODEL && flag->kind != FLAG_STRING);
 }
 
@@ -124,5 +124,5 @@ int64_t recipe_fingerprint(const Config *c) {
 }
 
 int64_t training_fingerprint(const Config *c) {
-    return fingerprint(c, is_of_course);
+    return fingerprint(c, changes_training);
 }

@@ -51,7 +51,7 @@ typedef struct {
     uint32_t (*encode_groups)(uint8_t *codes, uint16_t *scales, const real *x, int64_t n, int group);
     void (*add)(real *acc, const real *x, int64_t n); // acc += x
     real (*sum_of_products)(const real *x, const real *y, int64_t n);
-    real (*maximum)(const real *x, int64_t n); // NaN is passed over; -inf for n == 0
+    real (*maximum)(const real *x, int64_t n); // NaN is ignored; -inf for n == 0
     double (*sum_of_squares)(const real *x, int64_t n);
 
     // Two passes: mean, then variance around it. `centred` false is RMSNorm.

@@ -47,7 +47,7 @@ bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Er
 // Opens a regular file to be read by lines; NULL with err.
 FILE *file_open_lines(const char *path, Error *err);
 // Reads the next line into line[size], with its '\n' where it has one and without a 0; returns its length, 0 at the
-// end of the file. Lines longer than size are passed over: no file makes us allocate for what it calls a line.
+// end of the file. Lines longer than size are skipped: no file makes us allocate for what it calls a line.
 size_t file_read_line(FILE *file, char *line, size_t size);
 
 // Writes all bytes at the end of an open file.

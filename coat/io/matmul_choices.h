@@ -57,7 +57,7 @@ bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 // Whether a row is this product's own; or, not `exact`, of its shape and of memory that is aligned no better.
 bool matmul_choice_fits(const MatmulChoice *choice, const MatmulKey *key, bool exact);
 
-// The rows of a text for this GPU and cuBLAS version, in its order. Others, and lines that are no rows, are passed over.
+// The rows of a text for this GPU and cuBLAS version, in its order. Others, and lines that are no rows, are ignored.
 MatmulChoices matmul_choices_read(const char *text, const char *gpu, size_t cublas_version);
 // The same of a file, which must be there.
 bool matmul_choices_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulChoices *choices,

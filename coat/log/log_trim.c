@@ -79,8 +79,8 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     char path[LOG_PATH], kept[ASIDE_PATH];
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     // a run that goes on from its newest checkpoint comes to the later steps again; another run does not
-    bool other_course = config->resume && (first_step <= 1 || config->resume_step >= 0);
-    if (!other_course || !path_is_file(path)) return true;
+    bool other_run = config->resume && (first_step <= 1 || config->resume_step >= 0);
+    if (!other_run || !path_is_file(path)) return true;
     FILE *from = file_open_lines(path, err);
     if (!from) return false;
     int64_t first = first_step <= 1 ? 0 : first_step;

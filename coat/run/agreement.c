@@ -9,8 +9,8 @@ bool all_well(Agreement *a, bool well, Error *err) {
     if (comm_all_good(a->comm, well, err)) return true;
     const int rank = comm_rank(a->comm), ranks = comm_ranks(a->comm);
     a->failed = true;
-    a->speaker = ranks - (int)comm_max_i64(a->comm, well ? 0 : ranks - rank);
-    a->others_well = comm_max_i64(a->comm, well);
+    a->first_failed = ranks - (int)comm_max_i64(a->comm, well ? 0 : ranks - rank);
+    a->some_succeeded = comm_max_i64(a->comm, well);
     return false;
 }
 
@@ -20,8 +20,8 @@ bool all_failed(Agreement *a) {
 }
 
 void agreement_say(const Agreement *a, int rank, const Error *err) {
-    if (a->failed && rank != a->speaker) return;
+    if (a->failed && rank != a->first_failed) return;
     char label[32] = "error: ";
-    if (a->others_well) snprintf(label, sizeof label, "error: rank %d: ", a->speaker);
+    if (a->some_succeeded) snprintf(label, sizeof label, "error: rank %d: ", a->first_failed);
     print_labelled(stderr, label, err->text);
 }

@@ -8,10 +8,10 @@ extern "C" {
 #endif
 
 typedef struct {
-    Comm *comm;       // NULL until the processes have met
-    bool failed;      // all of them know of the failure that ends the run
-    int speaker;      // the first that failed, which says why
-    bool others_well; // it has not failed everywhere: the message names the speaker
+    Comm *comm;          // NULL until the processes have met
+    bool failed;         // all of them know of the failure that ends the run
+    int first_failed;    // a rank, which says why
+    bool some_succeeded; // it has not failed everywhere: the message names which did
 } Agreement;
 
 // Whether all processes are well; called by all. Where one is not, false on all, also from then on.
@@ -20,7 +20,7 @@ bool all_well(Agreement *a, bool well, Error *err);
 // Of a failure that every process finds by itself, by the same numbers: there is nothing to tell. Always false.
 bool all_failed(Agreement *a);
 
-// Prints the error that ends the run, on the process that speaks.
+// Prints the error that ends the run, on the first process that failed.
 void agreement_say(const Agreement *a, int rank, const Error *err);
 
 #ifdef __cplusplus

@@ -259,7 +259,7 @@ static bool same_settings(Run *run, Error *err) {
 }
 
 // What another run than this one has left in --out is set aside, or deleted with --overwrite.
-static bool leave_old_course(Run *run, Error *err) {
+static bool set_old_run_aside(Run *run, Error *err) {
     const Config *c = &run->model.config;
     if (!log_set_aside(c, run->done.step + 1, err)) return false;
     bool leaves = run->done.step > 0 && run->done.step < run->steps;
@@ -396,7 +396,7 @@ static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
     comm_patience(m->comm, LOADING_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
-    if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || leave_old_course(run, err), err)) return false;
+    if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
                         model_parameters(&c->shape), err);

@@ -51,7 +51,7 @@ typedef struct {
     int printed;
 } Findings;
 
-static void told(void *context, const MatmulKey *key, int index, ProductError e) {
+static void report(void *context, const MatmulKey *key, int index, ProductError e) {
     Findings *f = (Findings *)context;
     const MatmulShape *s = &key->shape;
     const bool wide = s->a == FMT_E5M2 || s->b == FMT_E5M2;
@@ -120,7 +120,7 @@ static void bench_begin(Bench *bench, Findings *f, bool fast) {
     bench->config.recipe.fast_accumulation_data = bench->config.recipe.fast_accumulation_weights = fast;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
     bench->exec.trains = true;
-    matmul_visit(&bench->exec, {told, f});
+    matmul_visit(&bench->exec, {report, f});
 }
 
 int check_matmul(bool small) {

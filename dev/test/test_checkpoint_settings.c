@@ -106,7 +106,7 @@ static void test_scaling(void **state) {
     assert_true(r->norm_input == NORM_INPUT_RESIDUAL && r->activation_input == ACTIVATION_INPUT_SAVED);
 }
 
-// What is not the record of a recipe is passed over whole, for an older one.
+// What is not the record of a recipe is ignored as a whole, for an older one.
 static void test_strange(void **state) {
     (void)state;
     static const char *const strange[] = {
@@ -199,7 +199,7 @@ static void test_training(void **state) {
     record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
     go_on("");
     assert_true(config.settings_recorded && config.micro_batch == 3 && config.seq_len == 1024);
-    // a record with a value that no flag takes is passed over whole
+    // a record with a value that no flag takes is ignored as a whole
     static const char *const strange[] = {"\"lr\":-1",        "\"lr\":\"fast\"",       "\"lr\":\"\"",
                                           "\"steps\":1.5",    "\"shuffle\":1",         "\"schedule\":7",
                                           "\"seed\":\"-x\"",  "\"warmup\":[9]",        "\"micro-batch\":65536",

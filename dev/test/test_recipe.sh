@@ -179,7 +179,7 @@ resume: --linear was fp8 and is now bf16
 # the newest record that is whole counts, as the newest checkpoint that is whole does
 train several 2 --recipe bf16 --save-every 1 && sed -i 's/"bf16"/"fp16"/' "$folder/several/step-00000002/state.json"
 train several 2 --resume
-shows "a damaged record is passed over" $? 'bf16:' "skipping the checkpoint .*step-00000002: .*
+shows "a damaged record is ignored" $? 'bf16:' "skipping the checkpoint .*step-00000002: .*
 $resuming
 note: .* renamed to .*"
 train several 3 --resume=7

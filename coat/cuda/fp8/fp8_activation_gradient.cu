@@ -27,7 +27,7 @@ __device__ inline double row_squares(const uint8_t *row, int cols, int lane) {
     return sum;
 }
 
-// The largest of `value` over the threads of a block, in every one of them; NaN is passed over, as the twin does.
+// The largest of `value` over the threads of a block, in every one of them; NaN is ignored, as by the twin.
 __device__ inline double block_largest(double value) {
     __shared__ double shared[SQUARES_WARPS];
 #pragma unroll

@@ -215,12 +215,12 @@ static void visit(Exec *exec, MatmulState *state, const Product *p, Plan *plan) 
     const MatmulVisitor *v = &state->visitor;
     const bool in_table = from_table(state, &state->committed, true, plan);
     if (in_table || (p->key.accumulate && from_overwriting(state, p, plan)))
-        v->told(v->context, &p->key, in_table ? -1 : 0, make_and_judge(exec, state, p, plan));
+        v->report(v->context, &p->key, in_table ? -1 : 0, make_and_judge(exec, state, p, plan));
     if (p->key.accumulate) return;
     const int count = candidates(state, p, plan, FIND_CANDIDATES, found);
     for (int i = 0; i < count; i++) {
         plan->algorithm = found[i].algo;
-        v->told(v->context, &p->key, i, make_and_judge(exec, state, p, plan));
+        v->report(v->context, &p->key, i, make_and_judge(exec, state, p, plan));
     }
 }
 
@@ -273,7 +273,7 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Product *p, Pla
 static void choose(Exec *exec, MatmulState *state, const Product *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
-    if (state->visitor.told && format_is_fp8(p->key.shape.a)) visit(exec, state, p, plan);
+    if (state->visitor.report && format_is_fp8(p->key.shape.a)) visit(exec, state, p, plan);
     if (from_table(state, &state->resumed, false, plan) || from_table(state, &state->given, true, plan)) return;
     if (!tunes && from_table(state, &state->committed, true, plan)) return;
     if (p->key.accumulate && from_overwriting(state, p, plan)) return;

@@ -24,10 +24,10 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
-// For tests: is told the error of every algorithm that an FP8 product could take, when its shape is first met. `index` is
+// For tests: gets the error of every algorithm that an FP8 product could take, when its shape is first met. `index` is
 // -1 for that of a table, else the library's order.
 typedef struct {
-    void (*told)(void *context, const MatmulKey *key, int index, ProductError error);
+    void (*report)(void *context, const MatmulKey *key, int index, ProductError error);
     void *context;
 } MatmulVisitor;
 
@@ -38,7 +38,7 @@ struct MatmulState {
     bool fast_data, fast_weights, autotune;
     MatmulChoices resumed, given, committed; // of the checkpoint, of --matmul-table, of the program: in this order
     ProductSamples *samples;
-    MatmulVisitor visitor; // told NULL: none
+    MatmulVisitor visitor; // report NULL: none
     Plan plans[MAX_PLANS];
     int count;
 };
