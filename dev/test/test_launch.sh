@@ -156,7 +156,7 @@ said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that i
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
 [[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]] && ok "the one that queues again prints its command too" || bad "the one that queues again prints its command too" "$line"
 
-# --- what NCCL can be told: a line for each setting that matters there, and all of them in the page
+# --- which NCCL settings apply: a line for each setting that matters there, and all of them in the page
 for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME slurm_single.sbatch:NVLS_ENABLE,DEBUG \
     slurm_multi.sbatch:SOCKET_IFNAME,IB_HCA,IB_DISABLE,NVLS_ENABLE,DEBUG slurm_requeue.sh:NVLS_ENABLE,DEBUG; do
     script=scripts/${settings%%:*} missing=
