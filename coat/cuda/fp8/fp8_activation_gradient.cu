@@ -300,7 +300,7 @@ void cuda_activation_backward_rebuild(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
               "%s on the GPU is built for grouped h and scales of dh's rows; SwiGLU in whole groups, without a "
               "bias",
               operation);
-    if (dg.rows == 0) return;
+    if (dg.rows == 0 || dg.cols == 0) return;
     scale_over_rows(exec, dh_qt, dh_q);
     scale_over_rows(exec, g_t, g);
     const OnePass w = {(const float *)dh_q.scale,
