@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# What is claimed of the GPU, checked and measured in one go (about 10 minutes on an H200; the race check takes four):
-# the GPU against the CPU twin (every operation, by what test_gpt2 and dev/test/check_*.cu compare; whole models), memory
-# errors and races in the same operations, reproducibility, the loss curve and a sample beside the twin's, training
-# beside PyTorch's, every kernel's bandwidth, and the speed and memory of training. Ends with 1 where anything failed or
-# could not be checked, 3 without a GPU.
+# What is claimed of the GPU, checked and measured in one go (about 10 minutes on
+# an H200; the race check takes four): the GPU against the CPU twin (every
+# operation, by what test_gpt2 and dev/test/check_*.cu compare; whole models),
+# memory errors and races in the same operations, reproducibility, the loss curve
+# and a sample beside the twin's, training beside PyTorch's, every kernel's
+# bandwidth, and the speed and memory of training. Ends with 1 where anything
+# failed or could not be checked, 3 without a GPU.
 #
-#   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers     GPT-2 tokens; byte tokens (prepare_bytes)
-#       repeat and training read the former, curve the latter; the other parts need neither
+#   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
+#       GPT-2 tokens; byte tokens (prepare_bytes). repeat and training read the
+#       former, curve the latter; the other parts need neither
 #
 #   BIN=. BUILD=build OUT=runs/check     where the programs are, and where logs go
-#   PARTS="twin sanitizers repeat curve families kernels training"     what is done, in this order; families needs torch
-#       and transformers
+#   PARTS="twin sanitizers repeat curve families kernels training"
+#       what is done, in this order; families needs torch and transformers
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 here=$(cd "$(dirname "$0")" && pwd)

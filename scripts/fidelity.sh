@@ -1,48 +1,74 @@
 #!/usr/bin/env bash
-# Whether a recipe learns as well as BF16. Trains every recipe with the same seeds and data, each run on one GPU, all GPUs
-# of the machine at a time. Writes one page, OUT/fidelity.md, and a picture per setting: the final validation loss, its
-# mean difference from BF16 with the standard error, and the difference by eighths of the run (mean training loss of each
-# eighth of the steps), in which one seed shows a drift long before the end does.
+# Whether a recipe learns as well as BF16. Trains every recipe with the same seeds
+# and data, each run on one GPU, all GPUs of the machine at a time. Writes one
+# page, OUT/fidelity.md, and a picture per setting: the final validation loss, its
+# mean difference from BF16 with the standard error, and the difference by eighths
+# of the run (mean training loss of each eighth of the steps), in which one seed
+# shows a drift long before the end does.
 #
-#   scripts/fidelity.sh [--dry-run] [--out runs/fidelity] [--page-only] [TRAIN_GLOB VAL_GLOB [SETTING...]]
+#   scripts/fidelity.sh [--dry-run] [--out runs/fidelity] [--page-only]
+#       [TRAIN_GLOB VAL_GLOB [SETTING...]]
 #
-# SETTING: see the table below; 262k where none is named. Without token files a small model of bytes is trained on this
-# machine's headers, in the setting `bytes`. --page-only trains nothing and makes the page of what OUT holds.
+# SETTING: see the table below; 262k where none is named. Without token files a
+# small model of bytes is trained on this machine's headers, in the setting
+# `bytes`. --page-only trains nothing and makes the page of what OUT holds.
 #
-# A finished run is not done again, one that was stopped goes on from its last checkpoint: start the same command again,
-# or one with more seeds, recipes or settings. OUT can be copied to another machine and continued there; the page needs
-# no more of a run than its `result`. A run that diverges (exit code 4) is a result. Any other failure is told, the
-# others go on, and the script ends with 1.
-# expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M, and, not measured, 15 to 25 of olmo-1b on
-# an H100; on two cores 1 minute for one of bytes.
+# A finished run is not done again, one that was stopped goes on from its last
+# checkpoint: start the same command again, or one with more seeds, recipes or
+# settings. OUT can be copied to another machine and continued there; the page
+# needs no more of a run than its `result`. A run that diverges (exit code 4) is a
+# result. Any other failure is told, the others go on, and the script ends with 1.
+# expected: 3 minutes for a run of 65k or 262k on an H200, 8 of 524k, 8 of 1558M,
+# and, not measured, 15 to 25 of olmo-1b on an H100; on two cores 1 minute for one
+# of bytes.
 #
 # Settings come from the environment:
-#   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags behind it: coat,scaling=tensor,head=fp8,
-#                           and a name for the page before it: tensor:coat,scaling=tensor,head=fp8. They hold
-#                           where the setting says otherwise: slow:bf16,lr=2.9e-4
-#   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and the same tokens per step. How far runs of
-#                           the baseline that differ in this alone lie apart is on the page: no smaller difference counts
-#   FROM=STEP               the baseline is trained once per seed to that step of its schedule, and all recipes go on from
-#                           this checkpoint: the chaos of the first steps is no part of a difference then. With 262k and 150
-#                           runs of BF16 end within 0.02 % of each other, so that one pair tells 0.05 %
-#   TO=STEP                 runs end at that step of their schedule: a drift shows within a hundred steps behind FROM, in a
-#                           quarter of the time, so that many recipes can be told apart
-#   KEEP_BRANCH_POINTS=1    keeps these checkpoints for recipes and seeds to come (124M: 1.7 GB each)
-#   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is evaluated in these recipes too: what of a
-#                           difference is in the weights, and what is rounding of the forward pass while evaluating
-#   TEXTS="NAME=GLOB ..."   it is evaluated on these token files too, in the run's own recipe: losses and perplexities on
-#                           further texts. A run that has ended is not evaluated for what is named later, here or by
-#                           EVALUATE: its checkpoint is gone. The script tells which, and their place on the page is empty
-#   LIMIT=0.2               %: a recipe whose mean ends so near the baseline's is within the page's limit;
+#   RECIPES="bf16 coat"     the first one is the baseline; a recipe may have flags
+#                           behind it: coat,scaling=tensor,head=fp8, and a name
+#                           for the page before it:
+#                           tensor:coat,scaling=tensor,head=fp8. They hold where
+#                           the setting says otherwise: slow:bf16,lr=2.9e-4
+#   SEEDS="1 2 3"           1@16 is seed 1 with micro-batches of 16 sequences, and
+#                           the same tokens per step. How far runs of the baseline
+#                           that differ in this alone lie apart is on the page: no
+#                           smaller difference counts
+#   FROM=STEP               the baseline is trained once per seed to that step of
+#                           its schedule, and all recipes go on from this
+#                           checkpoint: the chaos of the first steps is no part of
+#                           a difference then. With 262k and 150 runs of BF16 end
+#                           within 0.02 % of each other, so that one pair tells
+#                           0.05 %
+#   TO=STEP                 runs end at that step of their schedule: a drift shows
+#                           within a hundred steps behind FROM, in a quarter of
+#                           the time, so that many recipes can be told apart
+#   KEEP_BRANCH_POINTS=1    keeps these checkpoints for recipes and seeds to come
+#                           (124M: 1.7 GB each)
+#   EVALUATE="bf16 coat"    the last checkpoint of every run that ends is
+#                           evaluated in these recipes too: what of a difference
+#                           is in the weights, and what is rounding of the forward
+#                           pass while evaluating
+#   TEXTS="NAME=GLOB ..."   it is evaluated on these token files too, in the run's
+#                           own recipe: losses and perplexities on further texts.
+#                           A run that has ended is not evaluated for what is
+#                           named later, here or by EVALUATE: its checkpoint is
+#                           gone. The script tells which, and their place on the
+#                           page is empty
+#   LIMIT=0.2               %: a recipe whose mean ends so near the baseline's is
+#                           within the page's limit;
 #   EIGHTH_LIMIT=0.4        the same of the means of the eighths
 #   STEPS=N                 instead of the setting's
-#   MODEL="--layers 6 ..."  instead of the setting's flags: of the model; BATCH="--seq-len N --micro-batch N ..." of the
-#                           batch; TRAINING="--schedule ..." of the optimizer and its rate
-#   SAVES=4                 checkpoints per run, for one that is stopped; they are removed when it has ended
-#   JOBS=N                  runs at the same time (default: one per GPU; 1 on a CPU)
+#   MODEL="--layers 6 ..."  instead of the setting's flags: of the model;
+#                           BATCH="--seq-len N --micro-batch N ..." of the batch;
+#                           TRAINING="--schedule ..." of the optimizer and its
+#                           rate
+#   SAVES=4                 checkpoints per run, for one that is stopped; they are
+#                           removed when it has ended
+#   JOBS=N                  runs at the same time (default: one per GPU; 1 on a
+#                           CPU)
 #   TEXT=FOLDER             what the model of bytes reads
 #   BIN=. BUILD=build       where the programs are
-#   VERSION=NAME            of the programs, for the page, where the checkout has no history (default: git describe)
+#   VERSION=NAME            of the programs, for the page, where the checkout has
+#                           no history (default: git describe)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build}

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# `make install` and `make uninstall`: puts the programs that were built, data/prepare.py, man pages and bash's completion
-# below $DESTDIR$PREFIX, and takes away exactly that. PREFIX/lib/coat/installed lists what was put there, and which folders
-# were made for it: a second installation adds to the list, the end of it all is to follow it.
+# `make install` and `make uninstall`: puts the programs that were built,
+# data/prepare.py, man pages and bash's completion below $DESTDIR$PREFIX, and
+# takes away exactly that. PREFIX/lib/coat/installed lists what was put there, and
+# which folders were made for it: a second installation adds to the list, the end
+# of it all is to follow it.
 #
-#   PREFIX=/usr/local DESTDIR= BUILD=build BIN=. scripts/install.sh install|uninstall
+#   scripts/install.sh install|uninstall
+#
+# Settings come from the environment:
+#   PREFIX=/usr/local DESTDIR= BUILD=build BIN=.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."

@@ -1,29 +1,40 @@
-# Sourced by scripts/run_*.sh, which set: name, model, micro_batch, batch_tokens, train, val, out, settings (array), and
-# where they differ seq_len (1024) and zero (1).
-# Puts the command together and runs it.
+# Sourced by scripts/run_*.sh, which set: name, model, micro_batch, batch_tokens,
+# train, val, out, settings (array), and where they differ seq_len (1024) and zero
+# (1). Puts the command together and runs it.
 #
-#   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]     FLAGs go to the program, after and over these
+#   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]
+#       FLAGs go to the program, after and over these
 #
-#   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER says) where there are several
+#   GPUS=1              one process per GPU, started by mpirun (or as LAUNCHER
+#                       says) where there are several
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
-#   RECIPE=             bf16, fp8-linear or coat; unset: coat, or what the run has that is continued (which one that is
-#                       named changes)
+#   RECIPE=             bf16, fp8-linear or coat; unset: coat, or what the run has
+#                       that is continued (which one that is named changes)
 #   DATA=data/tokens    where the token files are; TRAIN and VAL name others
 #   OUT=runs/NAME       the run's folder; what is there is continued (--resume)
 #   HELLASWAG=FILE      by default DATA/hellaswag_val.bin, where that exists
 #   TOKENIZER=FILE      a vocabulary, for samples of text along the way
-#   MICRO_BATCH=N       sequences per GPU and pass, if the GPU has less memory than an H200
-#   RESTARTS=0          how many times to start again where a GPU or a process was lost (exit codes 3 and 5, and those of a crash or kill -9)
+#   MICRO_BATCH=N       sequences per GPU and pass, if the GPU has less memory
+#                       than an H200
+#   RESTARTS=0          how many times to start again where a GPU or a process was
+#                       lost (exit codes 3 and 5, and those of a crash or kill -9)
 #   PROGRAM=./train_gpt2_fp8
 #
-# As root, in a container, Open MPI's mpirun wants OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
+# As root, in a container, Open MPI's mpirun wants OMPI_ALLOW_RUN_AS_ROOT=1 and
+# OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
 #
-# NCCL takes its settings from the environment, which mpirun hands on to the processes of this machine; none is needed:
-#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL does not start for want of multicast (containers)
-#   NCCL_DEBUG=WARN            says why a call failed; INFO also which links it has chosen, for a run that is too slow
-#   NCCL_P2P_LEVEL=NVL         direct copies between GPUs over NVLink only: where those over PCIe hang (virtual machines)
-#   NCCL_SHM_DISABLE=1         no shared memory between processes: where /dev/shm is too small (containers)
-#   NCCL_SOCKET_IFNAME=lo      the interface by which the processes meet: where the one NCCL finds first is firewalled
+# NCCL takes its settings from the environment, which mpirun hands on to the
+# processes of this machine; none is needed:
+#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL does not start
+#                              for want of multicast (containers)
+#   NCCL_DEBUG=WARN            says why a call failed; INFO also which links it
+#                              has chosen, for a run that is too slow
+#   NCCL_P2P_LEVEL=NVL         direct copies between GPUs over NVLink only: where
+#                              those over PCIe hang (virtual machines)
+#   NCCL_SHM_DISABLE=1         no shared memory between processes: where /dev/shm
+#                              is too small (containers)
+#   NCCL_SOCKET_IFNAME=lo      the interface by which the processes meet: where
+#                              the one NCCL finds first is firewalled
 set -euo pipefail
 [ -n "${name:-}" ] || { echo "launch.sh: scripts/run_gpt2_124M.sh and its like use it; run one of them" >&2; exit 1; }
 case ${1:-} in

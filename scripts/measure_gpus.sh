@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Training on the GPUs of this machine, together and one by one: the speed of each ZeRO stage in percent of what the same
-# GPUs do alone (all at the same time: GPUs of one host differ, and the slowest sets the pace), with the driver's memory;
-# a model of 7B shape; and the validation loss of one GPU and of all, over several seeds. Prints Markdown tables.
+# Training on the GPUs of this machine, together and one by one: the speed of each
+# ZeRO stage in percent of what the same GPUs do alone (all at the same time: GPUs
+# of one host differ, and the slowest sets the pace), with the driver's memory; a
+# model of 7B shape; and the validation loss of one GPU and of all, over several
+# seeds. Prints Markdown tables.
 #
-#   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' 'data/tokens/mine_val_*.bin' [PART...]
-#       parts: speed large loss (default: all three; about 10 minutes on two H200s)
+#   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' \
+#       'data/tokens/mine_val_*.bin' [PART...]
+#       parts: speed large loss (default: all; about 10 minutes on two H200s)
 #
 # Settings come from the environment:
 #   GPUS=2                     how many (default: those that may be used)
 #   STAGES="1 2 3"             ZeRO
-#   SEEDS="1 2 3 4 5 6" WARMUP=700   of the losses after 200 steps, whose rate rises to 6e-4 in so many
+#   SEEDS="1 2 3 4 5 6" WARMUP=700   of the losses after 200 steps, whose rate
+#                                    rises to 6e-4 in so many
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
-#   MODEL="--model gpt2-xl --micro-batch 16"  PASSES=8  STEPS=8   of the speeds: so many micro-batches per GPU and step,
-#                              and one; so many steps, of which the second half counts
+#   MODEL="--model gpt2-xl --micro-batch 16"  PASSES=8  STEPS=8
+#                              of the speeds: so many micro-batches per GPU and
+#                              step, and one; so many steps, of which the second
+#                              half counts
 #   LARGE="..." SMALL="..."    the other two models' flags
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""Curves of one run or several, compared: from the log.jsonl in each --out folder.
+"""Curves of one run or several, compared: from the log.jsonl in each --out
+folder.
 
-    scripts/plot.py runs/gpt2                                   writes curves.png and curves.svg
-    scripts/plot.py BF16=runs/bf16 COAT=runs/coat --out loss    loss.png and loss.svg, with names in the legend
-    scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'         a dashed line in the loss
+    scripts/plot.py runs/gpt2
+        writes curves.png and curves.svg
+    scripts/plot.py BF16=runs/bf16 COAT=runs/coat --out loss
+        loss.png and loss.svg, with names in the legend
+    scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'
+        a dashed line in the loss
 
-Training loss (every step faint, smoothed on top) and validation loss (dots) over tokens and over hours of training,
-gradient norm and tokens per second; HellaSwag where it was evaluated. Runs whose log carries FP8 health get a second
-picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated, flushed and clamped codes, a panel each,
-with a strip per tensor and in it a line per layer.
+Training loss (every step faint, smoothed on top) and validation loss (dots)
+over tokens and over hours of training, gradient norm and tokens per second;
+HellaSwag where it was evaluated. Runs whose log carries FP8 health get a second
+picture each, PREFIX-fp8-NAME: the largest value and the shares of saturated,
+flushed and clamped codes, a panel each, with a strip per tensor and in it a
+line per layer.
 
-Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the loss of one run.
+Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws
+the loss of one run.
 """
 import argparse
 import json

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""The pictures of a study by scripts/stability.sh, from its losses.txt and sharpness.txt.
+"""The pictures of a study by scripts/stability.sh, from its losses.txt and
+sharpness.txt.
 
-    scripts/plot_stability.py runs/stability        writes stability.png, sharpness.png and both as .svg there
+    scripts/plot_stability.py runs/stability
+        writes stability.png, sharpness.png and both as .svg there
 
-stability: the final validation loss against the learning rate, a curve per recipe through the means over the seeds, in
-a band from the lowest to the highest; runs that diverged are left out of both and are crosses at the upper edge.
-sharpness: the loss along random directions from the final weights, thin lines, and their mean.
+stability: the final validation loss against the learning rate, a curve per
+recipe through the means over the seeds, in a band from the lowest to the
+highest; runs that diverged are left out of both and are crosses at the upper
+edge. sharpness: the loss along random directions from the final weights, thin
+lines, and their mean.
 
 Needs matplotlib (pip install matplotlib).
 """

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Where the time of a training step goes on one GPU: what each kind of kernel, and each kernel, adds to a micro-batch, with
-# the card's power and clock meanwhile. Prints the table; OUT/profile.md has it with all kernels, OUT/trace.tsv the trace.
+# Where the time of a training step goes on one GPU: what each kind of kernel, and
+# each kernel, adds to a micro-batch, with the card's power and clock meanwhile.
+# Prints the table; OUT/profile.md has it with all kernels, OUT/trace.tsv the
+# trace.
 #
-#   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]     e.g. --model gpt2-xl --micro-batch 16
+#   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]
+#       e.g. --model gpt2-xl --micro-batch 16
 #
-#   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so    settings come from the environment
+# Settings come from the environment:
+#   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }

@@ -1,32 +1,47 @@
 #!/usr/bin/env bash
-# The paper's tables beside this program's figures, of the paper's models, measured on this machine's GPUs; what it cannot
-# run comes from --plan and is marked. Writes OUT/reproduce.md, pictures beside it, and the logs of everything that ran.
+# The paper's tables beside this program's figures, of the paper's models,
+# measured on this machine's GPUs; what it cannot run comes from --plan and is
+# marked. Writes OUT/reproduce.md, pictures beside it, and the logs of everything
+# that ran.
 #
 #   scripts/reproduce.sh [--dry-run] [--out runs/reproduce] [PIECE...]
 #
-#   table1         quantisation error of the optimizer's states of OLMo-1B, at several points of training
+#   table1         quantisation error of the optimizer's states of OLMo-1B, at
+#                  several points of training
 #   table2         what a layer saves for backward, by what reads it; needs no GPU
 #   losses         where losses are compared: scripts/fidelity.sh
 #   table6         one layer, forward and backward: time and memory
-#   table7         speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to 8 GPUs of 80 GB
+#   table7         speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B,
+#                  on 1 to 8 GPUs of 80 GB
 #   figure4        the maximum of a tensor with and without Group Scaling
 #   gpt2           speed and memory of GPT-2 124M and 1558M on one GPU
-#   differences    what differs from the published method, why, and what it is worth
-#   all            all of it (default). expected, not measured, on one H100 with QUICK=1: 8 minutes (table1 3, table6 1,
-#                  table7 2, figure4 and plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24). Without a GPU: 2
+#   differences    what differs from the published method, why, and what it is
+#                  worth
+#   all            all of it (default). expected, not measured, on one H100 with
+#                  QUICK=1: 8 minutes (table1 3, table6 1, table7 2, figure4 and
+#                  plans 0.5, gpt2 1.5); without it 50 (18, 3, 4, 0.5, 24).
+#                  Without a GPU: 2
 #
-# The page has the pieces that were asked for, each once, and replaces the one before; another --out keeps that.
-# On several GPUs what needs one runs at the same time, one thing on each; what needs several follows, a group of so many each.
+# The page has the pieces that were asked for, each once, and replaces the one
+# before; another --out keeps that. On several GPUs what needs one runs at the
+# same time, one thing on each; what needs several follows, a group of so many
+# each.
 #
 # Settings come from the environment:
-#   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a GPU, a small model of bytes is trained. For
-#                          Llama's vocabulary of 32,000 those that it lacks are left out
-#   TOKENS=33554432        how much of it OLMo-1B sees in `table1`, twice (2097152 with QUICK=1); each takes 30 GB of disk
-#                          until it ends, well or not
-#   TEXTS="NAME=GLOB ..."  further texts for the command of `losses`: scripts/fidelity.sh --help
-#   QUICK=1                fewer repetitions; the largest micro-batches and 1558M are planned, not measured
-#   TEXT=FOLDER            what the model of bytes reads (default: this machine's headers); STEPS=400 how long
-#   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1); the second half counts
+#   TRAIN=GLOB             GPT-2 tokens of real text; without it, or without a
+#                          GPU, a small model of bytes is trained. For Llama's
+#                          vocabulary of 32,000 those that it lacks are left out
+#   TOKENS=33554432        how much of it OLMo-1B sees in `table1`, twice (2097152
+#                          with QUICK=1); each takes 30 GB of disk until it ends,
+#                          well or not
+#   TEXTS="NAME=GLOB ..."  further texts for the command of `losses`:
+#                          scripts/fidelity.sh --help
+#   QUICK=1                fewer repetitions; the largest micro-batches and 1558M
+#                          are planned, not measured
+#   TEXT=FOLDER            what the model of bytes reads (default: this machine's
+#                          headers); STEPS=400 how long
+#   SPEED_STEPS=20         steps of each speed that is measured (10 with QUICK=1);
+#                          the second half counts
 #   MPIRUN="mpirun --bind-to none"   starts what needs several GPUs
 #   BIN=. BUILD=build      where the programs are
 set -euo pipefail

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# `make run`: a first model in a few minutes, with nothing to download. Builds the program, gathers text that is on
-# every machine that can build it (the headers of the system's libraries), trains a small GPT on its bytes, and says
-# how good it is and where everything lies. On a GPU that can compute in FP8 the model is larger.
+# `make run`: a first model in a few minutes, with nothing to download. Builds the
+# program, gathers text that is on every machine that can build it (the headers of
+# the system's libraries), trains a small GPT on its bytes, and says how good it
+# is and where everything lies. On a GPU that can compute in FP8 the model is
+# larger.
 #
 #   STEPS=50 OUT=runs/short scripts/run.sh     settings come from the environment
 set -euo pipefail

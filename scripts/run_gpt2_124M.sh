@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# GPT-2 124M on 10 billion tokens of FineWeb: llm.c's settings (its scripts/run_gpt2_124M.sh).
+# GPT-2 124M on 10 billion tokens of FineWeb: llm.c's settings (its
+# scripts/run_gpt2_124M.sh).
 #
 #   python3 data/prepare.py --out data/tokens/fineweb10B --sample 10BT fineweb
-#   scripts/run_gpt2_124M.sh                    one GPU; GPUS=8 scripts/run_gpt2_124M.sh for several
-#   scripts/run_gpt2_124M.sh --dry-run          prints the command; --help lists the settings
+#   scripts/run_gpt2_124M.sh                    one GPU; GPUS=8 before it: several
+#   scripts/run_gpt2_124M.sh --dry-run          prints the command; --help
 #
-# Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps, 9.9 billion tokens
-# One H200   745,200 tokens/s and 12.7 GB with COAT (measured with both gradients in E4M3 and no block in BF16; the default
-#            is 1.9 % slower): 3.7 hours; BF16 635,400 tokens/s and 23.1 GB
+# Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps,
+#            9.9 billion tokens
+# One H200   745,200 tokens/s and 12.7 GB with COAT (measured with both gradients
+#            in E4M3 and no block in BF16; the default is 1.9 % slower): 3.7
+#            hours; BF16 635,400 tokens/s and 23.1 GB
 # Eight      11.4 GB each with ZeRO 1 (planned)
-# Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c reports for these settings in BF16;
-#            OpenAI's own weights have 3.425 and 29.4 % on the same data (llm.c's dev/vislog.ipynb)
+# Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c
+#            reports for these settings in BF16; OpenAI's own weights have 3.425
+#            and 29.4 % on the same data (llm.c's dev/vislog.ipynb)
 name=gpt2_124M model=gpt2 micro_batch=64 batch_tokens=524288 out=gpt2_124M
 train='fineweb10B_train_*.bin' val='fineweb10B_val_*.bin'
 settings=(--steps 18865 --lr 6e-4 --warmup 700 --schedule cosine --lr-final 0 --weight-decay 0.1

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# GPT-2 1558M on 33.6 billion tokens of FineWeb-Edu: llm.c's settings (its scripts/run_gpt2_1558M.sh).
+# GPT-2 1558M on 33.6 billion tokens of FineWeb-Edu: llm.c's settings (its
+# scripts/run_gpt2_1558M.sh).
 #
-#   python3 data/prepare.py --out data/tokens/edu_fineweb100B --sample 100BT fineweb-edu
-#   GPUS=8 scripts/run_gpt2_1558M.sh            also: --dry-run; --help lists the settings
+#   python3 data/prepare.py \
+#       --out data/tokens/edu_fineweb100B --sample 100BT fineweb-edu
+#   GPUS=8 scripts/run_gpt2_1558M.sh            or --dry-run; --help: settings
 #
-# Batch      1,048,576 tokens per step, 16 x 1024 per GPU and pass; 32,000 steps, 33.6 billion tokens
-# One H200   79,000 tokens/s and 36.4 GB with COAT (measured with both gradients in E4M3 and no block in BF16): 4.9 days;
-#            BF16 57,800 tokens/s and 64.1 GB
+# Batch      1,048,576 tokens per step, 16 x 1024 per GPU and pass; 32,000 steps,
+#            33.6 billion tokens
+# One H200   79,000 tokens/s and 36.4 GB with COAT (measured with both gradients
+#            in E4M3 and no block in BF16): 4.9 days; BF16 57,800 tokens/s and
+#            64.1 GB
 # Eight      30.0 GB each with ZeRO 1 (planned)
-# Expect     a HellaSwag of about 48.9 %, that of OpenAI's own weights (llm.c's dev/vislog.ipynb), which llm.c reports
-#            to reach after some 25,000 of these steps. Losses do not compare: FineWeb-Edu is easier than FineWeb, where
-#            OpenAI's weights have 2.83.
+# Expect     a HellaSwag of about 48.9 %, that of OpenAI's own weights (llm.c's
+#            dev/vislog.ipynb), which llm.c reports to reach after some 25,000 of
+#            these steps. Losses do not compare: FineWeb-Edu is easier than
+#            FineWeb, where OpenAI's weights have 2.83.
 name=gpt2_1558M model=gpt2-xl micro_batch=16 batch_tokens=1048576 out=gpt2_1558M
 train='edu_fineweb100B_train_*.bin' val='edu_fineweb100B_val_*.bin'
 settings=(--steps 32000 --lr 6e-4 --warmup 700 --schedule cosine --lr-final 0.1 --weight-decay 0.1

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Llama-2-7B from scratch, with the settings of its paper.
 #
-#   python3 data/prepare.py --tokenizer LLAMA2_FOLDER --out data/tokens/llama2 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama2_7b.sh             also: --dry-run; --help lists the settings
+#   python3 data/prepare.py --tokenizer LLAMA2_FOLDER \
+#       --out data/tokens/llama2 --sample 100BT fineweb
+#   GPUS=8 scripts/run_llama2_7b.sh             or --dry-run; --help: settings
 #
-# Batch      4,194,304 tokens per step, 2 x 4096 per GPU and pass; the rate falls over 476,837 steps, 2 trillion tokens
+# Batch      4,194,304 tokens per step, 2 x 4096 per GPU and pass; the rate falls
+#            over 476,837 steps, 2 trillion tokens
 # One GPU    86.6 GB with COAT, 77.4 GB with MICRO_BATCH=1 (planned)
 # Eight      52.0 GB each with ZeRO 2, 29.2 GB with --zero 3 (planned)
 name=llama2_7b model=llama2-7b micro_batch=2 seq_len=4096 batch_tokens=4194304 zero=2 out=llama2_7b

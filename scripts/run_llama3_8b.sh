@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Llama-3-8B from scratch on a hundred billion tokens, with its paper's rate.
 #
-#   python3 data/prepare.py --tokenizer LLAMA3_FOLDER --out data/tokens/llama3 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama3_8b.sh             also: --dry-run; --help lists the settings
+#   python3 data/prepare.py --tokenizer LLAMA3_FOLDER \
+#       --out data/tokens/llama3 --sample 100BT fineweb
+#   GPUS=8 scripts/run_llama3_8b.sh             or --dry-run; --help: settings
 #
-# Batch      4,194,304 tokens per step, 1 x 8192 per GPU and pass; 25,000 steps, 105 billion tokens
+# Batch      4,194,304 tokens per step, 1 x 8192 per GPU and pass; 25,000 steps,
+#            105 billion tokens
 # One GPU    99.0 GB with COAT (planned)
 # Eight      59.0 GB each with ZeRO 2, 34.4 GB with --zero 3 (planned)
 name=llama3_8b model=llama3-8b micro_batch=1 seq_len=8192 batch_tokens=4194304 zero=2 out=llama3_8b

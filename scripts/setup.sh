@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Installs what the build needs and this machine lacks; says nothing when there is nothing to do.
+# Installs what the build needs and this machine lacks; says nothing when there is
+# nothing to do.
 #
 #   scripts/setup.sh           what `make` and `make run` need
 #   scripts/setup.sh --tests   also what `make test` needs
-#   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG renderer, what --python installs
-#   scripts/setup.sh --python  what data/prepare.py reads tokenizers and chat templates with, to third_party/python:
-#                              tokenizers, sentencepiece, tiktoken, jinja2
+#   scripts/setup.sh --all     also what is optional: MPI, clang-format, the SVG
+#                              renderer, what --python installs
+#   scripts/setup.sh --python  what data/prepare.py reads tokenizers and chat
+#                              templates with, to third_party/python: tokenizers,
+#                              sentencepiece, tiktoken, jinja2
 #
-# On Debian and Ubuntu as root it installs packages; elsewhere it prints the commands and ends with 1. Where
-# nvcc is, it also fetches the headers of the cuDNN frontend (a Python package, of which only the headers are kept).
+# On Debian and Ubuntu as root it installs packages; elsewhere it prints the
+# commands and ends with 1. Where nvcc is, it also fetches the headers of the
+# cuDNN frontend (a Python package, of which only the headers are kept).
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."

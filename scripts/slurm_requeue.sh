@@ -1,16 +1,23 @@
 #!/usr/bin/env bash
-# An example for Slurm: a run that is longer than a job may be. Two minutes before the job's limit, or when it is
-# preempted, the program gets SIGTERM, saves and ends with 0; the job then queues again and goes on where it stood,
-# until the last step's checkpoint is there. An error (any other exit code) ends it for good.
+# An example for Slurm: a run that is longer than a job may be. Two minutes before
+# the job's limit, or when it is preempted, the program gets SIGTERM, saves and
+# ends with 0; the job then queues again and goes on where it stood, until the
+# last step's checkpoint is there. An error (any other exit code) ends it for
+# good.
 #
-#   sbatch scripts/slurm_requeue.sh [FLAGS...]     flags of the program, after (and so above) those below
+#   sbatch scripts/slurm_requeue.sh [FLAGS...]
+#       flags of the program, after (and so above) those below
 #
-#   PROGRAM=./train_gpt2_fp8 OUT=runs/gpt2 STEPS=20000     settings come from the environment
+# Settings come from the environment:
+#   PROGRAM=./train_gpt2_fp8 OUT=runs/gpt2 STEPS=20000
 #
-# --dry-run among the flags prints the command. One GPU has nobody to send to; with several (sbatch --ntasks=8 --gpus=8
-# ... --zero 1), NCCL reads what was exported before sbatch:
-#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL fails to start for want of multicast memory
-#   NCCL_DEBUG=WARN            says why a call failed: a job that queues again by itself leaves only its log
+# --dry-run among the flags prints the command. One GPU has nobody to send to;
+# with several (sbatch --ntasks=8 --gpus=8 ... --zero 1), NCCL reads what was
+# exported before sbatch:
+#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch: where NCCL fails to start
+#                              for want of multicast memory
+#   NCCL_DEBUG=WARN            says why a call failed: a job that queues again by
+#                              itself leaves only its log
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=1
 #SBATCH --ntasks=1

@@ -1,24 +1,33 @@
 #!/usr/bin/env bash
-# How training depends on the learning rate in each recipe, and how sharp the minimum is that it finds: trains a small
-# model with every recipe, rate and seed, then moves the weights of one run per recipe along random directions. Writes
-# OUT/stability.md, pictures beside it where Python has matplotlib, and everything that ran.
+# How training depends on the learning rate in each recipe, and how sharp the
+# minimum is that it finds: trains a small model with every recipe, rate and seed,
+# then moves the weights of one run per recipe along random directions. Writes
+# OUT/stability.md, pictures beside it where Python has matplotlib, and everything
+# that ran.
 #
 #   scripts/stability.sh [--dry-run] [--out runs/stability] [TRAIN_GLOB VAL_GLOB]
 #
-# Without token files it trains a model of bytes on this machine's headers. Runs that are finished are not done again
-# when the study is started again, with more rates or seeds or after it was stopped; one that was stopped goes on from
-# its last checkpoint. A run has diverged if the trainer says so (exit code 4) or if it ended above the loss of its first
-# step; that is a result. Any other failure is told, the others go on, and the study ends with 1.
-# expected, without token files, on two cores: 54 runs of a minute, and six minutes for the sharpness.
+# Without token files it trains a model of bytes on this machine's headers. Runs
+# that are finished are not done again when the study is started again, with more
+# rates or seeds or after it was stopped; one that was stopped goes on from its
+# last checkpoint. A run has diverged if the trainer says so (exit code 4) or if
+# it ended above the loss of its first step; that is a result. Any other failure
+# is told, the others go on, and the study ends with 1.
+# expected, without token files, on two cores: 54 runs of a minute, and six
+# minutes for the sharpness.
 #
 # Settings come from the environment:
-#   RECIPES="bf16 fp8-linear coat"     a recipe may have flags behind it: coat,scaling=tensor,head=fp8
+#   RECIPES="bf16 fp8-linear coat"     a recipe may have flags behind it:
+#                                      coat,scaling=tensor,head=fp8
 #   RATES="5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2" SEEDS="1 2 3"
-#   MODEL="--layers 6 ..."             flags of the model; BATCH="--seq-len ..." of the batch and the validation;
+#   MODEL="--layers 6 ..."             flags of the model; BATCH="--seq-len ..."
+#                                      of the batch and the validation;
 #   TRAINING="--schedule ..."          the others; STEPS how long
-#   DIRECTIONS=8 CURVES=2 POINTS=21    the curvature's directions (0: no sharpness), how many of them are drawn, and
+#   DIRECTIONS=8 CURVES=2 POINTS=21    the curvature's directions (0: no
+#                                      sharpness), how many of them are drawn, and
 #                                      at how many distances from -1 to 1
-#   JOBS=N                             runs at the same time (default: one per GPU; 1 on a CPU)
+#   JOBS=N                             runs at the same time (default: one per
+#                                      GPU; 1 on a CPU)
 #   TEXT=FOLDER                        what the model of bytes reads
 #   BIN=. BUILD=build                  where the programs are
 #
@@ -35,7 +44,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --out) [ $# -gt 1 ] || stop "--out needs a folder"; out=$2; shift ;;
     --out=*) out=${1#--out=} ;;
-    -h | --help) sed -n '2,31s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit ;;
     --*) stop "$1: not one of --dry-run, --out, --help" ;;
     *) globs+=("$1") ;;
     esac

@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# `make test`: builds and runs every test that this machine can run. Its last line is
+# `make test`: builds and runs every test that this machine can run. It prints
 #   N passed, N failed, N skipped
-# and it ends with 1 where anything failed.
+# at last, and ends with 1 where anything failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/test/long_*.sh, and whole what takes long of others; --unit: only the unit tests
-#       dev/test/test_*.c; NAME: only suites whose name contains it
+#       --long: also dev/test/long_*.sh, and whole what takes long of others
+#       --unit: only the unit tests dev/test/test_*.c
+#       NAME: only suites whose name contains it
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
-#   TEST_JOBS=2                          suites at a time (default: one more than there are cores, as some wait, 4 at
+#   TEST_JOBS=2                          suites at a time (default: one more than
+#                                        there are cores, as some wait, 4 at
 #                                        most); those that need a GPU run alone
 #
-# A suite is a program or script. It prints a line per test, as TAP has them (cmocka does by itself):
-#   ok - name      not ok - name      skip - name: reason      (also ok 3 - name, ok 3 - name # SKIP reason)
-# A suite that ends with an error but reports no failure has crashed: one failure. One that succeeds and reports
-# nothing is one test; exit status 77 without a report is one skipped test.
+# A suite is a program or script. It prints a line per test, as TAP has them
+# (cmocka does by itself):
+#   ok - name      not ok - name      skip - name: reason
+# (also ok 3 - name, ok 3 - name # SKIP reason)
+# A suite that ends with an error but reports no failure has crashed: one failure.
+# One that succeeds and reports nothing is one test; exit status 77 without a
+# report is one skipped test.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."

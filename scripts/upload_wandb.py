@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""Uploads the log.jsonl of a run to Weights & Biases, during the run or after it.
+"""Uploads the log.jsonl of a run to Weights & Biases, during the run or after
+it.
 
-    scripts/upload_wandb.py runs/gpt2 --project coat                  what is there now
-    scripts/upload_wandb.py runs/gpt2 --project coat --follow         goes on until the training has ended
-    WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2              into a local folder, without an account
+    scripts/upload_wandb.py runs/gpt2 --project coat
+        what is there now
+    scripts/upload_wandb.py runs/gpt2 --project coat --follow
+        goes on until the training has ended
+    WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
+        into a local folder, without an account
 
-The curves have the names of the log's fields (loss, val_loss, grad_norm, lr, tokens, tokens_per_s, ms, skipped,
-hellaswag); FP8 health becomes fp8/TENSOR/FIGURE and products/TENSOR/FIGURE, the largest over the layers. The step is
-the optimizer's. Uploading the same folder again adds the steps that are new. Steps that a resumed training has done again stay as they were
-uploaded: W&B does not take a step twice; --id NAME begins a run of its own instead.
+The curves have the names of the log's fields (loss, val_loss, grad_norm, lr,
+tokens, tokens_per_s, ms, skipped, hellaswag); FP8 health becomes
+fp8/TENSOR/FIGURE and products/TENSOR/FIGURE, the largest over the layers. The
+step is the optimizer's. Uploading the same folder again adds the steps that are
+new. Steps that a resumed training has done again stay as they were uploaded:
+W&B does not take a step twice; --id NAME begins a run of its own instead.
 
-The trainer itself never talks to a network. Needs wandb (pip install wandb) and a login (wandb login).
+The trainer itself never talks to a network. Needs wandb (pip install wandb) and
+a login (wandb login).
 """
 import argparse
 import hashlib

@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
-# This program beside others, one after the other on the same GPU with the same tokens, as one table: tokens per second
-# over the second half of the steps, and the memory that the driver reports in use (1 GB = 10^9 bytes).
+# This program beside others, one after the other on the same GPU with the same
+# tokens, as one table: tokens per second over the second half of the steps, and
+# the memory that the driver reports in use (1 GB = 10^9 bytes).
 #
 #   dev/peers/peers.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
 #
-# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b; gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024 where none is named.
-# The tokens are below the vocabularies of all models.
+# MODEL: gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b; gpt2:64x1024
+# gpt2-xl:16x1024 olmo-1b:32x1024 where none is named. The tokens are below the
+# vocabularies of all models.
 #
-# The others: PyTorch with torch.compile in BF16, FP32 weights under autocast (of 7B BF16 weights); torchao's float8, scaled
-# by tensor and by row; TransformerEngine's layers, with current scaling and without torch.compile; fp8-coat, the paper's own,
-# which wants versions of torch, triton and transformers of its time (name such a PYTHON); pyllmq in BF16 and FP8, which wants
-# CUDA 12's libraries. What is not installed is installed by pip into PEERS, but for TransformerEngine, whose parts are built for
-# the torch that is there; what does not install or run is named in the table with the last line of its error.
+# The others: PyTorch with torch.compile in BF16, FP32 weights under autocast
+# (of 7B BF16 weights); torchao's float8, scaled by tensor and by row;
+# TransformerEngine's layers, with current scaling and without torch.compile;
+# fp8-coat, the paper's own, which wants versions of torch, triton and
+# transformers of its time (name such a PYTHON); pyllmq in BF16 and FP8, which
+# wants CUDA 12's libraries. What is not installed is installed by pip into
+# PEERS, but for TransformerEngine, whose parts are built for the torch that is
+# there; what does not install or run is named in the table with the last line
+# of its error.
 #
 # Settings come from the environment:
 #   PEERS=build/peers   where packages are installed

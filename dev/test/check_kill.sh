@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# GPT-2 124M in COAT on a GPU: a run that is killed again and again, also in the middle of saves, and resumed each time
-# must end with the checkpoint of the run that was left alone, byte for byte; and what background checkpoints cost, by
-# the wall clock. About 4 minutes on an H200.
+# GPT-2 124M in COAT on a GPU: a run that is killed again and again, also in the
+# middle of saves, and resumed each time must end with the checkpoint of the run
+# that was left alone, byte for byte; and what background checkpoints cost, by the
+# wall clock. About 4 minutes on an H200.
 #
 #   dev/test/check_kill.sh 'data/tokens/gpt2_train_*.bin'
-#       PROGRAM=./train_gpt2_fp8   KILLS=6   STEPS=200 (of the runs that are timed)   FLAGS="--model gpt2 ..."
+#       PROGRAM=./train_gpt2_fp8   KILLS=6   FLAGS="--model gpt2 ..."
+#       STEPS=200                  of the runs that are timed
 #       DELAY=3                    seconds until the first step, at least
-#       GPU_DEVICE=cuda            (cpu, to try this script without a GPU, with FLAGS of a small model)
-#       OUT=FOLDER                 where the runs go and stay, in place of earlier ones (default: a folder that is removed)
+#       GPU_DEVICE=cuda            (cpu, to try this script without a GPU, with
+#                                  FLAGS of a small model)
+#       OUT=FOLDER                 where the runs go and stay, in place of earlier
+#                                  ones (default: a folder that is removed)
 set -uo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac

@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# Losing a process on GPUs: one of all is killed, stopped, or has no memory; what is saved goes on, on as many GPUs, on
-# two and on one. Prints a Markdown table: how each run ended, in how many seconds, and what was compared. Ends with 1
-# where an exit code or a byte is wrong. About 6 minutes on four H100s with Llama-2-7B, whose checkpoints take RAM or disk
-# of 200 GB.
+# Losing a process on GPUs: one of all is killed, stopped, or has no memory; what
+# is saved goes on, on as many GPUs, on two and on one. Prints a Markdown table:
+# how each run ended, in how many seconds, and what was compared. Ends with 1
+# where an exit code or a byte is wrong. About 6 minutes on four H100s with
+# Llama-2-7B, whose checkpoints take RAM or disk of 200 GB.
 #
-#   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'        ids within the model's vocabulary
+#   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'
+#       ids within the model's vocabulary
 #       PROGRAM=./train_gpt2_fp8   MPIRUN="mpirun --bind-to none"
 #       GPUS=4                     how many (default: those that may be used)
-#       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536"
-#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"   what fills a GPU of 80 GB meanwhile
+#       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1
+#                                  --batch-tokens 65536"
+#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"
+#                                  what fills a GPU of 80 GB meanwhile
 #       FEWER="2 1"                on how many GPUs the checkpoint goes on, too
 #       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
-#       OUT=FOLDER                 where the runs go (default: a folder that is removed)
+#       OUT=FOLDER                 where the runs go (default: a folder that is
+#                                  removed)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -eq 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }

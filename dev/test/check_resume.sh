@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# Checkpoints between the CPU's program and the GPU's: a run that moves from one to the other, and back, takes the steps
-# that it would have taken where it was, a run that is resumed on the GPU has the bits it would have had, and states are
+# Checkpoints between the CPU's program and the GPU's: a run that moves from one
+# to the other, and back, takes the steps that it would have taken where it was, a
+# run that is resumed on the GPU has the bits it would have had, and states are
 # converted on the way. About a minute.
 #
-# A move is judged by the five losses after it: there a state that went wrong shows (the script shows that it does, by
-# the momentum left out), and chaos does not yet. After thirty steps it would: the CPU's own losses in COAT then move by
+# A move is judged by the five losses after it: there a state that went wrong
+# shows (the script shows that it does, by the momentum left out), and chaos does
+# not yet. After thirty steps it would: the CPU's own losses in COAT then move by
 # 0.003 to 0.01 when nothing but its micro-batches are cut in another way.
 #
 #   dev/test/check_resume.sh
 #       CPU_PROGRAM=./train_gpt2_fp8_cpu     the twin
 #       GPU_PROGRAM=./train_gpt2_fp8         what is checked against it, with
-#       GPU_DEVICE=cuda                      (cpu, to try this script without a GPU)
+#       GPU_DEVICE=cuda                      (cpu, to try this script without a
+#                                            GPU)
 #       PREPARE=build/prepare_bytes          makes the tokens
 #       TOLERANCE=1e-3                       of losses between 3 and 6
-#       MODEL='--model qwen3:d2 --kv-heads 1'  another block; default GPT-2's of two layers
-#       OUT=FOLDER                           where the runs go and stay (default: a folder that is removed)
+#       MODEL='--model qwen3:d2 --kv-heads 1'  another block; default GPT-2's of
+#                                              two layers
+#       OUT=FOLDER                           where the runs go and stay (default:
+#                                            a folder that is removed)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/../.." || exit 1

@@ -5,11 +5,11 @@
 
 #include "coat/text/data.h"
 
-static const char usage[] =
-    "usage: bigram TRAIN.bin VAL.bin\n"
-    "\n"
-    "Prints the loss that a table of byte pairs of TRAIN reaches on VAL, in nats per token, and that of none.\n"
-    "Both are files of byte-level tokens (prepare_bytes), or patterns of some.\n";
+static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
+                            "\n"
+                            "Prints the loss that a table of byte pairs of TRAIN reaches on VAL, in nats per\n"
+                            "token, and that of none. Both are files of byte-level tokens (prepare_bytes), or\n"
+                            "patterns of some.\n";
 
 enum { VOCAB = 257, LENGTH = 256 }; // tokens read at a time; up to LENGTH at the end of a file are not used
 

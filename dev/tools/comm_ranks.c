@@ -16,11 +16,11 @@
 #include "coat/save/saver.h"
 #include "coat/shapes.h"
 
-static const char usage[] =
-    "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
-    "\n"
-    "Tests the collectives among N processes; with a word, what they do when the last of them ends by a signal, is\n"
-    "stopped, hangs, fails, or is only slow; or they save in FOLDER, on a disk that is slow for the first of them.\n";
+static const char usage[] = "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
+                            "\n"
+                            "Tests the collectives among N processes; with a word, what they do when the last\n"
+                            "of them ends by a signal, is stopped, hangs, fails, or is only slow; or they\n"
+                            "save in FOLDER, on a disk that is slow for the first of them.\n";
 
 static int wrong, checks;
 static Comm *comm;

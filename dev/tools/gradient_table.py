@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Means over micro-batches of what gradient_stats wrote with --json, checkpoint by checkpoint.
+"""Means over micro-batches of what gradient_stats wrote with --json, checkpoint
+by checkpoint.
 
     dev/tools/gradient_table.py OUT FILE.json ...
 
-Writes OUT/gradients.csv, a line per checkpoint, gradient, layer (from 1 on; 0: none), format and scale, and
-OUT/gradients.md, the worst layer of each gradient. A bias is <p, e> / <e, e> - 1 of the product p with codes against
-the product e without; behind ± is the standard error of the mean over the micro-batches, _se in the CSV.
+Writes OUT/gradients.csv, a line per checkpoint, gradient, layer (from 1 on; 0:
+none), format and scale, and OUT/gradients.md, the worst layer of each gradient.
+A bias is <p, e> / <e, e> - 1 of the product p with codes against the product e
+without; behind ± is the standard error of the mean over the micro-batches, _se
+in the CSV.
 """
 import collections
 import csv

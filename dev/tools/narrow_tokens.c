@@ -7,14 +7,11 @@
 #include "coat/text/data.h"
 #include "coat/text/data_files.h"
 
-static const char usage[] =
-    "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
-    "\n"
-    "Writes the tokens of TOKENS.bin, a file or a pattern of some, that are below VOCABULARY "
-    "to OUT.bin, at most MOST of\n"
-    "them, and says how many of those that were read these are. Of a file that is no multiple of "
-    "64 the rest is not\n"
-    "read.\n";
+static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
+                            "\n"
+                            "Writes the tokens of TOKENS.bin, a file or a pattern of some, that are below\n"
+                            "VOCABULARY to OUT.bin, at most MOST of them, and says how many of those that\n"
+                            "were read these are. Of a file that is no multiple of 64 the rest is not read.\n";
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 

@@ -20,9 +20,9 @@
 
 static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "\n"
-                            "Writes a folder OUT, for the trainer's --model, with the weights w + ALPHA d of "
-                            "CHECKPOINT: d is a random direction\n"
-                            "by SEED, and each of its filters has the norm of the weights' own.\n";
+                            "Writes a folder OUT, for the trainer's --model, with the weights w + ALPHA d of\n"
+                            "CHECKPOINT: d is a random direction by SEED, and each of its filters has the\n"
+                            "norm of the weights' own.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 enum { STREAMS_PER_LAYER = 16 }; // of random numbers, as many as GPT-2 has parameters: directions stay what they were

@@ -15,13 +15,12 @@
 #include "codebook.h"
 #include "histogram_svg.h"
 
-static const char usage[] =
-    "usage: quant_error [--every N] CHECKPOINT [PICTURE.svg]\n"
-    "\n"
-    "Prints the quantisation error of the optimizer's update in each pair of formats, from a checkpoint whose moments\n"
-    "are in FP32 (--moments fp32); PICTURE has the ranges and exponents of their groups. --every 16 measures one of "
-    "16\n"
-    "groups, which is enough of a model with billions of parameters.\n";
+static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [PICTURE.svg]\n"
+                            "\n"
+                            "Prints the quantisation error of the optimizer's update in each pair of formats,\n"
+                            "from a checkpoint whose moments are in FP32 (--moments fp32); PICTURE has the\n"
+                            "ranges and exponents of their groups. --every 16 measures one of 16 groups,\n"
+                            "which is enough of a model with billions of parameters.\n";
 
 // The groups are dealt to as many sums as PARTS, which are added in their order: the number of threads changes nothing.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };

@@ -4,12 +4,11 @@
 #include "coat/io/files.h"
 #include "coat/text/tokenizer.h"
 
-static const char usage[] =
-    "usage: tokenize TOKENIZER FILE\n"
-    "\n"
-    "Writes the token ids of FILE to standard output, as little-endian uint32. Bytes 0 in FILE separate texts, which "
-    "are\n"
-    "encoded one by one; 4294967295 follows each. TOKENIZER is what --tokenizer of the trainer takes.\n";
+static const char usage[] = "usage: tokenize TOKENIZER FILE\n"
+                            "\n"
+                            "Writes the token ids of FILE to standard output, as little-endian uint32. Bytes\n"
+                            "0 in FILE separate texts, which are encoded one by one; 4294967295 follows each.\n"
+                            "TOKENIZER is what --tokenizer of the trainer takes.\n";
 
 static bool write_text(const Tokenizer *t, const char *text, int32_t *ids, int max, Error *err) {
     const int count = tokenizer_encode(t, text, ids, max - 1, err);
