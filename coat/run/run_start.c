@@ -24,15 +24,27 @@
 
 #define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
 
+static void say_note(const Run *run, const char *format, va_list args) {
+    char text[2 * PATH_MAX_LENGTH];
+    if (run->place.rank > 0) return;
+    vsnprintf(text, sizeof text, format, args);
+    print_labelled(stderr, "note: ", text);
+}
+
 // A remark of the first process; not with --quiet.
 __attribute__((format(printf, 2, 3))) static void note(const Run *run, const char *format, ...) {
-    char text[2 * PATH_MAX_LENGTH];
     va_list args;
-    if (run->model.config.quiet || run->place.rank > 0) return;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    if (!run->model.config.quiet) say_note(run, format, args);
     va_end(args);
-    print_labelled(stderr, "note: ", text);
+}
+
+// With --quiet too: it makes a figure of the run mean something else, or the run go on from elsewhere.
+__attribute__((format(printf, 2, 3))) static void note_always(const Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_note(run, format, args);
+    va_end(args);
 }
 
 // The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
@@ -132,16 +144,14 @@ static void note_bytes(const Run *run, DataLoader *loader) {
              prepare_bytes_name());
 }
 
-// What looks like a mistake in the choice of files. With --quiet only what makes a figure of the run mean something else.
+// What looks like a mistake in the choice of files.
 static void note_data(Run *run) {
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
     const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
-    if (run->place.rank > 0) return;
     if (shared)
-        fprintf(stderr, "note: %s is in --train and --val: the validation loss is of text that is trained on\n",
-                shared);
+        note_always(run, "%s is in --train and --val: the validation loss is of text that is trained on", shared);
     if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
         note_bytes(run, run->train);
         note_bytes(run, run->val);
@@ -164,7 +174,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             "these by --allow-other-data",
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
-    if (run->place.rank == 0) fprintf(stderr, "note: %s was trained on other data than --train names now\n", folder);
+    note_always(run, "%s was trained on other data than --train names now", folder);
     note_data(run);
     return true;
 }
@@ -174,9 +184,8 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    // with --quiet too: who resumes means days that are done
-    if (!checkpoint_expect(c->out, -1, &none))
-        fprintf(stderr, "note: --resume: no checkpoint in %s, starting from the beginning\n", c->out);
+    if (!checkpoint_expect(c->out, -1, &none)) // who resumes means days that are done
+        note_always(run, "--resume: no checkpoint in %s, starting from the beginning", c->out);
     return true;
 }
 
@@ -198,17 +207,15 @@ static bool start_or_resume(Run *run, Error *err) {
     if (folder[0]) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && !same_data(run, folder, err)) return false;
-        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES && m->exec.rank == 0)
-            fprintf(stderr,
-                    "note: --tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?\n",
-                    folder, c->shape.vocab);
+        if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES)
+            note_always(run, "--tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?",
+                        folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
-        if (c->settings_recorded && c->recorded_step != run->done.step && m->exec.rank == 0)
-            fprintf(stderr,
-                    "note: settings that no flag names are those of step %lld, whose checkpoint could not be used\n",
-                    (long long)c->recorded_step);
+        if (c->settings_recorded && c->recorded_step != run->done.step)
+            note_always(run, "settings that no flag names are those of step %lld, whose checkpoint could not be used",
+                        (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
