@@ -271,6 +271,12 @@ static inline const double *config_weights(const Config *config) {
 // falls back to bf16 here where FP8 cannot take the shape or gpu_without_fp8 is set, with a line in notes.
 bool config_check(Config *config, int ranks, Error *err);
 
+// As --tokenizer names it, or as a model without a vocabulary file has it.
+static inline const char *config_tokenizer_name(const Config *c) {
+    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
+    return bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
+}
+
 // Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names. Errors: EXIT_USER.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 

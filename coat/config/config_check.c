@@ -97,9 +97,7 @@ static bool check_health(const Config *c, Error *err) {
 
 bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
     const int vocab = c->shape.vocab;
-    const char *name = c->tokenizer == TOKENIZER_BYTES  ? "bytes"
-                       : c->tokenizer == TOKENIZER_GPT2 ? "gpt2"
-                                                        : c->tokenizer_file;
+    const char *name = config_tokenizer_name(c);
     if (tokens <= vocab) return true;
     if (!c->shape_files[0])
         return error_set(err, EXIT_USER, "--vocab %d: the vocabulary of --tokenizer %s has %d tokens; use --vocab %d",

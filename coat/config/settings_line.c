@@ -58,8 +58,7 @@ static void train_fields(JsonText *t, const Config *c) {
 }
 
 static void tokenizer_field(JsonText *t, const Config *c) {
-    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
-    const char *name = bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
+    const char *name = c->vocabulary[0] ? c->vocabulary : config_tokenizer_name(c);
     text_field(t, "tokenizer", name, strlen(name));
 }
 

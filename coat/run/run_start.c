@@ -62,30 +62,47 @@ bool run_take_vocabulary(Run *run, Config *c, Error *err) {
     return run->tokenizer != NULL;
 }
 
+// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens.
+static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
+    const bool of_file = c->tokenizer == TOKENIZER_FILE;
+    const int tokens = of_file ? tokenizer_vocab(run->tokenizer) : named_vocabulary(c->tokenizer);
+    if (c->tokenizer == TOKENIZER_ANY ||
+        (of_file ? tokenizer_alike(run->tokenizer, own) : tokens == tokenizer_vocab(own)))
+        return true;
+    return error_set(err, EXIT_USER,
+                     "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
+                     config_tokenizer_name(c), tokens, tokenizer_vocab(own), c->shape_files);
+}
+
 // Opens the vocabulary; training goes on without one.
 static bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error ignored;
     const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
-    char *vocabulary = run->model.config.vocabulary;
-    if (c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !c->tokenizer_file[0])) {
+    Tokenizer *own = c->shape_files[0] ? tokenizer_open(c->shape_files, &ignored) : NULL;
+    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : own ? c->shape_files : "";
+    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);
+    if (bytes)
         run->tokenizer = tokenizer_bytes();
-        if (with_model && c->shape.vocab != 257)
-            return error_set(
-                err, EXIT_USER,
-                "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
-                "the model was trained with",
-                c->shape.vocab);
-    } else if (c->tokenizer_file[0]) {
-        if (!run->tokenizer) run->tokenizer = tokenizer_open(c->tokenizer_file, err);
-        if (run->tokenizer && !c->shape_files[0]) take_ids(run);
-        snprintf(vocabulary, sizeof run->model.config.vocabulary, "%s", c->tokenizer_file);
-        return run->tokenizer && config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
-    } else if (c->shape_files[0]) {
-        run->tokenizer =
-            tokenizer_open(c->shape_files, &ignored); // that lies with the model, or with the last checkpoint
-        if (run->tokenizer) snprintf(vocabulary, sizeof run->model.config.vocabulary, "%s", c->shape_files);
+    else if (!c->tokenizer_file[0])
+        run->tokenizer = own;
+    else if (!run->tokenizer)
+        run->tokenizer = tokenizer_open(file, err);
+    const bool opened = run->tokenizer || !c->tokenizer_file[0];
+    const bool good = opened && (!own || is_own(run, c, own, err));
+    if (own != run->tokenizer) tokenizer_close(own);
+    if (!good) return false;
+    if (bytes) {
+        return !with_model || c->shape.vocab == 257 ||
+               error_set(
+                   err, EXIT_USER,
+                   "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
+                   "the model was trained with",
+                   c->shape.vocab);
     }
-    return true;
+    snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
+    if (!c->tokenizer_file[0]) return true;
+    if (!c->shape_files[0]) take_ids(run);
+    return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
 }
 
 static bool open_data(Run *run, const Config *c, Error *err) {

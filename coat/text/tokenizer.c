@@ -214,6 +214,17 @@ int tokenizer_begin(const Tokenizer *t) {
     return t->begin;
 }
 
+bool tokenizer_alike(const Tokenizer *a, const Tokenizer *b) {
+    const Vocabulary *x = &a->bpe.vocabulary, *y = &b->bpe.vocabulary;
+    const int both = x->count < y->count ? x->count : y->count;
+    int same = 0;
+    for (int id = 0; id < both; id++)
+        same +=
+            x->length[id] == y->length[id] &&
+            (x->length[id] <= 0 || !memcmp(x->text + x->offset[id], y->text + y->offset[id], (size_t)x->length[id]));
+    return 2 * same >= both;
+}
+
 int tokenizer_token(const Tokenizer *t, const char *name) {
     const Vocabulary *v = &t->bpe.vocabulary;
     const size_t length = strlen(name);

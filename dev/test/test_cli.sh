@@ -404,6 +404,17 @@ grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said" && ok "a sample without a vocabulary be
     ok "a resumed run takes its vocabulary along" || bad "a resumed run takes its vocabulary along" "$(ls "$folder"/llama/*)"
 "$program" --train "$data" --model "$folder/llama/step-00000004" --seq-len 32 --steps 1 --sample-tokens 0 --out "$folder/onward" >/dev/null 2>&1
 cmp -s dev/test/tokenizers/llama.model "$folder/onward/step-00000001/tokenizer.model" && ok "and so does one from its weights" || bad "and so does one from its weights" "$(ls "$folder"/onward/*)"
+grep -q "\"tokenizer\":\"$folder/llama/step-" <(tail -n 1 <(grep '"settings"' "$folder/llama/log.jsonl")) && ok "and its log names that" || bad "and its log names that"
+of_llama="of the vocabulary in $folder/llama/step-00000004; leave \-\-tokenizer away$"
+for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/llama --resume --train $data --steps 5"; do
+    # shellcheck disable=SC2086 # flags are words
+    {
+        refuses "another vocabulary than the checkpoint's own, ${how%% *}" 1 "^error: \-\-tokenizer dev/test/tokenizers/llama3.json: its [0-9]+ tokens are not the [0-9]+ $of_llama" $how --tokenizer dev/test/tokenizers/llama3.json --quiet
+        refuses "and bytes" 1 "^error: \-\-tokenizer bytes: its 257 tokens are not the [0-9]+ $of_llama" $how --tokenizer bytes --quiet
+    }
+done
+[ "$(cd "$folder/llama" && echo step-*)" = step-00000004 ] && "$program" --train "$data" --resume --steps 5 --sample-tokens 0 --tokenizer dev/test/tokenizers/llama.model --quiet --out "$folder/llama" >/dev/null 2>&1
+[ -s "$folder/llama/step-00000005/tokenizer.model" ] && ok "its own may be named" || bad "its own may be named" "$(ls "$folder"/llama/*)"
 refuses "prompt without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 for i in $(seq 0 300); do echo "\"t$i\": $i"; done | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
