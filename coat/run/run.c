@@ -117,7 +117,7 @@ int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err) {
 
 int64_t run_evaluated_step(const Run *run) {
     const Config *c = &run->model.config;
-    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_step(c->model) : -1;
+    int64_t named = c->model_from_files && run->done.step == 0 ? checkpoint_weights_step(c->model) : -1;
     return named > 0 ? named : run->done.step;
 }
 

@@ -55,7 +55,7 @@ bool run_validate(Run *run, Error *err);
 // cannot be used.
 int run_prompt(const Run *run, int32_t ids[MOST_PROMPT_TOKENS], Error *err);
 
-// The step that an evaluation is of; weights given by --model are as old as their folder's name says.
+// The step that an evaluation is of; weights given by --model are as old as their folder records.
 int64_t run_evaluated_step(const Run *run);
 
 // Samples, from the prompt or from the end-of-text token. With --json standard output is JSON lines: those of the log,

@@ -55,6 +55,13 @@ int64_t checkpoint_step(const char *folder) {
     return step_of(path_base(path));
 }
 
+int64_t checkpoint_weights_step(const char *folder) {
+    char path[PATH_BUFFER];
+    Error ignored;
+    const int64_t recorded = path_join(path, sizeof path, folder, STATE_FILE, &ignored) ? run_state_step(path) : -1;
+    return recorded >= 0 ? recorded : checkpoint_step(folder);
+}
+
 static int compare_descending(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? 1 : x > y ? -1 : 0;

@@ -47,6 +47,10 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err);
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
 int64_t checkpoint_step(const char *folder);
 
+// The step of a folder's weights: the one that a checkpoint records, whatever its folder is called, else that of the
+// name. -1: neither says one.
+int64_t checkpoint_weights_step(const char *folder);
+
 // The steps of all checkpoint folders under out, whole or not, newest first, and their number; *steps is malloc'ed. No
 // folder: none. -1: it cannot be read, which must not be taken for there being none.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);

@@ -306,3 +306,13 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     json_decref(o);
     return good;
 }
+
+int64_t run_state_step(const char *path) {
+    Error ignored;
+    int64_t format, step = -1;
+    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
+    const bool good = o && json_get_int(o, path, "format", 1, 1, &format, &ignored) &&
+                      json_get_int(o, path, "step", 0, COUNT_LIMIT, &step, &ignored);
+    json_decref(o);
+    return good ? step : -1;
+}

@@ -16,6 +16,9 @@ void settings_rename(json_t *settings);
 // names other differences on stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
+// The step that `path` says the run stands at; -1 where there is no such file, or it cannot be read.
+int64_t run_state_step(const char *path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -381,7 +381,14 @@ same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --mod
 [[ $said == hello* && $said == "$same" ]] && ok "and what it advises works" || bad "and what it advises works" "$said" "$same"
 said=$("$program" --prompt ab --sample-tokens 3 --json --quiet --model "$folder/straight/step-00000020" 2>/dev/null)
 grep -qxE '\{"step":20,"prompt":\[97,98\],"sample":\[[0-9]+,[0-9]+,[0-9]+\]\}' <<<"$said" && ok "--prompt --json: tokens" || bad "--prompt --json: tokens" "$said"
+cp -r "$folder/straight/step-00000020" "$folder/renamed" && cp -r "$folder/straight/step-00000020" "$folder/step-00000007"
 mkdir "$folder/ended" && cp "$folder/straight/step-00000020"/{config.json,model.safetensors} "$folder/ended" # as of another program
+for name in renamed:20 step-00000007:20 ended:0; do
+    said=$("$program" --val "$val" --val-batches 1 --eval-only --quiet --tokenizer bytes --model "$folder/${name%:*}" 2>&1)
+    said+=$("$program" --prompt ab --sample-tokens 1 --json --quiet --tokenizer bytes --model "$folder/${name%:*}" 2>/dev/null)
+    [[ $said == "step ${name#*:}  val loss "*'{"step":'"${name#*:},"* ]] && ok "the step of the folder ${name%:*} is ${name#*:}" || bad "the step of the folder ${name%:*}" "$said"
+done
+rm -r "$folder/renamed" "$folder/step-00000007"
 ended() { "$program" --prompt ab --sample-tokens 3 --json --quiet --tokenizer bytes --model "$folder/ended" 2>/dev/null; }
 said=$(ended) end=$(sed 's/.*\[[0-9]*,\([0-9]*\),.*/\1/' <<<"$said") # its second token
 sed -i "s/\"eos_token_id\": 256/\"eos_token_id\": $end/" "$folder/ended/config.json"
