@@ -150,6 +150,12 @@ if python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t._
     check "transformers goes on with the same tokens" prompts "$checkpoint"
     said=$(prompts "$folder" 2>&1)
     [ $? -eq 2 ] && [[ $said == *"$folder has no config.json; name a folder of a model"* ]] && ok "a folder without a model is named" || bad "a folder without a model is named" "$said"
+    "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "a run with a prompt format" "$(cat "$folder/said")"
+    check "and continues the texts themselves where prompts have a format" prompts "$folder/asked/step-00000001"
+    printf '{"prompt": "a", "response": "b"}\n%.0s' 1 2 3 >"$folder/chat.jsonl"
+    python3 data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0 --out "$folder/chat" "$folder/chat.jsonl" >/dev/null
+    said=$(python3 dev/test/check_transformers.py "$checkpoint" --val "$folder/chat_train_*.bin" --loss 1 2>&1)
+    [ $? -eq 1 ] && [[ $said == *"chat_train_000000.bin holds a mask of the tokens that count, which this check does not read"* ]] && ok "a file with a mask is named as one" || bad "a file with a mask" "$said"
     random bytes
     check "and in FP32 with no other" prompts "$folder/bytes" -- --precision fp32
     # byte pairs: GPT-2's way of writing bytes, and a few merges
