@@ -137,8 +137,16 @@ static bool settle_prompt_format(Run *run, Error *err) {
     Config *c = &run->model.config;
     ModelShape *shape = &c->shape;
     int end;
-    if (c->prompt_format == PROMPT_FORMAT_DATA)
-        c->prompt_format = run->train ? data_prompt_format(run->train) : PROMPT_FORMAT_NONE;
+    if (c->prompt_format == PROMPT_FORMAT_DATA) {
+        PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
+        c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
+        if (different[1] != PROMPT_FORMAT_NONE)
+            note(run,
+                 "--train has prompts in the formats %s and %s: checkpoints record none; --prompt-format %s or %s says "
+                 "which",
+                 prompt_format_name(different[0]), prompt_format_name(different[1]), prompt_format_name(different[0]),
+                 prompt_format_name(different[1]));
+    }
     if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
         if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
         if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));

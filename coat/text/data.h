@@ -41,8 +41,9 @@ int64_t data_tokens(const DataLoader *loader);    // over all files
 int64_t data_sequences(const DataLoader *loader); // of all files once, over all ranks
 bool data_masked(const DataLoader *loader);       // whether a file says which of its tokens count as targets
 
-// The prompt format that the files name, those that name one; NONE where they do not name the same.
-PromptFormat data_prompt_format(const DataLoader *loader);
+// The prompt format that the files name, those that name one; NONE where they do not name the same: then the first two of
+// them are in `different`, which are NONE elsewhere.
+PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
 // How many of the targets that data_batch_at() gives count, at least one of every sequence.
 int64_t data_count(const int32_t *targets, int64_t tokens);
@@ -69,11 +70,11 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 bool data_check(DataLoader *loader, int batches, Error *err);
 
 // Whether the first file begins as one of bytes does (--tokenizer bytes): none of its first 65,536 tokens is above 256.
-// False where it has fewer than 1,024, or cannot be read.
+// False where it has fewer than 1,024, of examples than 128, or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
 // Whether some files begin so and others do not, as where they were made with different tokenizers; the paths of the
-// first of each kind. It looks like a mistake and need not be one. Of files of fewer than 1,024 tokens it cannot be told.
+// first of each kind. It looks like a mistake and need not be one. Of files of fewer tokens than that it cannot be told.
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
 // The path of a file that both have, under whatever names; NULL: none.

@@ -5,6 +5,13 @@
 #include "data_loader.h"
 #include "io/files.h"
 
+// Whether a file has tokens enough to tell whether they are bytes. A few examples are often all that there is of them,
+// and with another vocabulary even these have words.
+static bool is_telling(const Shard *shard) {
+    enum { FEWEST = 1024, FEWEST_OF_EXAMPLES = 128 };
+    return shard->tokens >= (shard->mask ? FEWEST_OF_EXAMPLES : FEWEST);
+}
+
 // Whether a file begins as one of bytes does; false too where that cannot be told.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     enum { PIECE = 2048, LOOKED_AT = 65536 };
@@ -13,7 +20,7 @@ static bool begins_with_bytes(DataLoader *loader, int index) {
     const size_t width = (size_t)shard->token_bytes;
     uint32_t piece[PIECE];
     Error ignored;
-    const int fd = count < 1024 ? -1 : shard_descriptor(loader, index, &ignored);
+    const int fd = !is_telling(shard) ? -1 : shard_descriptor(loader, index, &ignored);
     bool bytes = fd >= 0;
     for (size_t at = 0; bytes && at < count; at += PIECE) {
         const size_t n = count - at < PIECE ? count - at : PIECE;
@@ -27,12 +34,16 @@ bool data_begins_with_bytes(DataLoader *loader) {
     return begins_with_bytes(loader, 0);
 }
 
-PromptFormat data_prompt_format(const DataLoader *loader) {
+PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]) {
     PromptFormat found = PROMPT_FORMAT_NONE;
+    different[0] = different[1] = PROMPT_FORMAT_NONE;
     for (int i = 0; i < loader->count; i++) {
         const PromptFormat named = loader->shards[i].prompt_format;
         if (named == PROMPT_FORMAT_NONE) continue;
-        if (found != PROMPT_FORMAT_NONE && found != named) return PROMPT_FORMAT_NONE;
+        if (found != PROMPT_FORMAT_NONE && found != named) {
+            different[0] = found, different[1] = named;
+            return PROMPT_FORMAT_NONE;
+        }
         found = named;
     }
     return found;
@@ -41,7 +52,7 @@ PromptFormat data_prompt_format(const DataLoader *loader) {
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other) {
     *bytes = *other = NULL;
     for (int i = 0; i < loader->count; i++) {
-        if (loader->shards[i].tokens < 1024) continue; // cannot be told
+        if (!is_telling(&loader->shards[i])) continue;
         const char **kind = begins_with_bytes(loader, i) ? bytes : other;
         if (!*kind) *kind = loader->shards[i].path;
     }

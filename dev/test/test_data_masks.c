@@ -128,6 +128,43 @@ static void test_empty_sequences(void **state) {
     expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens with a target that counts", "needs 4");
 }
 
+// The format is that of the files that name one, all the same.
+static void test_prompt_formats(void **state) {
+    (void)state;
+    static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
+                                           PROMPT_FORMAT_ALPACA};
+    PromptFormat different[2];
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        File f = make_file(2, 41, 0, 10, "1");
+        f.header[6] = formats[i];
+        sign(&f);
+        snprintf(name, sizeof name, "f_%d.bin", i);
+        write_as(name, &f);
+    }
+    DataLoader *loader = open_one("f_[012].bin", 1, T, false);
+    assert_int_equal(data_prompt_format(loader, different), PROMPT_FORMAT_QWEN);
+    assert_int_equal(different[1], PROMPT_FORMAT_NONE);
+    data_close(loader);
+    loader = open_one("f_*.bin", 1, T, false);
+    assert_int_equal(data_prompt_format(loader, different), PROMPT_FORMAT_NONE);
+    assert_int_equal(different[0], PROMPT_FORMAT_QWEN);
+    assert_int_equal(different[1], PROMPT_FORMAT_ALPACA);
+    data_close(loader);
+}
+
+// Of examples fewer tokens tell that they are bytes than of a text.
+static void test_bytes(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
+        write_as("bytes.bin", &f);
+        DataLoader *loader = open_one("bytes.bin", 1, T, false);
+        assert_int_equal(data_begins_with_bytes(loader), i == 0);
+        data_close(loader);
+    }
+}
+
 // A mask of ones gives what the same tokens give without one.
 static void test_all_count(void **state) {
     (void)state;
@@ -354,6 +391,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_targets, test_folder_empty),
         cmocka_unit_test_setup(test_empty_sequences, test_folder_empty),
+        cmocka_unit_test_setup(test_prompt_formats, test_folder_empty),
+        cmocka_unit_test_setup(test_bytes, test_folder_empty),
         cmocka_unit_test_setup(test_all_count, test_folder_empty),
         cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
         cmocka_unit_test_setup(test_packed, test_folder_empty),

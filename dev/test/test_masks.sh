@@ -117,6 +117,14 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
+    python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
+    for format in "" "--prompt-format plain"; do
+        # shellcheck disable=SC2086 # flags are words
+        "$program" "${loud[@]}" $format --train "$folder/*_train_000000.bin" --micro-batch 4 --steps 1 2>&1 | grep "^note: --train has prompts" >"$folder/said"
+        cat "$folder/said" >>"$folder/formats"
+    done
+    [ "$(cat "$folder/formats")" = "note: --train has prompts in the formats plain and alpaca: checkpoints record none; --prompt-format plain or alpaca says which" ] &&
+        ok "files of two prompt formats are noted, unless a flag names one" || bad "files of two prompt formats are noted" "$(cat "$folder/formats")"
 else
     bad "data/prepare.py --chat and the trainer" "$(cat "$folder/said")"
 fi
