@@ -253,6 +253,7 @@ void log_val(Log *log, int64_t step, double val_loss) {
     if (!log->active) return;
     log->end.val_loss = val_loss;
     log->end.validated = true;
+    log->end.val_step = step;
     if (!log_has_val(log, step)) write_result(log, step, "val_loss", val_loss);
     log->val_step = step;
     if (log->quiet || log->json) return;

@@ -232,6 +232,8 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
         if (words) text_append(text, size, " step%s", plural(line->total_steps));
         if (line->trained) text_append(text, size, ", loss %.*f", digits, line->loss);
         if (line->validated) text_append(text, size, ", val loss %.*f", digits, line->val_loss);
+        if (line->validated && line->val_step != line->step)
+            text_append(text, size, " %s %" PRId64, words ? "of step" : "at", line->val_step);
         text_append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
         if (columns <= 0 || (int)strlen(text) <= columns) break;
     }

@@ -41,10 +41,12 @@ typedef struct {
     Losses losses;                    // of the whole run, as far as they are known
     bool earlier;                     // there is a checkpoint of an earlier step
     char nonfinite[64];               // a tensor of the weights that is not finite; "": none is known
+    int64_t val_step;                 // of the validation
 } EndLine;
 
 // "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into `columns`,
-// "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". columns 0: in words.
+// "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". A validation of an earlier step is "val loss 2.601000 of step 200",
+// or "val loss 2.6010 at 200". columns 0: in words.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
 // What to do about a run that has diverged, with a checkpoint of an earlier step or without one.

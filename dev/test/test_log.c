@@ -182,7 +182,8 @@ static void terminal_line(void **state) {
     assert_non_null(strstr(text, "step 1/4 | loss 3.000000 | norm  0.5000 | lr 2.50e-01 | 10.0 ms | 100,000 tok/s | "
                                  "0:00:00 left\n"));
     assert_non_null(strstr(text, "val loss 1.750000 after 2 steps\n"));
-    assert_non_null(strstr(text, "done: 4 of 4 steps, loss 0.750000, val loss 1.750000, 0:00:00 of training\n"));
+    assert_non_null(
+        strstr(text, "done: 4 of 4 steps, loss 0.750000, val loss 1.750000 of step 2, 0:00:00 of training\n"));
     assert_null(strstr(text, "peak"));
     assert_null(strchr(text, '\033')); // no colours in a file
 }

@@ -187,9 +187,15 @@ static void terminals(void **state) {
 
 static void last_line(void **state) {
     (void)state;
-    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, ""};
+    EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
+    line.step = 225; // the last validation was before it
+    line.val_step = 200;
+    assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
+                                                               "2.625000 of step 200, 0:02:31 of training");
+    assert_string_equal(end_line(text, sizeof text, &line, 60),
+                        "stopped: 225/400, loss 2.5000, val loss 2.6250 at 200, 0:02:31");
     line.step = 7;
     line.skipped = 3;
     line.validated = false;
@@ -206,7 +212,7 @@ static void last_line(void **state) {
                    {20, "stopped: 7/400, loss 2.5000, 3 skipped, 0:02:31"}};
     for (int i = 0; i < 4; i++)
         assert_string_equal(end_line(text, sizeof text, &line, shorter[i].columns), shorter[i].text);
-    line.step = line.total_steps = 100000;
+    line.step = line.total_steps = line.val_step = 100000;
     line.validated = true;
     line.val_loss = 2.625;
     line.skipped = 0;
@@ -216,7 +222,7 @@ static void last_line(void **state) {
 
 static void a_run_that_failed_says_so(void **state) {
     (void)state;
-    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, ""};
+    const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {{0}, {0}, 0}, true, "", 400};
     const char *not_finite =
         "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
     EndLine line = well;
@@ -241,7 +247,7 @@ static void a_run_that_failed_says_so(void **state) {
 
 // What is said of a run with these losses, which end with 0.
 static const char *failure_of(const double *losses) {
-    EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, ""};
+    EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
     return end_failure(text, sizeof text, &line);
 }
@@ -266,7 +272,7 @@ static void a_loss_that_has_risen(void **state) {
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.57"));
     assert_non_null(strstr(text, " in the first 8 steps to 3.5"));
-    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, ""}; // nothing was left to do
+    EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {{0}, {0}, 0}, true, "", 4}; // nothing was left to do
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");
 }
