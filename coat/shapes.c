@@ -198,6 +198,12 @@ const char *model_names(void) {
            "qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 
+const char *model_name(int i) {
+    enum { GPT2_NAMES = 4, OTHER_NAMES = sizeof other_names / sizeof other_names[0] };
+    if (i < GPT2_NAMES) return gpt2_names[i].name;
+    return i < GPT2_NAMES + OTHER_NAMES ? other_names[i - GPT2_NAMES].name : NULL;
+}
+
 bool model_keeps_vocabulary(const char *name) {
     size_t i = 0;
     while (i < sizeof other_names / sizeof other_names[0] && strcmp(other_names[i].name, name) != 0) i++;

@@ -37,6 +37,9 @@ bool model_keeps_vocabulary(const char *name);
 // A list of names for messages.
 const char *model_names(void);
 
+// Name number i of one size, without those by depth and llm.c's descriptors; NULL: there is none.
+const char *model_name(int i);
+
 // A GPT-2 shape from its numbers, checked for range and divisibility; ffn 0 means 4 * channels. `path`, which says
 // them, is for messages. Errors: EXIT_DATA.
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,

@@ -60,6 +60,10 @@ static bool choose_model(Config *config, Error *err) {
     if (stat(model, &status) == 0) return true;
     if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
         return error_set(err, EXIT_DATA, "--model %s: no such file or folder", model);
+    char near[MODEL_NAME];
+    if (model_near(model, near))
+        return error_set(err, EXIT_USER, "--model %s: neither a file nor a name; did you mean %s? --help model has all",
+                         model, near);
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
 }
 
@@ -158,6 +162,13 @@ static bool finish_shape(const Parse *p, Error *err) {
             return error_set(err, EXIT_USER, "--channels %d: not divisible by --heads %d; use --channels %d",
                              shape->channels, shape->heads, (shape->channels / shape->heads + 1) * shape->heads);
         shape->head_dim = shape->channels / shape->heads;
+        if (shape->position_kind == POSITIONS_ROTARY && shape->head_dim % 2)
+            return error_set(err, EXIT_USER,
+                             "--%s %d: %d channel%s by %d head%s make heads of %d, and rotary positions need an even "
+                             "width; use --channels %d",
+                             channels ? "channels" : "heads", channels ? shape->channels : shape->heads,
+                             shape->channels, plural(shape->channels), shape->heads, plural(shape->heads),
+                             shape->head_dim, (shape->head_dim / 16 + 1) * 16 * shape->heads);
     }
     if (channels && !given(p, "ffn")) shape->ffn = shape_usual_ffn(shape);
     if (!given(p, "positions") && shape->positions < config->seq_len) shape->positions = config->seq_len;

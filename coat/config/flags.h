@@ -75,6 +75,10 @@ const Foreign *flag_foreign(int *count);
 // EXIT_USER.
 bool flag_unknown(const char *text, Error *err);
 
+// What `name`, which is no model's, is a slip of: "llama:d4" of lama:d4, "llama:dN" of llama. False: nothing is near.
+enum { MODEL_NAME = 96 };
+bool model_near(const char *name, char near[MODEL_NAME]);
+
 bool flag_needs_value(const Flag *flag);
 bool flag_takes_list(const Flag *flag);   // all words up to the next flag, joined to lines: names and patterns of files
 bool flag_has_negation(const Flag *flag); // --no-NAME

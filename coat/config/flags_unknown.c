@@ -1,7 +1,8 @@
 // What is said of a flag that is not in the table: its name here where other trainers have it (nanoGPT, the Hugging Face
 // Trainer, torchtitan, Megatron-LM, llm.c's train_gpt2.py) or it was
-// called so before, else the one that is spelled nearly like it.
+// called so before, else the one that is spelled nearly like it. And of a model that no name is.
 #include "flags.h"
+#include "shapes.h"
 
 #include <ctype.h>
 
@@ -166,11 +167,16 @@ static const Foreign *find_foreign(const char *name, int most) {
     return nearest;
 }
 
-// A flag that `name` is a slip of, or the beginning of; NULL: none. A slip is one edit, in names from six letters on two.
+// A slip is one edit, in names from six letters on two.
+static int most_edits(size_t length) {
+    return length < 3 ? 0 : length < 6 ? 1 : 2;
+}
+
+// A flag that `name` is a slip of, or the beginning of; NULL: none.
 static const char *find_near(const char *name) {
     const char *nearest = NULL;
     const size_t length = strlen(name);
-    int count, beginnings = 0, most = length < 3 ? 0 : length < 6 ? 1 : 2;
+    int count, beginnings = 0, most = most_edits(length);
     const Foreign *foreign;
     const Flag *flags = flag_table(&count);
     for (int i = 0; i < count; i++) {
@@ -183,6 +189,52 @@ static const char *find_near(const char *name) {
     if (beginnings == 1) return nearest;
     foreign = find_foreign(name, most);
     return foreign ? foreign->ours : NULL;
+}
+
+// The edits between the names of two models, at most `most` + 1: another digit is another model, not a slip.
+static int model_distance(const char *a, size_t length, const char *b, int most) {
+    static const char digits[] = "0123456789";
+    const char *x = a, *y = b;
+    for (bool more = true; more; x++, y++) {
+        while (x < a + length && !strchr(digits, *x)) x++;
+        y += strcspn(y, digits);
+        more = x < a + length && *y;
+        if ((x < a + length) != (*y != '\0') || (more && *x != *y)) return most + 1;
+    }
+    return edit_distance(a, length, b, strlen(b), most);
+}
+
+// The name of one size that `name` is a slip of, or the only beginning of; NULL: none. Of a slip `most`, its edits, is less.
+static const char *find_near_model(const char *name, int *most, int *beginnings) {
+    const char *nearest = NULL, *begun = NULL, *other;
+    const size_t length = strlen(name);
+    for (int i = 0; (other = model_name(i)); i++) {
+        const int distance = model_distance(name, length, other, *most);
+        if (distance <= *most) nearest = other, *most = distance - 1;
+        if (length >= 4 && strncmp(name, other, length) == 0) begun = other, ++*beginnings;
+    }
+    return *beginnings == 1 ? begun : nearest;
+}
+
+bool model_near(const char *name, char near[MODEL_NAME]) {
+    const char *colon = strchr(name, ':'), *family = NULL, *other;
+    const size_t length = colon ? (size_t)(colon - name) : strlen(name);
+    int most = most_edits(length), beginnings = 0;
+    ModelShape shape;
+    if (strlen(name) >= MOST_NAME) return false;
+    const char *model = colon ? NULL : find_near_model(name, &most, &beginnings);
+    if (beginnings == 1) most = -1;
+    for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
+        other = architecture_name((Architecture)i);
+        const int distance = model_distance(name, length, other, most);
+        if (distance == 0 && colon) return false; // it is the depth that is wrong
+        if (distance == 0) beginnings = 0;
+        if (distance <= most) family = other, most = distance - 1;
+    }
+    if (beginnings > 1 || (!family && !model)) return false; // the list is more help
+    snprintf(near, MODEL_NAME, "%s%s", family ? family : model, !family ? "" : colon ? colon : ":dN");
+    if (colon && !model_shape_named(near, &shape)) snprintf(near, MODEL_NAME, "%s:dN", family);
+    return true;
 }
 
 // "-b4", "-l=3e-4": llm.c's flag and its value together, where that is a number or behind '='.

@@ -195,6 +195,30 @@ static void test_unknown(void **state) {
         {"--threads 0", "--threads 0: must be between 1 and 4096"},
         {"--train x --val-batches 0", "--val-batches 0: nothing would be validated; leave --val away, or give -1"}};
     for (size_t i = 0; i < sizeof meant / sizeof *meant; i++) refuse(meant[i][0], EXIT_USER, meant[i][1]);
+    static const char *const models[][2] = {{"lama:d4", "llama:d4"},   {"llama", "llama:dN"},
+                                            {"gtp2", "gpt2"},          {"gpt2-larg", "gpt2-large"},
+                                            {"mistral", "mistral-7b"}, {"qwen2.5-0.5", "qwen2.5-0.5b"},
+                                            {"olno2:d8", "olmo2:d8"}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char given[64], wanted[128];
+        snprintf(given, sizeof given, "--model %s", models[i][0]);
+        snprintf(wanted, sizeof wanted, "%s: neither a file nor a name; did you mean %s? --help model has all", given,
+                 models[i][1]);
+        refuse(given, EXIT_USER, wanted);
+    }
+    static const char *const lists[] = {"gpt5",    "llama2", "llama2-70b", "llama:d100", "d100",
+                                        "qwen:d4", "xyz",    ":",          "d"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char given[64];
+        snprintf(given, sizeof given, "--model %s", lists[i]);
+        refuse(given, EXIT_USER, "neither a file nor one of the names gpt2, ");
+    }
+    // what follows from flags is said of these
+    refuse("--model llama:d4 --channels 100 --plan", EXIT_USER,
+           "--channels 100: 100 channels by 4 heads make heads of 25, and rotary positions need an even width; use "
+           "--channels 128");
+    refuse("--model llama:d4 --heads 256 --plan", EXIT_USER,
+           "--heads 256: 256 channels by 256 heads make heads of 1, and rotary positions need an even width");
     refuse("--no-quite", EXIT_USER, "--no-quite: unknown flag; did you mean --no-quiet?");
     // slips, also of a foreign name, and beginnings
     refuse("--stpes 5", EXIT_USER, "--stpes: unknown flag; did you mean --steps?");
