@@ -182,7 +182,8 @@ def tokenize(options, inputs, identities):
                else ", as files and documents are held out whole: name more of them, or one text file alone")
         print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
     if options.val_fraction > 0 and not splits["val"].finished:
-        print("no document was chosen for validation: raise --val-fraction", file=sys.stderr)
+        print("no %s was chosen for validation: raise --val-fraction, or leave --val away when training"
+              % ("example" if options.chat else "document"), file=sys.stderr)
 
 
 def make(options, inputs, identities, spec, settings, manifest, splits, rule, strict):

@@ -94,8 +94,8 @@ def local_inputs(arguments, field):
         else:
             found = [path for path in sorted(glob.glob(argument, recursive=True)) if os.path.isfile(path)]
             if not found:
-                raise Failure("%s: no such file or folder, nor a pattern that matches one, nor one of the named sets %s"
-                              % (argument, ", ".join(SETS)))
+                named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
+                raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
             paths += [(path, True) for path in found]
     inputs, identities, seen = [], [], {}
     for path, named in paths:

@@ -2,6 +2,7 @@
 import array
 import json
 import os
+import re
 import sys
 
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")  # as it was called; make install names it otherwise
@@ -14,6 +15,8 @@ sys.path.append(os.path.join(ROOT, "third_party", "python"))  # where it puts pa
 # errors of urllib, requests, httpx and huggingface_hub, none of which need be installed
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+
+RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # tiktoken's: a token in base64, a blank, its rank
 
 
 class Failure(Exception):
@@ -160,6 +163,10 @@ class Pairs(Plain):
 
     def open_pair(self, path):
         """encoder.json with vocab.bpe, or vocab.json with merges.txt."""
+        with open(path, "rb") as file:
+            if RANKS.match(file.read(1 << 16)):
+                raise Failure("tokenizer %s: tiktoken's ranks lack the rule that cuts text and the special tokens; name "
+                              "the model's tokenizer.json" % path)
         folder = os.path.dirname(path)
         merges = [os.path.join(folder, name) for name in ("vocab.bpe", "merges.txt")]
         merges = [name for name in merges if os.path.exists(name)]

@@ -300,6 +300,14 @@ class PrepareTest(unittest.TestCase):
         self.refused(["holds no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
         self.write("t/encoder.json", "{}")
         self.refused(["merges are missing"], "--tokenizer", self.path("t"), "--out", out, source)
+        ranks = self.write("qwen.tiktoken", "IQ== 0\nIg== 1\n")
+        self.refused(["qwen.tiktoken: tiktoken's ranks lack the rule that cuts text and the special tokens; name the model's "
+                      "tokenizer.json"], "--tokenizer", ranks, "--out", out, source)
+        self.refused(["absent.jsonl: no such file or folder, nor a pattern that matches one, nor one of the named sets "],
+                     "--bytes", "--out", out, self.path("absent.jsonl"))
+        _, errors = self.run_program("--bytes", "--chat", "--prompt-format", "plain", "--out", out,
+                                     self.path("absent.jsonl"), code=2)
+        self.assertTrue(errors.endswith("absent.jsonl: no such file or folder, nor a pattern that matches one\n"), errors)
         self.write("t/vocab.bpe", "#version: 0.2\na b\n")
         self.refused(["not a vocabulary"], "--tokenizer", self.path("t"), "--out", out, source)
         blocked = self.write("file", b"x")
