@@ -56,6 +56,11 @@ class ChatTest(unittest.TestCase):
                                      "--overwrite", *arguments, source)
         return self.read("c_train_000000.bin")
 
+    def test_nothing_held_out(self):
+        source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
+        _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
+        self.assertEqual(errors, "no example was chosen for validation: raise --val-fraction, or leave --val away when training\n")
+
     def check_bytes(self, record, expected, *arguments):
         """expected: text in which [[ ]] surround what counts, and E is the end of text."""
         (ids, mask), = self.prepared([record], *arguments)
