@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,6 +52,19 @@ static size_t add(char *text, size_t size, size_t used, const char *more) {
     return used + length;
 }
 
+// Breaks a line at blanks where the terminal is narrower than it.
+static void fold(char *text, size_t used) {
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return;
+    for (size_t begin = 0; used - begin > window.ws_col;) {
+        size_t cut = begin + window.ws_col;
+        while (cut > begin && text[cut] != ' ') cut--;
+        if (cut == begin) return;
+        text[cut] = '\n';
+        begin = cut + 1;
+    }
+}
+
 // Of several processes one may be lost, and the launcher ends the others with this signal and soon after for good: then
 // this is their last line.
 static void say_stop(void) {
@@ -59,13 +73,15 @@ static void say_stop(void) {
     if (error_rank >= 0) {
         used = add(text, sizeof text, used, "; if another process is lost, ");
         used = add(text, sizeof text - 1, used, error_advice());
+    } else {
+        fold(text, used);
     }
     used = add(text, sizeof text, used, "\n");
     if (write(STDERR_FILENO, text, used) < 0) errno = 0;
 }
 
 // Everything here is safe in a handler (POSIX lists alarm, clock_gettime, dup2, open, poll, write and _exit, memcpy and
-// strlen; gettid and tgkill are nothing but system calls).
+// strlen; gettid, ioctl and tgkill are nothing but system calls).
 static void on_stop(int number) {
     int before = errno;
     struct timespec now;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "io/files.h"
+#include "step_line.h"
 
 #define ASIDE_BYTES 4096             // of the longest path
 #define MOST_HELD ((size_t)64 << 20) // bytes of a file: those of a hundred thousand steps and more
@@ -90,9 +91,9 @@ bool appender_flush(Appender *a) {
 bool appender_flush_say(Appender *a, int64_t step) {
     bool good = appender_flush(a);
     if (!good && !a->failing)
-        fprintf(stderr, "warning: %s: cannot be written: %s; what it gets from step %" PRId64 " on waits in memory\n",
-                a->path, strerror(errno), step);
-    if (good && a->failing) fprintf(stderr, "note: %s: can be written again, nothing is missing\n", a->path);
+        print_remark("warning: ", "%s: cannot be written: %s; what it gets from step %" PRId64 " on waits in memory",
+                     a->path, strerror(errno), step);
+    if (good && a->failing) print_remark("note: ", "%s: can be written again, nothing is missing", a->path);
     a->failing = !good;
     return good;
 }

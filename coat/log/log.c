@@ -342,9 +342,8 @@ void log_text(Log *log, const char *format, ...) {
     FILE *stream = log->json ? stderr : stdout;
     va_list args;
     va_start(args, format);
-    vfprintf(stream, format, args);
+    print_remark_of(stream, "", format, args);
     va_end(args);
-    fputc('\n', stream);
     fflush(stream);
 }
 
@@ -368,8 +367,8 @@ void log_keep(Log *log, const char *folder, const char *what) {
     FileState state = appender_keep(&log->file, "log", ".jsonl", "lines", text, sizeof text);
     FileState drawn = events_keep(log->events, folder, curves, sizeof curves);
     bool found = is_found(state, what), missed = is_found(drawn, found ? text : what); // once for both
-    if (text[0] && (found || state == FILE_LOST)) fprintf(stderr, "warning: %s\n", text);
-    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) fprintf(stderr, "warning: %s\n", curves);
+    if (text[0] && (found || state == FILE_LOST)) print_remark("warning: ", "%s", text);
+    if (curves[0] && (missed || (drawn == FILE_LOST && state != FILE_LOST))) print_remark("warning: ", "%s", curves);
     if (found || what) add_note(log, found ? text : what);
     if (missed) add_note(log, curves);
 }
@@ -391,7 +390,8 @@ void log_close(Log *log) {
     log->end.earlier |= log->first_saved >= 0 && log->first_saved < log->end.step;
     if (log->active && (log->end.trained || log->end.validated)) {
         if (!log->json) puts(end_line(text, sizeof text, &log->end, terminal_columns(STDOUT_FILENO)));
-        if (end_failure(text, sizeof text, &log->end)[0]) fprintf(log->json ? stderr : stdout, "warning: %s\n", text);
+        if (end_failure(text, sizeof text, &log->end)[0])
+            print_labelled(log->json ? stderr : stdout, "warning: ", text);
         fflush(stdout);
     }
     appender_close(&log->file);

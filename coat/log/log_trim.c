@@ -90,7 +90,7 @@ bool log_set_aside(const Config *config, int64_t first_step, Error *err) {
     if (!good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
     fclose(from);
     if (good && any)
-        fprintf(stderr, "note: %s: lines of the run that is abandoned now are kept in %s\n", path, kept);
+        print_remark("note: ", "%s: lines of the run that is abandoned now are kept in %s", path, kept);
     else if (to)
         unlink(kept);
     return good;

@@ -223,7 +223,9 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
     char skips[64] = "", time[40];
     const char *ended = line->step >= line->total_steps ? "done" : "stopped";
     format_duration(time, sizeof time, line->seconds);
-    for (int words = 1; words >= 0; words--) { // else shortened
+    const bool earlier = line->validated && line->val_step != line->step;
+    for (int form = 0; form < 2 + earlier; form++) { // in words, shortened, without the validation of an earlier step
+        const bool words = form == 0;
         const int digits = words ? 6 : 4;
         if (line->skipped > 0)
             snprintf(skips, sizeof skips, ", %" PRId64 "%s%s skipped", line->skipped, words ? " update" : "",
@@ -231,9 +233,8 @@ const char *end_line(char *text, size_t size, const EndLine *line, int columns) 
         snprintf(text, size, "%s: %" PRId64 "%s%" PRId64, ended, line->step, words ? " of " : "/", line->total_steps);
         if (words) text_append(text, size, " step%s", plural(line->total_steps));
         if (line->trained) text_append(text, size, ", loss %.*f", digits, line->loss);
-        if (line->validated) text_append(text, size, ", val loss %.*f", digits, line->val_loss);
-        if (line->validated && line->val_step != line->step)
-            text_append(text, size, " %s %" PRId64, words ? "of step" : "at", line->val_step);
+        if (line->validated && form < 2) text_append(text, size, ", val loss %.*f", digits, line->val_loss);
+        if (earlier && form < 2) text_append(text, size, " %s %" PRId64, words ? "of step" : "at", line->val_step);
         text_append(text, size, "%s, %s%s", skips, time, words ? " of training" : "");
         if (columns <= 0 || (int)strlen(text) <= columns) break;
     }
@@ -272,6 +273,19 @@ static void print_line(FILE *out, const char *label, const char *text, int lengt
 
 void print_labelled(FILE *out, const char *label, const char *text) {
     print_line(out, label, text, (int)strlen(text));
+}
+
+void print_remark_of(FILE *out, const char *label, const char *format, va_list args) {
+    char text[4 * 4096]; // it may quote paths
+    vsnprintf(text, sizeof text, format, args);
+    print_labelled(out, label, text);
+}
+
+void print_remark(const char *label, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_remark_of(stderr, label, format, args);
+    va_end(args);
 }
 
 void print_notes(FILE *out, const char *notes) {

@@ -1,5 +1,6 @@
 // The line that a training step shows on the terminal, the last line of a run, and the small formats that it is made of.
 #pragma once
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,7 +47,7 @@ typedef struct {
 
 // "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training"; where that does not fit into `columns`,
 // "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31". A validation of an earlier step is "val loss 2.601000 of step 200",
-// or "val loss 2.6010 at 200". columns 0: in words.
+// or "val loss 2.6010 at 200", or left away at last. columns 0: in words.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
 // What to do about a run that has diverged, with a checkpoint of an earlier step or without one.
@@ -64,8 +65,12 @@ void step_line_print(const StepLine *line, bool colour);
 // terminal behind the stream, 79 columns at most.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints a remark or an error behind its label, "note: " or "error: ": as one line, on a terminal as wide as that.
+// Prints a remark or an error behind its label, "note: " or "error: " or none: as one line, on a terminal as wide as that.
 void print_labelled(FILE *out, const char *label, const char *text);
+
+// The same of a format and its arguments; print_remark() on standard error.
+void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
+__attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
 // Prints remarks, lines that begin with "note: " and end with a newline, in the same way.
 void print_notes(FILE *out, const char *notes);

@@ -237,7 +237,7 @@ static bool start_or_resume(Run *run, Error *err) {
                         folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
-        if (!c->quiet && m->exec.rank == 0) fprintf(stderr, "resuming from %s\n", folder);
+        if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
             note_always(run, "settings that no flag names are those of step %lld, whose checkpoint could not be used",
                         (long long)c->recorded_step);
@@ -418,8 +418,8 @@ static bool is_ended(const Run *run) {
     const Config *c = &run->model.config;
     int64_t number = comm_max_i64(run->model.comm, signals_stop());
     if (number && run->place.rank == 0)
-        fprintf(stderr, "ended by %s before the first step: nothing was changed%s%s\n", signals_name((int)number),
-                c->out[0] ? " in " : "", c->out);
+        print_remark("", "ended by %s before the first step: nothing was changed%s%s", signals_name((int)number),
+                     c->out[0] ? " in " : "", c->out);
     return number != 0;
 }
 

@@ -15,6 +15,7 @@
 #include "hf.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
+#include "log/step_line.h"
 #include "run_state.h"
 #include "tokenizer_files.h"
 
@@ -194,7 +195,7 @@ static void remove_leftovers(const char *out, bool replaced) {
         const char *end = entry->d_name + length - 4;
         if (strcmp(end, ".tmp") != 0 && (!replaced || strcmp(end, ".old") != 0)) continue;
         if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
-            fprintf(stderr, "%s\n", err.text);
+            print_remark("", "%s", err.text);
     }
     if (dir) closedir(dir);
 }
@@ -294,7 +295,7 @@ bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, E
             step_name(name, "", steps[i], "");
             good = path_join(folder, size, out, name, err);
             found = good && check_folder(folder, true, &why);
-            if (good && !found) fprintf(stderr, "skipping the checkpoint %s: %s\n", folder, why.text);
+            if (good && !found) print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
         }
         if (good && !found && count == 1)
             good = error_set(err, EXIT_DATA,
@@ -327,7 +328,7 @@ bool checkpoint_set_aside(const char *out, int64_t step, bool damaged, Error *er
         }
         if (good && !moved)
             good = error_set(err, EXIT_DATA, "%s %s and cannot be renamed: %s", folder, what, strerror(errno));
-        if (good) fprintf(stderr, "note: %s %s: renamed to %s\n", folder, what, aside);
+        if (good) print_remark("note: ", "%s %s: renamed to %s", folder, what, aside);
     }
     free(steps);
     return good;
@@ -349,7 +350,7 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
     int64_t *steps;
     Error unread;
     int count = checkpoint_steps(out, &steps, &unread), complete = 1; // the one just saved
-    if (count < 0) fprintf(stderr, "%s\n", unread.text);
+    if (count < 0) print_remark("", "%s", unread.text);
     for (int i = 0; i < count; i++) {
         if (steps[i] >= saved) continue;
         char name[NAME_BUFFER], folder[PATH_BUFFER];
@@ -359,7 +360,7 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
         if (!check_folder(folder, false, &err) || ++complete <= keep)
             continue; // what is damaged is the user's to judge
         if (keep_every > 0 && steps[i] % keep_every == 0) continue;
-        if (!remove_step(out, folder, steps[i], &err)) fprintf(stderr, "%s\n", err.text);
+        if (!remove_step(out, folder, steps[i], &err)) print_remark("", "%s", err.text);
     }
     free(steps);
 }

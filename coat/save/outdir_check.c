@@ -6,6 +6,7 @@
 
 #include "checkpoint.h"
 #include "io/files.h"
+#include "log/step_line.h"
 #include "manifest.h"
 #include "outdir_take.h"
 
@@ -105,9 +106,9 @@ void out_note_inside(const Config *config) {
     for (char *slash; !config->quiet && (slash = strrchr(folder, '/')) && slash > folder;) {
         *slash = 0;
         if (!is_run(folder)) continue;
-        fprintf(stderr,
-                "note: --out %s lies in the folder of another run, %s; that one goes on with --out %s --resume\n",
-                config->out, folder, folder);
+        print_remark(
+            "note: ", "--out %s lies in the folder of another run, %s; that one goes on with --out %s --resume",
+            config->out, folder, folder);
         return;
     }
 }

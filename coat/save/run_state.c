@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "log/step_line.h"
 #include "model/schedule.h"
 #include "text/prompt_format.h"
 
@@ -277,7 +278,7 @@ static bool compare_settings(json_t *theirs, const Config *config, const Exec *e
                              "weights with --model",
                              path, key, before, after);
         else if (trains && strcmp(key, "steps") != 0 && strcmp(key, "epochs") != 0 && exec->rank == 0)
-            fprintf(stderr, "resume: --%s was %s and is now %s\n", key, before, after);
+            print_remark("resume: ", "--%s was %s and is now %s", key, before, after);
     }
     json_decref(now);
     return good;

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
+#include "log/step_line.h"
 #include "saver_folder.h"
 #include "signals.h"
 #include "snapshot.h"
@@ -45,7 +46,7 @@ static void write_tuned(const char *out, const char *choices) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
     snprintf(path, sizeof path, "%s/" MATMUL_TABLE_NAME, out);
-    if (!file_replace(path, choices, strlen(choices), &err)) fprintf(stderr, "warning: %s\n", err.text);
+    if (!file_replace(path, choices, strlen(choices), &err)) print_remark("warning: ", "%s", err.text);
 }
 
 static void write_files(Saver *s) {
@@ -131,8 +132,8 @@ static void say(Saver *s) {
     if (s->good)
         log_text(s->log, "saved %s/step-%08lld", s->at.out, (long long)s->step);
     else
-        fprintf(stderr, "warning: the checkpoint of step %lld could not be saved: %s%s\n", (long long)s->step,
-                s->err.text, what_stays(s));
+        print_remark("warning: ", "the checkpoint of step %lld could not be saved: %s%s", (long long)s->step,
+                     s->err.text, what_stays(s));
 }
 
 // A thread that ends the process itself cannot be waited for.
@@ -159,10 +160,10 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->said = true;
     snapshot_open(&s->snapshot, arena, exec);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
-        fprintf(stderr,
-                "note: there is no room for a copy of the states (%s of host memory); training waits while "
-                "checkpoints are written\n",
-                memory_text(bytes, s->snapshot.bytes));
+        print_remark("note: ",
+                     "there is no room for a copy of the states (%s of host memory); training waits while "
+                     "checkpoints are written",
+                     memory_text(bytes, s->snapshot.bytes));
     at_exit = s;
     if (!registered) registered = atexit(wait_at_exit) == 0;
     return s;

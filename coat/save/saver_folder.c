@@ -8,6 +8,7 @@
 #include "checkpoint.h"
 #include "clock.h"
 #include "io/files.h"
+#include "log/step_line.h"
 
 void saver_folder_open(SaverFolder *f, const Config *config, Log *log) {
     memset(f, 0, sizeof *f);
@@ -67,7 +68,7 @@ bool saver_folder_look(SaverFolder *f) {
     snprintf(f->out, sizeof f->out, "%s", f->folder->path);
     const bool back = state == OUT_OURS && f->failed;
     if (back) snprintf(what, sizeof what, "--out %s can be used again, and the run is saved there", f->out);
-    if (state == OUT_AGAIN || back) fprintf(stderr, "%s: %s\n", back ? "note" : "warning", what);
+    if (state == OUT_AGAIN || back) print_remark(back ? "note: " : "warning: ", "%s", what);
     f->failed = false;
     keep_log(f, state == OUT_AGAIN || back ? what : NULL);
     return state == OUT_AGAIN;
@@ -90,7 +91,7 @@ static void go_over(SaverFolder *f, const Error *why, bool away) {
     find_left(f, left);
     snprintf(text, sizeof text, "--out %s cannot be used: %s; what it wrote before is %s%s; %s in %s", f->out,
              why->text, left[0] ? "in " : "gone", left, away ? "the run goes on" : "it is saved", f->folder->path);
-    if (away && !f->last) fprintf(stderr, "warning: %s\n", text);
+    if (away && !f->last) print_remark("warning: ", "%s", text);
     snprintf(f->out, sizeof f->out, "%s", f->folder->path);
     f->taken.code = f->away.code = EXIT_DONE;
     f->failed = false;

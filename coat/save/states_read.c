@@ -6,6 +6,7 @@
 #include "checkpoint_shards.h"
 #include "hf_names.h"
 #include "io/files.h"
+#include "log/step_line.h"
 #include "moments.h"
 #include "moments_host.h"
 
@@ -359,9 +360,9 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
     // the first visit finds what is wrong before anything has been changed
     bool good = visit_files(&r, false, &found, err);
     if (good && found.moments + found.masters > 0 && exec->rank == 0)
-        fprintf(stderr,
-                "resume: the optimizer's states are converted to this run's formats: %d moment%s, %d master weight%s\n",
-                found.moments, plural(found.moments), found.masters, plural(found.masters));
+        print_remark(
+            "resume: ", "the optimizer's states are converted to this run's formats: %d moment%s, %d master weight%s",
+            found.moments, plural(found.moments), found.masters, plural(found.masters));
     good = good && visit_files(&r, true, &again, err);
     free(r.k);
     free(r.a);

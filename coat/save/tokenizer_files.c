@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "io/files.h"
+#include "log/step_line.h"
 #include "manifest.h"
 #include "text/prompt_format.h"
 #include "text/tokenizer.h"
@@ -16,7 +17,7 @@ static bool copy_file(const char *folder, const char *as, const char *source, Js
     char *data;
     size_t size;
     if (!file_read_all(source, TOKENIZER_LIMIT, &data, &size, err)) {
-        fprintf(stderr, "warning: %s; the checkpoint is saved without it\n", err->text);
+        print_remark("warning: ", "%s; the checkpoint is saved without it", err->text);
         return true; // a vocabulary can be copied later, the weights cannot
     }
     bool good = manifest_write(manifest, folder, as, data, size, err);

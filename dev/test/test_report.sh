@@ -119,7 +119,7 @@ try:
         sys.stdout.buffer.write(text)
         if widths and b" loss " in text:
             resize(fd)
-            os.kill(pid, signal.SIGWINCH)
+            os.kill(pid, getattr(signal, os.environ.get("SENT", "SIGWINCH")))
 except OSError:
     pass
 os.waitpid(pid, 0)' "$@" | tr -d '\r'
@@ -137,6 +137,12 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     says "which is short then" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the page has all its words" '^schedule    constant: lr 0.003 ' "$folder/narrower"
     is "and is as wide as ever at 80" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
+    SENT=SIGTERM NO_COLOR=1 terminal 60,60 "${run[@]}" --steps 100000 >"$folder/ended"
+    is "what is said of a signal breaks at blanks" "$(grep -A 1 '^asked to end' "$folder/ended")" "asked to end: saving what is done; once more ends the
+process at once"
+    is "and so is how the run ended" "$(grep -A 1 '^ended by' "$folder/ended" | sed 's/step [0-9]*/step N/')" "ended by SIGTERM after step N of 100000: nothing is saved
+without --out"
+    is "in 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""
     terminal 60 "$program" --help >"$folder/help"
     is "the help fits but for commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')" ""
     is "with the same words" "$(tr -s ' \n' '  ' <"$folder/help")" "$("$program" --help | tr -s ' \n' '  ')"

@@ -194,8 +194,9 @@ static void last_line(void **state) {
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
-    assert_string_equal(end_line(text, sizeof text, &line, 60),
+    assert_string_equal(end_line(text, sizeof text, &line, 62),
                         "stopped: 225/400, loss 2.5000, val loss 2.6250 at 200, 0:02:31");
+    assert_string_equal(end_line(text, sizeof text, &line, 58), "stopped: 225/400, loss 2.5000, 0:02:31");
     line.step = 7;
     line.skipped = 3;
     line.validated = false;
