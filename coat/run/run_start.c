@@ -171,6 +171,7 @@ static void note_bytes(const Run *run, DataLoader *loader) {
 
 // What looks like a mistake in the choice of files.
 static void note_data(Run *run) {
+    if (run->place.rank > 0) return; // it reads the beginnings of files
     const Config *c = &run->model.config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
