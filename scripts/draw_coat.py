@@ -187,6 +187,8 @@ def draw_optimizer():
 
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else "docs/coat.svg"
+    if path.startswith("-"):
+        sys.exit(__doc__)
     put('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" '
         'font-family="Helvetica, Arial, sans-serif">' % (WIDTH, HEIGHT, WIDTH, HEIGHT))
     put('<rect width="100%" height="100%" fill="#ffffff"/>')
