@@ -1,9 +1,10 @@
 // Time, bandwidth and share of the attainable bandwidth of every memory-bound operation at the shapes of GPT-2 124M
-// and 1558M, and of SwiGLU at those of Llama-like models. Per row: the bytes that the operation must move through
-// device memory (each input read once, each output written once), GB/s, the share of the rate of a large device copy
-// measured in the same run, and the share of the rate of a copy of as many bytes, timed in the same way: what the
-// second has over the first is the start and the end that every short transfer has. Checked against the CPU backend
-// first (check_kernels.cu). Operands rotate among sets, so that together they are larger than the L2 cache.
+// and 1558M, and of SwiGLU, rotations and norms of heads at those of Llama-like models. Per row: the bytes that the
+// operation must move through device memory (each input read once, each output written once), GB/s, the share of the
+// rate of a large device copy measured in the same run, and the share of the rate of a copy of as many bytes, timed in
+// the same way: what the second has over the first is the start and the end that every short transfer has. Checked
+// against the CPU backend first (check_kernels.cu). Operands rotate among sets, so that together they are larger than
+// the L2 cache.
 //
 //   bench_kernels [--quick] [--alone] [--variants] [--check]
 //       --check: no timing, and ends with 1 where a comparison failed
@@ -44,6 +45,9 @@ OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wi
 OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true) END
 OPERATION_AS(swiglu_rebuild, activation_rebuild)(e, o->r[s], Tensor{}, o->wide[s]) END
 OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true) END
+OPERATION(heads_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
+OPERATION_AS(heads_rotate, heads_forward)(e, o->wide[s], o->wide[s], o->heads) END
+OPERATION(heads_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
 OPERATION(loss_sum)(e, o->losses, o->state) END
@@ -227,6 +231,42 @@ static void bench_swiglu(Report *r, int64_t M, int64_t F) {
     for (Tensor *t : sets) release_sets(r->bench, t);
 }
 
+// q, k and v of `heads` heads each: rotated in place as Llama's, or normed by head and rotated, as Qwen 3's. Backward
+// leaves the maxima that the gradient's codes need, of v too.
+static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool normed) {
+    Bench *bench = r->bench;
+    Operands o = {};
+    const int64_t M = (int64_t)B * T, cols = 3 * (int64_t)heads * head_dim;
+    const double q_and_k = (double)M * (double)(2 * heads * head_dim) * 2, v = q_and_k / 2;
+    const double positions = (double)T * head_dim * 4;
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lld x 3 x %d x %d", (long long)M, heads, head_dim);
+    make_sets(bench, o.wide, M, cols);
+    make_sets(bench, o.wide_out, M, cols);
+    o.heads.shape = AttentionShape{B, T, heads, heads, head_dim};
+    o.heads.rotations = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f); // on average of length 1
+    o.heads.eps = 1e-6f;
+    uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
+    for (Tensor &t : o.wide) t.amax = maxima;
+    if (!normed) {
+        report(r, &o, "heads rotated", shape, 2 * q_and_k + positions, run_heads_rotate);
+        report(r, &o, "heads rotated back", shape, 2 * q_and_k + v + positions, run_heads_backward);
+    } else {
+        o.heads.q_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
+        o.heads.k_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
+        o.sums = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
+        o.sums2 = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
+        report(r, &o, "heads normed, rotated", shape, 2 * (q_and_k + v) + positions, run_heads_forward);
+        report(r, &o, "heads normed, back", shape, 3 * q_and_k + v + positions, run_heads_backward);
+        Tensor once[] = {o.heads.q_weight, o.heads.k_weight, o.sums, o.sums2};
+        for (Tensor t : once) bench_release(bench, t);
+    }
+    bench->exec.ops->release(&bench->exec, maxima);
+    bench_release(bench, o.heads.rotations);
+    release_sets(bench, o.wide);
+    release_sets(bench, o.wide_out);
+}
+
 static void bench_model(Report *r, Model model, bool with_variants) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)model.B * model.T;
@@ -278,6 +318,10 @@ int main(int argc, char **argv) {
     printf("\nSwiGLU, tokens x width of g\n");
     bench_swiglu(&r, 16384, 8192);
     if (!bench.quick) bench_swiglu(&r, 8192, 11008);
+    printf("\nHeads, tokens x q, k and v x heads x width\n");
+    bench_heads(&r, 32, 1024, 16, 128, false);
+    bench_heads(&r, 32, 1024, 16, 128, true);
+    if (!bench.quick) bench_heads(&r, 4, 2048, 32, 128, false);
     report_close(&r);
     bench_close(&bench);
     return wrong ? EXIT_USER : EXIT_DONE;
