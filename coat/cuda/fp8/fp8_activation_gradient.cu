@@ -61,6 +61,7 @@ struct Slopes {
     const uint16_t *scales; // BF16
     int64_t stride;
     int groups, gate, group;
+    bool wide; // groups can be read 8 at a time
 
     // A group of zeros, whose scale is 1, says nothing.
     __device__ bool zeros(int64_t row, int i) const {
@@ -68,19 +69,37 @@ struct Slopes {
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
+    // The largest scales of gate's and of up's groups, V at a time, which are all one's.
+    template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
+#pragma unroll 4
+        for (int i = lane * V; i < groups; i += WARP * V) {
+            const Pack<uint16_t, V> loaded = load<V>(scales + row * groups + i);
+            uint32_t ones = 0;
+            float most = 0.0f;
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                const float scale = bf16_decode(loaded.value[j]);
+                if (scale == 1.0f)
+                    ones |= 1u << j;
+                else
+                    most = fmaxf(most, scale);
+            }
+            for (; ones; ones &= ones - 1)
+                if (!zeros(row, i + __ffs((int)ones) - 1)) most = fmaxf(most, 1.0f);
+            if (i < gate)
+                of[0] = fmaxf(of[0], most);
+            else
+                of[1] = fmaxf(of[1], most);
+        }
+    }
     __device__ float of_row(int64_t row, int lane) const {
         if (!scales) return GELU_LARGEST_SLOPE;
-        float of_gate = 0.0f, of_up = 0.0f;
-#pragma unroll 4
-        for (int i = lane; i < groups; i += WARP) {
-            const float scale = bf16_decode(scales[row * groups + i]);
-            if (scale == 1.0f && zeros(row, i)) continue;
-            if (i < gate)
-                of_gate = fmaxf(of_gate, scale);
-            else
-                of_up = fmaxf(of_up, scale);
-        }
-        return swiglu_slope(__uint_as_float(warp_maximum_bits(of_gate)), __uint_as_float(warp_maximum_bits(of_up)));
+        float of[2] = {0.0f, 0.0f};
+        if (wide)
+            largest<8>(row, lane, of);
+        else
+            largest<1>(row, lane, of);
+        return swiglu_slope(__uint_as_float(warp_maximum_bits(of[0])), __uint_as_float(warp_maximum_bits(of[1])));
     }
 };
 
@@ -267,8 +286,14 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     if (h.cols != columns.rows) {
         if (!is_grouped(h) || columns.rows % h.group)
             fatal(EXIT_DEVICE, "%s on the GPU is built for h of SwiGLU in whole groups", operation);
-        slopes = {(const uint8_t *)h.data,        (const uint16_t *)h.scale,     h.stride,
-                  (int)ceil_div(h.cols, h.group), (int)(columns.rows / h.group), h.group};
+        slopes = {(const uint8_t *)h.data,
+                  (const uint16_t *)h.scale,
+                  h.stride,
+                  (int)ceil_div(h.cols, h.group),
+                  (int)(columns.rows / h.group),
+                  h.group,
+                  false};
+        slopes.wide = slopes.groups % 8 == 0 && slopes.gate % 8 == 0 && (uintptr_t)slopes.scales % 16 == 0;
     }
     cudaStream_t stream = cuda_backend(exec)->stream;
     double *const largest = (double *)exec->workspace;

@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr int HEADS_THREADS = 256, HEADS_WARPS = HEADS_THREADS / WARP;
+constexpr int HEADS_THREADS = 64, HEADS_WARPS = HEADS_THREADS / WARP;
 
 // q's heads, then k's. A head's value i is rotated with value i + half.
 template <typename T> struct HeadsOf {
@@ -18,6 +18,7 @@ template <typename T> struct HeadsOf {
     int64_t out_stride, qkv_stride;
     int T_length, heads, q_heads, half, width[2]; // width: of a norm
     int q_norms, norms;                           // of a token: q's, and all
+    int across, at_once;                          // threads across half a head, heads at a time
     int columns;                                  // q, k and v
     float eps, clip;
 };
@@ -25,7 +26,23 @@ template <typename T> struct HeadsOf {
 // The cosines and sines of a token's position.
 template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T> &a, int64_t token) {
     if (!a.rotations) return nullptr;
-    return a.rotations + (a.positions ? a.positions[token] : token % a.T_length) * 2 * a.half;
+    const int64_t position = a.positions ? a.positions[token] : (uint32_t)token % (uint32_t)a.T_length;
+    return a.rotations + position * 2 * a.half;
+}
+
+// body(head's first column, i, cosines, sines) for V values i of every half head, a thread's heads with one rotation.
+template <int V, typename T, typename Body>
+__device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
+    const int first = (int)threadIdx.x / a.across;
+    if (first >= a.at_once) return;
+    for (int i = ((int)threadIdx.x - first * a.across) * V; i < a.half; i += a.across * V) {
+        float cosine[V], sine[V];
+        if (rotation) {
+            unpack<V>(load_parameter<V>(rotation + i), cosine);
+            unpack<V>(load_parameter<V>(rotation + a.half + i), sine);
+        }
+        for (int head = first; head < a.heads; head += a.at_once) body(head * 2 * a.half, i, cosine, sine);
+    }
 }
 
 __device__ inline float clipped(float x, float clip) {
@@ -73,9 +90,8 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
     const T *const from = a.qkv + token * a.qkv_stride;
     T *const to = a.out + token * a.out_stride;
     const float *const rotation = rotation_of(a, token);
-    const int vectors = a.half / V;
-    for (int v = (int)threadIdx.x; v < a.heads * vectors; v += HEADS_THREADS) {
-        const int i = v % vectors * V, column = v / vectors * 2 * a.half + i;
+    each_half_head<V>(a, rotation, [&](int begin, int i, const float cosine[V], const float sine[V]) {
+        const int column = begin + i;
         float x[2][V];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -96,14 +112,14 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
         if (rotation) {
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float cosine = rotation[i + j], sine = rotation[a.half + i + j], low = x[0][j], high = x[1][j];
-                x[0][j] = low * cosine - high * sine;
-                x[1][j] = high * cosine + low * sine;
+                const float low = x[0][j], high = x[1][j];
+                x[0][j] = low * cosine[j] - high * sine[j];
+                x[1][j] = high * cosine[j] + low * sine[j];
             }
         }
         store(to + column, packed<T, V>(x[0]));
         store(to + column + a.half, packed<T, V>(x[1]));
-    }
+    });
     if (to == from && !(a.clip > 0.0f)) return;
     for (int c = 2 * a.half * a.heads + (int)threadIdx.x * V; c < a.columns; c += HEADS_THREADS * V) {
         float x[V];
@@ -155,18 +171,17 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
 #pragma unroll
         for (int j = 0; j < V; j++) largest = max(largest, __float_as_uint(value[j]) & 0x7fffffffu);
     };
-    const int vectors = a.half / V;
-    for (int v = (int)threadIdx.x; v < a.heads * vectors; v += HEADS_THREADS) {
-        const int i = v % vectors * V, column = v / vectors * 2 * a.half + i;
+    each_half_head<V>(a, rotation, [&](int begin, int i, const float cosine[V], const float sine[V]) {
+        const int column = begin + i;
         float d[2][V];
         unpack<V>(load<V>(g + column), d[0]);
         unpack<V>(load<V>(g + column + a.half), d[1]);
         if (rotation) {
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float cosine = rotation[i + j], sine = rotation[a.half + i + j], low = d[0][j], high = d[1][j];
-                d[0][j] = low * cosine + high * sine;
-                d[1][j] = high * cosine - low * sine;
+                const float low = d[0][j], high = d[1][j];
+                d[0][j] = low * cosine[j] + high * sine[j];
+                d[1][j] = high * cosine[j] - low * sine[j];
             }
         }
 #pragma unroll
@@ -184,7 +199,7 @@ template <typename T, int V> __global__ __launch_bounds__(HEADS_THREADS) void he
             }
             keep(at, d[h]);
         }
-    }
+    });
     if (a.amax || a.clip > 0.0f) {
         for (int c = 2 * a.half * a.heads + (int)threadIdx.x * V; c < a.columns; c += HEADS_THREADS * V) {
             float d[V];
@@ -225,7 +240,8 @@ template <typename T> struct HeadNormWeight {
     }
 };
 
-template <typename T> HeadsOf<T> heads_of(Exec *exec, const char *operation, Tensor out, Tensor qkv, const Heads &h) {
+template <typename T, int V>
+HeadsOf<T> heads_of(Exec *exec, const char *operation, Tensor out, Tensor qkv, const Heads &h) {
     HeadsOf<T> a = {};
     a.out = (T *)out.data;
     a.qkv = (const T *)qkv.data;
@@ -240,6 +256,8 @@ template <typename T> HeadsOf<T> heads_of(Exec *exec, const char *operation, Ten
     a.q_heads = h.shape.heads;
     a.heads = h.shape.heads + h.shape.kv_heads;
     a.half = h.shape.head_dim / 2;
+    a.across = a.half / V < HEADS_THREADS ? a.half / V : HEADS_THREADS;
+    a.at_once = HEADS_THREADS / a.across;
     a.columns = (int)out.cols;
     a.eps = h.eps;
     a.clip = h.clip;
@@ -268,7 +286,7 @@ void require_heads(const char *operation, Tensor out, Tensor qkv, const Heads &h
 
 // 8 values at a time lie in one half of a head.
 bool heads_wide(Tensor out, Tensor qkv, const Heads &h) {
-    return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv);
+    return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rotations);
 }
 
 } // namespace
@@ -278,7 +296,7 @@ void cuda_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads) {
     if ((out.data == qkv.data && !heads_changed(&heads)) || out.rows == 0) return;
     require_heads(operation, out, qkv, heads);
     for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
-        const HeadsOf<T> a = heads_of<T>(exec, operation, out, qkv, heads);
+        const HeadsOf<T> a = heads_of<T, V>(exec, operation, out, qkv, heads);
         heads_forward_kernel<T, V><<<grid_of(out.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("heads_forward_kernel");
     });
@@ -291,7 +309,7 @@ void cuda_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_we
     require_heads(operation, dqkv, qkv, heads);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
     for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
-        const HeadsOf<T> a = heads_of<T>(exec, operation, dqkv, qkv, heads);
+        const HeadsOf<T> a = heads_of<T, V>(exec, operation, dqkv, qkv, heads);
         const int k_norms = a.norms - a.q_norms;
         if (a.norms > 0) { // before the gradient is overwritten
             columns_run<1>(exec, HeadNormWeight<T>{a, 0, a.q_norms}, dqkv.rows * a.q_norms, a.width[0],
