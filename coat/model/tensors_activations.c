@@ -26,7 +26,7 @@ bool activation_exists(const TableRow *row, const Config *c) {
     switch (row->when) {
     case WITH_DOCUMENTS: return c->documents == DOCUMENTS_APART;
     case WITH_CARRIED: return carries_residual(c);
-    case WITH_CENTRES: return config_centred_blocks(c) > 0;
+    case WITH_CENTRES: return config_centred_blocks(c) > config_bf16_blocks(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
     case WITH_COMPARISONS: return trains && c->health_products > 0 && fp8;
     default: return table_row_exists(row, &c->shape);

@@ -76,6 +76,8 @@ static struct {
     char report[MOST_REPORTS][320];          // those that differ
     int reports;                             // their number
     size_t races, clobbered, unwritten, old; // all of them
+    // whether any operation does, of any layer and role
+    bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;
 
 // --- reports ------------------------------------------------------------------------------------------------------
@@ -328,6 +330,7 @@ static void read_memory(const void *address, size_t bytes) {
     for (size_t u = first_unit(address, bytes); u < end;) {
         const Label owner = order.owner[u], label = meant(window, owner);
         event_of(label);
+        if (label > 0) order.reads[label_id(label)] = true;
         for (; u < end && order.owner[u] == owner; u++) read_unit(u, label);
     }
 }
@@ -339,6 +342,7 @@ static void write_memory(const void *address, size_t bytes) {
         const Label owner = order.owner[u], label = meant(window, owner), content = label == NOTHING ? owner : label;
         const int made = of_weight(content) ? order.weight_made : order.pass;
         event_of(content);
+        if (content > 0) order.writes[label_id(content)] = true;
         for (; u < end && order.owner[u] == owner; u++) write_unit(u, content, made);
     }
 }

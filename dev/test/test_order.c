@@ -247,6 +247,16 @@ static void train(Model *m, int steps) {
 
 #define ALL_STEPS ((int)(sizeof behind_steps / sizeof *behind_steps))
 
+// What has memory in a run that trains is written, and read. Codes are counted by the first process alone.
+static void check_used(const Arena *arena) {
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        const TensorLayout *t = &arena->layout[id][VALUE];
+        if (!t->exists || t->alias >= 0 || (id == CODE_COUNTS && order_rank > 0)) continue;
+        if (!order.writes[id]) report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);
+        if (!order.reads[id]) report(&order.unwritten, "unused: nothing reads %s", tensor_row((TensorId)id)->name);
+    }
+}
+
 // The number of accesses that are wrong; order.report says which.
 static size_t faults_of(const Choice *choice, int steps) {
     static Model m;
@@ -272,6 +282,7 @@ static size_t faults_of(const Choice *choice, int steps) {
         sample(&m);
     } else {
         train(&m, steps);
+        if (steps == ALL_STEPS) check_used(&m.arena);
     }
     model_destroy(&m);
     memory_close();
