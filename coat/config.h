@@ -131,7 +131,7 @@ typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear, head;
-    int bf16_blocks; // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: by model
+    int bf16_blocks;     // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: few
     int centred_blocks;  // the norms of so many are quantised less the mean of each channel
     ScalingKind scaling; // of what FP8 products read, where both are possible
     // of the gradients that the blocks' FP8 products read, those of data and of weight gradients: FMT_E5M2 or FMT_E4M3
@@ -349,10 +349,8 @@ static inline bool config_bounds_activation(const Config *c) {
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
-    // Learned positions are small differences, which rounding spoils.
     const int third = c->shape.layers / 3, few = third < 1 ? 1 : third > 4 ? 4 : third;
-    const int by_model = c->shape.position_kind == POSITIONS_LEARNED ? few : 0;
-    const int blocks = r->bf16_blocks < 0 ? by_model : r->bf16_blocks;
+    const int blocks = r->bf16_blocks < 0 ? few : r->bf16_blocks;
     return blocks < c->shape.layers ? blocks : c->shape.layers;
 }
 

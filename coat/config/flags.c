@@ -79,7 +79,7 @@ static const Flag table[] = {
      "the blocks' matrix products"},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), "N", -1, MOST_LAYERS, "%s, by --recipe",
      "with --linear fp8: in the first N blocks forward's products of attention, and of norms that --recompute makes again, "
-     "stay in BF16; -1: with learned positions a third of all, 1 to 4, else none"},
+     "stay in BF16; -1: a third of all, 1 to 4"},
     {GROUP_RECIPE, "centred-blocks", FLAG_INT, AT(recipe.centred_blocks), "N", 0, MOST_LAYERS, "%s, by --recipe",
      "with --scaling token: in the first N blocks norms that --recompute makes again are quantised less their channels' "
      "means; LayerNorm with biases"},
