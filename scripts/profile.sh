@@ -9,6 +9,8 @@
 #
 # Settings come from the environment:
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
+#   TRAFFIC=build/traffic   says which bytes operations must move; where it is not
+#                           there, their bandwidth is not in the table
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -21,6 +23,7 @@ case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $s
 [ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 [ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
 mkdir -p "$out"
+rm -f "$out/traffic.tsv"
 
 watch() { nvidia-smi -i "${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
 : >"$out/power.csv" # a short run may end before the watcher begins
@@ -45,13 +48,15 @@ block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
+traffic=${TRAFFIC:-build/traffic}
+[ ! -x "$traffic" ] || "$traffic" --tsv "$@" >"$out/traffic.tsv" 2>/dev/null || true
 {
     echo "# A training step, kernel by kernel"
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(gpu_name)"
     awk -F', ' '{ power[NR] = $1; clock[NR] = $2 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means over the second half of the run)\n", p / n, c / n }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -f scripts/profile_table.awk
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v traffic="$out/traffic.tsv" -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

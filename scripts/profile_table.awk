@@ -1,11 +1,12 @@
 # What each kind of kernel, and each kernel, adds to a micro-batch: Markdown of build/libtrace.so's lines, for
 # scripts/profile.sh.
 #
-#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N] -f scripts/profile_table.awk
+#   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
 # gap. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
-# of a micro-batch's products.
+# of a micro-batch's products; FILE is what build/traffic --tsv says, of which the passes' bandwidth is made: they must
+# move so many bytes, and a copy moves them at the card's best.
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.
 function kernel_name(name,    end, from, count) {
@@ -49,7 +50,24 @@ function kind(name) {
     return "others"
 }
 
-BEGIN { FS = "\t" }
+# The kind of kernel that does an operation, where it is bound by memory alone.
+function kind_of(part, operation) {
+    if (part == "update") return "update"
+    if (operation ~ /^embed_/) return "embedding"
+    if (operation ~ /^heads_/) return "rotations and norms of q, k"
+    if (operation ~ /^activation_/) return "activation"
+    if (operation ~ /quantize/) return "gradients and o quantised"
+    if (operation ~ /^norm_|_norm_forward|^residual_backward/) return "norms"
+    return ""
+}
+
+BEGIN {
+    FS = "\t"
+    while (traffic != "" && (getline line < traffic) > 0) {
+        split(line, of_line, FS)
+        bytes[kind_of(of_line[1], of_line[2])] += of_line[3]
+    }
+}
 {
     n++
     start[n] = $1
@@ -93,6 +111,8 @@ END {
         rate = ""
         if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
         if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        if (bytes[of] > 0 && of != "" && time[of] > 0)
+            rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
         printf "| %s | %.1f | %.3f | %.1f %% | %s |\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate | order
     }
     close(order)

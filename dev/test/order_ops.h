@@ -64,6 +64,13 @@ static void order_replay_end(Exec *exec, int id) {
     order.recording = false;
 }
 
+// Where bytes are counted: a GPU leaves values alone that stay what they are.
+static Tensor without_values(Tensor qkv, const Heads *heads) {
+    if (count_access && !(heads->clip > 0))
+        qkv.cols = (int64_t)(heads->shape.heads + heads->shape.kv_heads) * heads->shape.head_dim;
+    return qkv;
+}
+
 // --- forward ------------------------------------------------------------------------------------------------------
 
 static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
@@ -156,6 +163,7 @@ static void order_heads_forward(Exec *exec, Tensor out, Tensor qkv, Heads heads)
     (void)exec;
     if (same_memory(out.data, qkv.data) && !heads_changed(&heads)) return;
     begin("heads_forward");
+    if (same_memory(out.data, qkv.data)) out = qkv = without_values(qkv, &heads);
     reads(heads.positions);
     reads(qkv);
     reads(heads.rotations);
@@ -390,7 +398,8 @@ static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tens
     reads_data(heads.q_weight);
     reads_data(heads.k_weight);
     if (heads.q_weight.data || heads.clip > 0) reads(qkv);
-    sums(dqkv, true);
+    reads(dqkv);
+    writes(without_values(dqkv, &heads));
     writes_maxima(dqkv);
     sums(dq_weight, accumulate);
     sums(dk_weight, accumulate);

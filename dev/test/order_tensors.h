@@ -140,6 +140,7 @@ static void writes_transposed(Tensor q_t, Tensor q) {
 static void reads_sum(Exec *exec, Tensor gradient) {
     if (tensor_elements(gradient) == 0) return;
     reads_data(gradient);
+    if (count_access) return;
     const Unit *u = &order.unit[offset_of(gradient.data) / UNIT];
     if (u->made != order.pass || (exec->ranks > 1 && u->writer != COMMUNICATION))
         report(&order.old, "old: %s reads %s, which is not the sum over %s: %s left it", this_event().text,

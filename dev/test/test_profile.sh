@@ -35,8 +35,10 @@ done >"${TRACE_FILE:?}"
 END
 printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "600.0, 1500"; echo "650.0, 1400" ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
 chmod +x "$folder/trainer" "$folder/nvidia-smi"
+printf '#!/bin/sh\nprintf "micro-batch\\tresidual_norm_forward\\t3000000\\nmicro-batch\\tnorm_backward\\t1000000\\nupdate\\tgrad_norm\\t9000000\\n"\n' >"$folder/traffic"
+chmod +x "$folder/traffic"
 touch "$folder/libtrace.so"
-export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out
+export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out TRAFFIC=$folder/traffic
 
 said=$(scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 check "it ends well" $? "$said"
@@ -44,10 +46,14 @@ has "products of the blocks, and their rate" "$said" '^\| products \| 2\.0 \| 0\
 has "the head has its three products and the loss" "$said" '^\| head and loss \| 4\.0 \| 0\.040 \| 34\.0 % \| products 0 TFLOP/s'
 has "attention, both ways" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \|'
 has "ours is backward" "$said" '^\| attention backward \| 1\.0 \| 0\.010 \|'
+has "passes have their bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \|$'
+has "the update too, of a step" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \|$'
 has "what runs beside another adds nothing" "$said" '^\| copies and fills \| 1\.0 \| 0\.000 \| 0\.0 %'
 has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
 has "all of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "power and clock" "$said" '^\(650 W, 1400 MHz'
+said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+has "without the bytes there is none" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")
 has "each kernel, with its file" "$page" '^\| fp8_norm: fp8_norm_forward_kernel \| 1\.0 \| 10\.0 \| 0\.010 \|'
 has "and without one" "$page" '^\| backward_kernel \| 1\.0 \|'
@@ -58,4 +64,17 @@ check "a training that fails is told" $? "$said"
 said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: $folder/none.so is not there: make "* ]]
 check "a library that is not built, too" $? "$said"
+
+# --- the bytes that must move: of a small Llama and a GPT-2, by hand, in C per token and block
+
+traffic() { "$build/traffic" "$@" 2>&1; }
+said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)
+has "SwiGLU: h read and saved, g's codes, 7.25 per value of g" "$said" '^\| activation_forward \| 3 \| [0-9.]* \| [0-9.]* \| 29\.0[0-9] \|$'
+has "rotations: q and k, read and written" "$said" '^\| heads_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
+said=$(traffic --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
+has "a gradient in BF16 is read for the sums of its columns alone" "$said" '^\| grad_quantize \| 6 \| '
+has "GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
+said=$(traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
+has "a line per operation for scripts" "$said" $'^update\tadamw_update\t[0-9]+$'
+has "a flag that is not there" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
 exit $failures

@@ -1,0 +1,140 @@
+// What a training step must move through memory, operation by operation, without a GPU: the model of
+// train_gpt2_fp8.cu runs on a device that only says what each operation reads and writes (dev/test/order_ops.h). Within
+// an operation everything counts once, and nothing that it has written itself is read. So a kernel that takes longer
+// than these bytes at a copy's rate has something to gain. Products and attention have operations of arithmetic, too.
+//
+//   traffic [--tsv] FLAGS OF THE TRAINER
+//       of a micro-batch that adds to the gradients, and of the update
+#pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
+#include "coat/config/config_parse.h"
+#include "dev/test/order_ops.h"
+
+static const char usage[] = "usage: traffic [--tsv] FLAGS OF THE TRAINER\n"
+                            "\n"
+                            "Prints which bytes each operation of a training step reads and writes: of a\n"
+                            "micro-batch that adds to the gradients, and of the update. --tsv: for scripts.\n";
+
+static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
+    arena_plan(arena, config, ranks, device);
+    order.arena = arena;
+    order.base = (char *)((uintptr_t)1 << 44); // nothing lies there
+    order.window = (size_t)1 << 44;
+}
+
+static const Ops *traffic_ops(void) {
+    return &order_ops;
+}
+
+#define cpu_ops traffic_ops
+#define arena_plan traffic_arena_plan
+#define TESTING
+#include "train_gpt2_fp8.cu"
+#undef arena_plan
+
+// --- counting -----------------------------------------------------------------------------------------------------
+
+enum { MOST_NAMES = 64, SEEN = 1 << 22 };
+
+typedef struct {
+    const char *name;
+    int64_t calls;
+    double read, written; // bytes
+} Traffic;
+
+static Traffic traffic[MOST_NAMES];
+static int names;
+
+static void traffic_reset(void) {
+    memset(traffic, 0, sizeof traffic);
+    names = 0;
+}
+
+static Traffic *traffic_of(const char *name) {
+    for (int i = 0; i < names; i++)
+        if (strcmp(traffic[i].name, name) == 0) return &traffic[i];
+    if (names == MOST_NAMES) fatal(EXIT_DEVICE, "more than %d operations", MOST_NAMES);
+    traffic[names].name = name;
+    return &traffic[names++];
+}
+
+// Whether the operation under way has met this address before, as far as `writes` says.
+static bool met(const void *address, bool writes, bool remember) {
+    static struct {
+        uintptr_t key;
+        int64_t when;
+    } seen[SEEN];
+    const uintptr_t key = (uintptr_t)address * 2 + writes;
+    const int64_t now = order.clock[COMPUTATION];
+    for (size_t at = (key * 0x9e3779b97f4a7c15u) >> 42, tries = 0; tries < SEEN; at = (at + 1) % SEEN, tries++) {
+        if (seen[at].when == now && seen[at].key == key) return true;
+        if (seen[at].when == now) continue;
+        if (remember) {
+            seen[at].key = key;
+            seen[at].when = now;
+        }
+        return false;
+    }
+    fatal(EXIT_DEVICE, "an operation with more than %d pieces of memory", SEEN);
+}
+
+static void count(const void *address, size_t bytes, bool writes) {
+    static int last;
+    Traffic *t = traffic_of(order.event[COMPUTATION][order.clock[COMPUTATION]].name);
+    if (order.clock[COMPUTATION] != last) t->calls++;
+    last = order.clock[COMPUTATION];
+    if (!writes && met(address, true, false)) return;
+    if (met(address, writes, true)) return;
+    *(writes ? &t->written : &t->read) += (double)bytes;
+}
+
+// --- the step -----------------------------------------------------------------------------------------------------
+
+static void print_traffic(const Config *c, bool tsv, const char *what) {
+    const double block = (double)config_micro_tokens(c) * c->shape.layers * c->shape.channels;
+    if (!tsv)
+        printf("%s\n| | calls | read, GB | written, GB | bytes per token and block, in C |\n| --- | --- | --- | --- | "
+               "--- |\n",
+               what);
+    for (int i = 0; i < names; i++) {
+        const Traffic *t = &traffic[i];
+        if (tsv)
+            printf("%s\t%s\t%.0f\n", what, t->name, t->read + t->written);
+        else if (t->calls)
+            printf("| %s | %lld | %.3f | %.3f | %.2f |\n", t->name, (long long)t->calls, t->read * 1e-9,
+                   t->written * 1e-9, (t->read + t->written) / block);
+    }
+    traffic_reset();
+}
+
+int main(int argc, char **argv) {
+    static Config config;
+    static Model m;
+    static const int32_t none[1]; // tokens: nobody looks at them
+    const CommPlace alone = {0, 1, 0, 1, "traffic", false};
+    Error err = {EXIT_DONE, ""};
+    bool printed = false;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(usage, stdout);
+        return EXIT_DONE;
+    }
+    const bool tsv = argc > 1 && strcmp(argv[1], "--tsv") == 0;
+    char **flags = (char **)xcalloc((size_t)argc + 2, sizeof *flags);
+    int count_flags = 0;
+    for (int i = 0; i < argc; i++)
+        if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
+    flags[count_flags++] = (char *)"--plan"; // it wants no data
+    if (!config_parse(&config, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
+    if (printed) return EXIT_DONE;
+    config.device = DEVICE_CPU;
+    if (!config_check(&config, 1, &err)) fatal(err.code, "%s", err.text);
+    count_access = count;
+    if (!model_create(&m, &config, &alone, &err)) fatal(err.code, "%s", err.text);
+    step_begin(&m, 1e-3f, 1);
+    batch_upload(&m, config.micro_batch, config.seq_len, none, none, NULL);
+    traffic_reset();
+    micro_step(&m, true, true);
+    print_traffic(&config, tsv, "micro-batch");
+    step_end(&m);
+    print_traffic(&config, tsv, "update");
+    return EXIT_DONE;
+}
