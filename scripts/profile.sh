@@ -9,8 +9,9 @@
 #
 # Settings come from the environment:
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
-#   TRAFFIC=build/traffic   says which bytes operations must move; where it is not
-#                           there, their bandwidth is not in the table
+#   TRAFFIC=build/bench_traffic
+#               says which bytes operations must move; where it is not there, their
+#               bandwidth is not in the table
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -48,7 +49,7 @@ block_flops=$((6 * tokens * ($(weights qkvw) + $(weights projw) + $(weights fcw)
 head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
-traffic=${TRAFFIC:-build/traffic}
+traffic=${TRAFFIC:-build/bench_traffic}
 [ ! -x "$traffic" ] || "$traffic" --tsv "$@" >"$out/traffic.tsv" 2>/dev/null || true
 {
     echo "# A training step, kernel by kernel"

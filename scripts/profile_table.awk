@@ -5,7 +5,7 @@
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
 # gap. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
-# of a micro-batch's products; FILE is what build/traffic --tsv says, of which the passes' bandwidth is made: they must
+# of a micro-batch's products; FILE is what build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must
 # move so many bytes, and a copy moves them at the card's best.
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.

@@ -55,7 +55,7 @@ typedef struct {
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// Where it is there, accesses are counted and nothing is judged; addresses have no windows (dev/tools/traffic.c).
+// Where it is there, accesses are counted and nothing is judged; addresses have no windows (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
 static struct {

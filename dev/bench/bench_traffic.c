@@ -3,13 +3,13 @@
 // an operation everything counts once, and nothing that it has written itself is read. So a kernel that takes longer
 // than these bytes at a copy's rate has something to gain. Products and attention have operations of arithmetic, too.
 //
-//   traffic [--tsv] FLAGS OF THE TRAINER
+//   bench_traffic [--tsv] FLAGS OF THE TRAINER
 //       of a micro-batch that adds to the gradients, and of the update
 #pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
 #include "coat/config/config_parse.h"
 #include "dev/test/order_ops.h"
 
-static const char usage[] = "usage: traffic [--tsv] FLAGS OF THE TRAINER\n"
+static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n"
                             "\n"
                             "Prints which bytes each operation of a training step reads and writes: of a\n"
                             "micro-batch that adds to the gradients, and of the update. --tsv: for scripts.\n";
@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     static Config config;
     static Model m;
     static const int32_t none[1]; // tokens: nobody looks at them
-    const CommPlace alone = {0, 1, 0, 1, "traffic", false};
+    const CommPlace alone = {0, 1, 0, 1, "bench_traffic", false};
     Error err = {EXIT_DONE, ""};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
