@@ -13,13 +13,13 @@ block() { awk -v fence='```'"$1" '/^```/ { inside = $0 == fence; next } inside' 
 block sh >"$folder/commands"
 block python >"$folder/opened.py"
 long=${TEST_LONG:-}
-[ "$long" ] || sed -i 's/--steps 300/--steps 30/; s/step-00000300/step-00000030/; s/--epochs 30/--epochs 2/' "$folder/commands"
+[ "$long" ] || sed -i 's/--steps 300/--steps 30/; s/step-00000300/step-00000030/; s/--epochs 60/--epochs 2/' "$folder/commands"
 ln -s "$PWD"/{coat,data,dev} "$program" "$folder"
 ln -s "$(realpath "$build")" "$folder/build"
 export OMP_NUM_THREADS=1 # the machine's cores may be busy
 (cd "$folder" && bash -e commands) >"$folder/said" 2>&1 && ok "the commands run" || bad "the commands run" "$(tail -n 5 "$folder/said")"
 
-for line in '{"prompt": "' '1,501 examples, the longest' 'train .*13,509' 'examples .*108' ${long:+'length .*810 steps'}; do
+for line in '{"prompt": "' '1,501 examples, the longest' 'train .*13,509' 'examples .*108' ${long:+'length .*1,620 steps'}; do
     said=$(grep -m 1 "^$line" "$folder/said")
     grep -qxF -- "$said" docs/finetuning.md && [ -n "$said" ] && ok "they say: $said" || bad "they say: $line" "$said"
 done
