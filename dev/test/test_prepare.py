@@ -263,6 +263,21 @@ class PrepareTest(unittest.TestCase):
         os.remove(self.path("r_manifest.json"))
         self.refused(["r_manifest.json does not"], "--bytes", "--out", out, "--workers", 1, source)
 
+    def test_edit_within_an_input_is_seen(self):
+        """Of equal length, far from both ends, in a second run and among files that are compared."""
+        text = bytearray((words(8, 1000) * 100).encode()[:300000])
+        source, arguments = self.write("one.txt", bytes(text)), ("--bytes", "--workers", 1, "--out", self.path("r"))
+        self.run_program(*arguments, source)
+        self.assertIn("were complete", self.run_program(*arguments, source)[0])
+        text[150000] ^= 1
+        self.write("one.txt", bytes(text))
+        self.refused(["r_manifest.json was begun with other settings, the inputs: use another --out, or --overwrite"],
+                     *arguments, source)
+        text[150000] ^= 1
+        self.run_program(*arguments, "--overwrite", source, self.write("two.txt", bytes(text)))
+        both = self.tokens(self.path("r"), "train") + self.tokens(self.path("r"), "val")
+        self.assertEqual(len(self.documents(both)), 2)
+
     # --- errors
 
     def test_errors(self):
