@@ -14,7 +14,8 @@ where it was when started again; finished files are checked against their checks
 records of questions and answers, and files have a mask of the tokens that the loss counts.
 
 Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
-their text; plain text files are held out whole; of a single text file it is the end.
+their text, examples of --chat by that of their messages or tokens; plain text files are held out whole; of a single
+text file it is the end.
 """
 import argparse
 import collections
@@ -179,6 +180,8 @@ def tokenize(options, inputs, identities):
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
+               else ", as examples are held out whole: name more of them, or give a larger --val-fraction"
+               if options.chat
                else ", as files and documents are held out whole: name more of them, or one text file alone")
         print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
     if options.val_fraction > 0 and not splits["val"].finished:

@@ -63,6 +63,12 @@ def messages_of(record, kind, name):
     return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
 
 
+def identity_of(messages):
+    """What chooses the split of an example: the same text is the same example, however its record is written."""
+    return json.dumps([(message["role"], message["content"]) for message in messages], sort_keys=True,
+                      default=str).encode()
+
+
 def labelled(record, vocab, trained):
     """(ids, mask) of a record that is tokens already."""
     ids, labels = record["input_ids"], record.get("labels")
@@ -82,7 +88,7 @@ def labelled(record, vocab, trained):
 
 
 def records_of(piece):
-    """(place, what tells the record from others, record or what is wrong with it) of a piece."""
+    """(place, record or what is wrong with it) of a piece."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         yield from rows_of(path, begin)
@@ -97,7 +103,7 @@ def records_of(piece):
             record = parsed(line, path)
         except Malformed as error:
             record = error
-        yield Place(path, begin, number), line, record
+        yield Place(path, begin, number), record
 
 
 def rows_of(path, group):
@@ -110,8 +116,7 @@ def rows_of(path, group):
                 for message in filter(lambda m: isinstance(m, dict), record.get("messages") or ()):  # has all fields
                     for key in [key for key, value in message.items() if value is None and key != "content"]:
                         del message[key]
-                identity = json.dumps(record, sort_keys=True, default=str).encode()
-                yield "%s, row %d" % (path, number), identity, record
+                yield "%s, row %d" % (path, number), record
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         raise Failure("%s could not be read (%s)" % (path, first_line(error)))
 
@@ -124,12 +129,13 @@ class Chat:
         self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
 
     def parts(self, record):
-        """Parts of an example, or (ids, mask) where the record is tokens."""
+        """(what tells the example from others, its parts, or (ids, mask) where the record is tokens)."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)
         if kind == ("input_ids",):
-            return labelled(record, self.tokenizer.vocab, self.trained)
+            ids, mask = labelled(record, self.tokenizer.vocab, self.trained)
+            return pack(ids, self.tokenizer.vocab), (ids, mask)
         messages, has_input = messages_of(record, kind, self.name)
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         if not answers:
@@ -139,7 +145,7 @@ class Chat:
         if self.format is None:
             template = self.name == "template"
             self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
-        return self.format.parts(messages, has_input, record.get("tools"))
+        return identity_of(messages), self.format.parts(messages, has_input, record.get("tools"))
 
     def examples(self, pieces):
         """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""
@@ -151,9 +157,9 @@ class Chat:
             skipped.append("%s: %s" % (place, reason))
 
         for piece in pieces:
-            for place, identity, record in records_of(piece):
+            for place, record in records_of(piece):
                 try:
-                    made = self.parts(record)
+                    identity, made = self.parts(record)
                 except Malformed as error:
                     wrong(place, error)
                     continue
@@ -164,7 +170,7 @@ class Chat:
         encoded = self.format.encode(rows) if rows else iter(())
         examples = []
         for place, identity, made in kept:
-            tokens, mask = (pack(made[0], self.tokenizer.vocab), made[1]) if made else next(encoded)
+            tokens, mask = (identity, made[1]) if made else next(encoded)
             if self.trained == "all":
                 mask = bytearray(b"\1" * len(mask))
             mask[:1] = bytes(len(mask[:1]))  # nothing of the example comes before its first token

@@ -14,6 +14,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
+import prepare_chat  # noqa: E402
 import prepare_masks  # noqa: E402
 
 prepare = base.prepare
@@ -60,6 +61,40 @@ class ChatTest(unittest.TestCase):
         source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
         _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
         self.assertEqual(errors, "no example was chosen for validation: raise --val-fraction, or leave --val away when training\n")
+
+    def held_out(self, lines, *more):
+        """What is held out of the examples of these lines."""
+        source = self.write("h.jsonl", "".join(line + "\n" for line in lines))
+        self.run_program(*PLAIN, "--out", self.path("h"), "--workers", 1, "--val-fraction", 0.3, "--overwrite", *more,
+                         source)
+        return [ids for ids, _ in self.read("h_val_000000.bin")]
+
+    def test_an_example_has_one_split(self):
+        """However its record is written: the order of keys, blanks, characters as numbers, its kind."""
+        made = [["caf\u00e9 %d" % i, "a%d" % i] for i in range(60)]
+        asked = [json.dumps({"prompt": q, "response": a}) for q, a in made]
+        val = self.held_out(asked)
+        self.assertTrue(5 <= len(val) <= 35)
+        others = [json.dumps({"response": a, "id": 1, "prompt": q}, ensure_ascii=False) for q, a in made]
+        others = [others, [line.replace(":", " : ") for line in asked], [json.dumps(
+            {"messages": [{"content": q, "role": "user"}, {"role": "assistant", "name": "x", "content": a}]})
+            for q, a in made]]
+        for lines in others:
+            self.assertEqual(self.held_out(lines), val)
+        self.assertEqual(len(self.held_out(asked + others[0])), 2 * len(val))
+        ids = [[i, i + 1, i + 2] for i in range(60)]
+        val = self.held_out([json.dumps({"input_ids": row, "labels": [-100] + row[1:]}) for row in ids])
+        self.assertTrue(5 <= len(val) <= 35)
+        self.assertEqual(self.held_out(['{"labels":[-100,%d,%d],"text":"x","input_ids":[%d,%d,%d]}' % (*row[1:], *row)
+                                        for row in ids]), val)
+
+    def test_much_validation_is_noted(self):
+        lines = {part: next(turns for turns in (messages("q%d" % i, "a") for i in range(1000)) if prepare.is_val(
+            prepare_chat.identity_of(turns), 0.05) == (part == "val")) for part in ("train", "val")}
+        source = self.write("few.jsonl", "".join(json.dumps({"messages": turns}) + "\n" for turns in lines.values()))
+        _, errors = self.run_program(*PLAIN, "--out", self.path("few"), "--val-fraction", 0.05, "--workers", 1, source)
+        self.assertRegex(errors, r"^note: \d+ % of the text is held out for validation, as examples are held out "
+                         r"whole: name more of them, or give a larger --val-fraction\n$")
 
     def check_bytes(self, record, expected, *arguments):
         """expected: text in which [[ ]] surround what counts, and E is the end of text."""
@@ -279,6 +314,10 @@ class ChatTest(unittest.TestCase):
         expected = [([97, 98, 256], [0, 1, 1]), ([99, 100, 256], [0, 1, 1]), ([1, 2], [0, 1]),
                     ([101, 102, 256], [0, 1, 1])]
         self.assertEqual(self.read("p_train_000000.bin"), expected * 3)
+        rows = [{"messages": messages("c%d" % i, "d")} for i in range(60)]
+        pa.parquet.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), table, row_group_size=7)
+        self.run_program(*PLAIN, "--workers", 1, "--val-fraction", 0.3, "--out", self.path("p"), "--overwrite", table)
+        self.assertEqual([ids for ids, _ in self.read("p_val_000000.bin")], self.held_out(map(json.dumps, rows)))
         rows = [{"prompt": "a", "response": "b"}] * 7 + [{"prompt": "a", "response": ""}]
         pa.parquet.write_table(pa.Table.from_pylist(rows), table, row_group_size=3)
         self.refused(["t.parquet, row 8: its answer is empty"], *arguments, table)
