@@ -66,7 +66,7 @@ def work_examples(number, pieces, wanted, chat, fraction):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
             out[split].append((tokens, mask))
-    return number, out, skipped, {}
+    return number, out, skipped, chat.notes()
 
 
 def not_utf8(text, path):

@@ -13,6 +13,8 @@ from prepare_records import Malformed, Place, kind_of_record, parsed
 from prepare_tokenizers import Failure, first_line, pack
 
 IGNORED = -100  # a label
+ENDLESS = ("of the chat template no special token counts at the end of an answer, so that the model does not learn to "
+           "stop: name a fixed --prompt-format, or use a template whose answers end with a token")
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
             "assistant": "assistant"}
 
@@ -146,6 +148,10 @@ class Chat:
             template = self.name == "template"
             self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
         return identity_of(messages), self.format.parts(messages, has_input, record.get("tools"))
+
+    def notes(self):
+        """What is to be said of the examples so far, by its name."""
+        return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
         """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""

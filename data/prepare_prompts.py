@@ -98,6 +98,8 @@ def check_messages(messages):
 class Fixed:
     """A prompt format by name."""
 
+    endless = False
+
     def __init__(self, tokenizer, name):
         self.tokenizer, self.name = tokenizer, name
         self.ids = {"begin": next(iter(tokenizer.bos), None), "end": tokenizer.end_of_text}
@@ -171,6 +173,9 @@ class Template:
         self.variables = {key: config_token(config, key) for key in config if key.endswith("_token")}
         self.variables = {key: value for key, value in self.variables.items() if isinstance(value, str)}
         self.compile(text)
+        added = tokenizer.tokenizer.get_added_tokens_decoder()
+        self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
+        self.endless = False  # whether the last answer of an example ended with none of these
         tokenizer.tokenizer.encode_special_tokens = False  # the template writes their names
 
     def compile(self, text):
@@ -251,4 +256,6 @@ class Template:
                 while span < len(spans) and spans[span][1] <= begin:
                     span += 1
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]
+            last = mask.rfind(1)
+            self.endless = self.endless or last >= 0 and row.ids[last] not in self.ends
             yield pack(row.ids, self.tokenizer.vocab), mask

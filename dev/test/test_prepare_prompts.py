@@ -139,6 +139,21 @@ class PromptsTest(unittest.TestCase):
         self.refused(["refuses it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_answers_without_an_end_are_noted(self):
+        record = {"messages": messages("the model", "the step", "a", "b")}
+        kept = "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}"
+        ends = {CHATML: True, MARKED: True, CHATML.replace("<|im_end|>", ""): False,
+                CHATML.replace("<|im_end|>", "<|endoftext|>"): True,
+                MARKED.replace("{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}", kept): False}
+        for template, ended in ends.items():
+            _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=template,
+                                      bos_token="<|endoftext|>", eos_token="<|im_end|>")
+            self.prepared([record] * 100, tokenizer=arguments)  # several units
+            self.assertEqual(self.said[1], "" if ended else "note: of the chat template no special token counts at the "
+                             "end of an answer, so that the model does not learn to stop: name a fixed --prompt-format, "
+                             "or use a template whose answers end with a token\n")
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_formats_are_the_templates(self):
         special = {"chatml": ("<|im_start|>", "<|im_end|>"), "llama3": ("<|start_header_id|>", "<|end_header_id|>",
                                                                        "<|eot_id|>")}
