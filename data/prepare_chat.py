@@ -3,8 +3,10 @@
 A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`,
 `input` and `output` (Alpaca's; the input may be missing), `prompt` and `response`, `query` and `response`, or
 `input_ids` and `labels` of the same length, -100 where the loss does not count a token, whatever texts are beside them.
+An answer of weight 0 does not count; tokens that an `attention_mask` has as 0 are left out.
 """
 import hashlib
+import itertools
 import json
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
@@ -13,6 +15,7 @@ from prepare_records import Malformed, Place, kind_of_record, parsed
 from prepare_tokenizers import Failure, first_line, pack
 
 IGNORED = -100  # a label
+LABELS = '"labels" is no list as long as "input_ids"'
 ENDLESS = ("of the chat template no special token counts at the end of an answer, so that the model does not learn to "
            "stop: name a fixed --prompt-format, or use a template whose answers end with a token")
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
@@ -39,6 +42,8 @@ def turns_of(record):
         if not isinstance(speaker, str) or speaker not in SPEAKERS:
             raise Malformed("a turn is from %s, none of %s" % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
         messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
+        if turn.get("weight") is not None:
+            messages[-1]["weight"] = turn["weight"]
     return messages
 
 
@@ -65,24 +70,50 @@ def messages_of(record, kind, name):
     return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
 
 
+def answers_that_count(messages, trained):
+    """Whether each answer counts: with OpenAI's weight of 0 it does not."""
+    weights = [message.get("weight") for message in messages]
+    wrong = next((weight for weight in weights if weight is not None and (
+        isinstance(weight, bool) or weight not in (0, 1))), None)
+    if wrong is not None:
+        raise Malformed("the weight of a turn is %s, not 0 or 1" % json.dumps(wrong, default=str)[:40])
+    return [trained == "all" or weight != 0 for message, weight in zip(messages, weights)
+            if message["role"] == "assistant"]
+
+
 def identity_of(messages):
     """What chooses the split of an example: the same text is the same example, however its record is written."""
     return json.dumps([(message["role"], message["content"]) for message in messages], sort_keys=True,
                       default=str).encode()
 
 
+def without_padding(ids, labels, kept):
+    """(ids, labels or None) without the padding, which an attention_mask has as 0."""
+    if kept is None:
+        return ids, labels
+    if not isinstance(kept, list) or len(kept) != len(ids) or not all(type(k) is int and k in (0, 1) for k in kept):
+        raise Malformed('"attention_mask" is no list of 0 and 1 as long as "input_ids"')
+    if isinstance(labels, list) and len(labels) == len(ids):
+        labels = list(itertools.compress(labels, kept))
+    elif labels is not None:
+        raise Malformed(LABELS)
+    return list(itertools.compress(ids, kept)), labels
+
+
 def labelled(record, vocab, trained):
     """(ids, mask) of a record that is tokens already."""
-    ids, labels = record["input_ids"], record.get("labels")
+    ids = record["input_ids"]
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise Malformed('"input_ids" is no list of whole numbers')
+    labels = None if trained == "all" else record.get("labels")
+    ids, labels = without_padding(ids, labels, record.get("attention_mask"))
     beyond = next((token for token in ids if not 0 <= token < vocab), None)
     if beyond is not None:
         raise Malformed("token %d is not of the vocabulary of %d" % (beyond, vocab))
     if trained == "all":
         return ids, bytearray(b"\1" * len(ids))
     if not isinstance(labels, list) or len(labels) != len(ids):
-        raise Malformed('"labels" is no list as long as "input_ids"')
+        raise Malformed(LABELS)
     wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
     if wrong is not None:
         raise Malformed("label %d is neither %d nor its token" % (wrong, IGNORED))
@@ -147,7 +178,8 @@ class Chat:
         if self.format is None:
             template = self.name == "template"
             self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
-        return identity_of(messages), self.format.parts(messages, has_input, record.get("tools"))
+        counted = answers_that_count(messages, self.trained)
+        return identity_of(messages), self.format.parts(messages, counted, has_input, record.get("tools"))
 
     def notes(self):
         """What is to be said of the examples so far, by its name."""

@@ -109,7 +109,8 @@ class Fixed:
                 raise Failure("--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca or "
                               "plain" % (name, token))
 
-    def parts(self, messages, has_input, _=None):
+    def parts(self, messages, counted, has_input, _=None):
+        """counted: whether each answer counts."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
         for value, counts in FORMATS[self.name](messages, self.ids, has_input):
@@ -117,6 +118,13 @@ class Fixed:
                 parts[-1] = (parts[-1][0] + value, counts)
             else:
                 parts.append((value, counts))
+        answers = iter(counted)
+        answer = next(answers)
+        for at, (value, counts) in enumerate(parts):
+            if counts:
+                parts[at] = (value, answer)
+                if not isinstance(value, str):  # the token that ends it
+                    answer = next(answers, None)
         return parts
 
     def encode(self, rows):
@@ -225,14 +233,19 @@ class Template:
         except Exception as error:  # of a template, on what a record holds
             raise Malformed("the chat template refuses it (%s)" % first_line(error))
 
-    def parts(self, messages, _, tools):
-        """[(text, whether it counts), ...] of the whole example."""
+    def parts(self, messages, counted, _, tools):
+        """[(text, whether it counts), ...] of the whole example. counted: whether each answer does."""
         if self.marks:
             pieces = self.render(messages, tools).split(MARK)
-            return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
-        whole, at, parts = self.render(messages, tools), 0, []
+            if all(counted):
+                return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
+            if len(pieces) // 2 != len(counted):
+                raise Malformed("the chat template marks %d parts by {%% generation %%} for %d answers, so that one "
+                                "cannot be left out of the loss" % (len(pieces) // 2, len(counted)))
+            return [(piece, number % 2 == 1 and counted[number // 2]) for number, piece in enumerate(pieces)]
+        whole, at, parts, answers = self.render(messages, tools), 0, [], iter(counted)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or not next(answers):  # where it is written matters of no other
                 continue
             before = self.render(messages[:number], tools, True)
             after = self.render(messages[:number + 1], tools).rstrip("\n")  # behind the token that ends it

@@ -157,6 +157,29 @@ class ChatTest(unittest.TestCase):
         self.assertIn("2 examples, the longest of 4 tokens; 50 % of all tokens count", self.said[0])
         self.assertEqual(self.prepared([{"input_ids": [5, 6, 7]}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
 
+    def test_weight(self):
+        """An answer of weight 0 does not count; its tokens, and those behind it, are what they were."""
+        plain = ("--prompt-format", "plain")
+        turns = messages("a", "b", "c", "d")
+        for weights, expected in (((0, 1), "abEc[[dE]]"), ((1, 0), "a[[bE]]cdE"), ((1, 1.0), "a[[bE]]c[[dE]]"),
+                                  ((None, 0), "a[[bE]]cdE")):
+            turns[1]["weight"], turns[3]["weight"] = weights
+            self.check_bytes({"messages": turns}, expected, *plain)
+        turns[0]["weight"] = 1  # a question never counts
+        self.check_bytes({"messages": turns}, "a[[bE]]cdE", *plain)
+        self.check_bytes({"messages": turns}, "a[[bEcdE]]", *plain, "--trained", "all")
+        said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}]
+        self.check_bytes({"conversations": said + [{"from": "gpt", "value": "c"}]}, "abE[[cE]]", *plain)
+
+    def test_padding(self):
+        record = {"input_ids": [0, 0, 5, 6, 7, 0], "labels": [-100, -100, -100, 6, 7, -100],
+                  "attention_mask": [0, 0, 1, 1, 1, 0]}
+        self.assertEqual(self.prepared([record]), [([5, 6, 7], [0, 1, 1])])
+        self.assertEqual(self.prepared([{**record, "labels": None}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
+        record["input_ids"][0], record["labels"][5] = 999, 0  # what is left out is not looked at
+        whole = {"input_ids": [1, 2], "labels": [1, 2], "attention_mask": None}
+        self.assertEqual(self.prepared([record, whole]), [([5, 6, 7], [0, 1, 1]), ([1, 2], [0, 1])])
+
     def test_long_example(self):
         long = {"prompt": "x" * 50000, "response": "y" * 49999}
         got = self.prepared([long, {"prompt": "a", "response": "b"}], *PLAIN[2:], "--shard-tokens", 1000)
@@ -241,6 +264,13 @@ class ChatTest(unittest.TestCase):
             ({"input_ids": [1, 2]}, '"labels" is no list'),
             ({"input_ids": [1, 2], "labels": [1]}, '"labels" is no list'),
             ({"input_ids": [1, 2], "labels": [-100, 3]}, "label 1 is neither"),
+            ({"messages": [*messages("a"), {"role": "assistant", "content": "b", "weight": 0}]}, "tokens counts"),
+            *(({"messages": [*messages("a"), {"role": "assistant", "content": "b", "weight": weight}]},
+               "the weight of a turn is %s, not 0 or 1" % json.dumps(weight)) for weight in (2, 0.5, "1", True, [0])),
+            *(({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": mask},
+               '"attention_mask" is no list of 0 and 1') for mask in ([1], [1, 1, 1], [1, 2], [1, True], [1, None], 1)),
+            ({"input_ids": [1, 2], "labels": [1], "attention_mask": [1, 0]}, '"labels" is no list as long as'),
+            ({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]}, "none of its 0 tokens counts"),
             ({"input_ids": [1, True], "labels": [1, 1]}, "no list of whole numbers"),
             ({"input_ids": [1, 2], "labels": [1, -100]}, "none of its 2 tokens counts"),
             ({"input_ids": [], "labels": []}, "none of its 0 tokens"),
