@@ -283,8 +283,8 @@ def parse(arguments):
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
                         help="of --chat: how messages become text (default template: the chat template in the "
                         "tokenizer's folder)")
-    parser.add_argument("--trained", choices=["answers", "all"],
-                        help="of --chat: which tokens the loss counts (default answers)")
+    parser.add_argument("--trained", choices=["answers", "last", "all"],
+                        help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
     parser.add_argument("--skip-malformed", action="store_true", default=None,
                         help="of --chat: leave out records that are not as they should be, and count them")
     parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")

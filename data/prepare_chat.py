@@ -71,14 +71,18 @@ def messages_of(record, kind, name):
 
 
 def answers_that_count(messages, trained):
-    """Whether each answer counts: with OpenAI's weight of 0 it does not."""
+    """Whether each answer counts: with OpenAI's weight of 0 it does not. trained last: only the last of the others."""
     weights = [message.get("weight") for message in messages]
     wrong = next((weight for weight in weights if weight is not None and (
         isinstance(weight, bool) or weight not in (0, 1))), None)
     if wrong is not None:
         raise Malformed("the weight of a turn is %s, not 0 or 1" % json.dumps(wrong, default=str)[:40])
-    return [trained == "all" or weight != 0 for message, weight in zip(messages, weights)
-            if message["role"] == "assistant"]
+    counted = [trained == "all" or weight != 0 for message, weight in zip(messages, weights)
+               if message["role"] == "assistant"]
+    if trained == "last" and any(counted):
+        last = len(counted) - 1 - counted[::-1].index(True)
+        return [number == last for number in range(len(counted))]
+    return counted
 
 
 def identity_of(messages):
@@ -117,7 +121,11 @@ def labelled(record, vocab, trained):
     wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
     if wrong is not None:
         raise Malformed("label %d is neither %d nor its token" % (wrong, IGNORED))
-    return ids, bytearray(label != IGNORED for label in labels)
+    mask = bytearray(label != IGNORED for label in labels)
+    if trained == "last":
+        begin = mask.rfind(0, 0, mask.rfind(1) + 1) + 1  # of the last tokens that count in a row
+        mask[:begin] = bytes(begin)
+    return ids, mask
 
 
 def records_of(piece):

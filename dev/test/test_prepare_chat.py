@@ -171,6 +171,23 @@ class ChatTest(unittest.TestCase):
         said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}]
         self.check_bytes({"conversations": said + [{"from": "gpt", "value": "c"}]}, "abE[[cE]]", *plain)
 
+    def test_last(self):
+        """With --trained last only the last answer counts, of those that have a weight."""
+        last = ("--prompt-format", "plain", "--trained", "last")
+        turns = messages("a", "b", "c", "d")
+        self.check_bytes({"messages": turns}, "abEc[[dE]]", *last)
+        self.check_bytes({"messages": turns + messages("e")}, "abEc[[dE]]e", *last)
+        self.check_bytes({"prompt": "a", "response": "b"}, "a[[bE]]", *last)
+        turns[3]["weight"] = 0
+        self.check_bytes({"messages": turns}, "a[[bE]]cdE", *last)
+        for labels, mask in (([-100, 2, 3, -100, 5, 6, -100], [0, 0, 0, 0, 1, 1, 0]), ([1, 2, -100, 4, -100, -100, 7],
+                             [0, 0, 0, 0, 0, 0, 1]), ([1, 2, 3, 4, 5, 6, 7], [0] + [1] * 6)):
+            self.assertEqual(self.prepared([{"input_ids": [1, 2, 3, 4, 5, 6, 7], "labels": labels}], *last),
+                             [([1, 2, 3, 4, 5, 6, 7], mask)])
+        turns[1]["weight"] = 0
+        source = self.write("none.jsonl", json.dumps({"messages": turns}))
+        self.refused(["line 1: none of its 6 tokens counts"], *PLAIN, *last[2:], "--out", self.path("n"), source)
+
     def test_padding(self):
         record = {"input_ids": [0, 0, 5, 6, 7, 0], "labels": [-100, -100, -100, 6, 7, -100],
                   "attention_mask": [0, 0, 1, 1, 1, 0]}

@@ -154,10 +154,17 @@ class PromptsTest(unittest.TestCase):
                 self.assertEqual((first_ids, second_ids), (ids, ids))
                 self.assertEqual([a + b for a, b in zip(first, second)], both)
                 self.assertTrue(0 < first.index(1) < second.index(1) > len(ids) - first[::-1].index(1) - 1)
+        chat[2]["weight"] = 1
+        shorter = CHATML.replace("m['content']", "(m['content'] if loop.last or m.role != 'assistant' else '')")
+        self.write("model/chat_template.jinja", shorter)
+        (ids, last), = self.prepared([{"messages": chat}], "--trained", "last", tokenizer=arguments)
+        self.assertEqual(sum(last), len(ids) - 1 - last.index(1))
+        self.refused(["does not write an answer behind its prompt"], *arguments, "--chat", "--overwrite", "--out",
+                     self.path("c"), self.path("r.jsonl"))
         part = "{% generation %}a{% endgeneration %}"
         self.write("model/chat_template.jinja", "{% for m in messages %}" + part * 2 + "{% endfor %}")
         self.refused(["marks 10 parts by {% generation %} for 2 answers"], *arguments, "--chat", "--overwrite", "--out",
-                     self.path("c"), self.path("r.jsonl"))
+                     self.path("c"), "--trained", "last", self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_answers_without_an_end_are_noted(self):
