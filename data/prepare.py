@@ -29,10 +29,10 @@ import sys
 from prepare_chat import Chat, chat_settings, describe
 from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
-from prepare_output import ExampleSplit, Progress, Split, read_manifest, verified
+from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import to_utf8
-from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, width_of, write_atomically
+from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, several, width_of, write_atomically
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -160,7 +160,7 @@ def tokenize(options, inputs, identities):
     if tokenizer.strict:  # what else the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
-    shards, complete = ({"train": [], "val": []}, False) if options.overwrite else read_manifest(manifest, settings)
+    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
     kind = ExampleSplit if options.chat else Split
@@ -168,15 +168,13 @@ def tokenize(options, inputs, identities):
     rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
     print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
                                                   rule))
-    skipped = 0 if complete else make(options, inputs, identities, spec, settings, manifest, splits, rule,
-                                      tokenizer.strict)
-    counts = {name: "%d file%s" % (len(split.finished), "" if len(split.finished) == 1 else "s")
-              for name, split in splits.items()}
-    print("%s: %s training tokens in %s, %s validation tokens in %s%s"
-          % (options.out, format(splits["train"].tokens(), ","), counts["train"],
-             format(splits["val"].tokens(), ","), counts["val"], " (were complete)" if complete else ""))
+    if not complete:
+        skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, tokenizer.strict)
+    what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
+            for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
+    print("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""))
     if options.chat:
-        describe(splits.values(), skipped)
+        describe(splits.values(), sum(skipped.values()))
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
@@ -189,10 +187,10 @@ def tokenize(options, inputs, identities):
               % ("example" if options.chat else "document"), file=sys.stderr)
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits, rule, strict):
-    """Writes what is missing; returns how many records were skipped."""
+def make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, strict):
+    """Writes what is missing; returns how many records were skipped, by unit. skipped: those of an earlier run."""
     def save(complete):
-        record = {"settings": settings, "documents": rule, "complete": complete,
+        record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
                   "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
@@ -214,15 +212,18 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}
+    skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
-    skipped = 0
+    shown = 0
     chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
     noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers,
                                                    (spec, options.field, options.val_fraction, chat)):
-        for record in records[:max(0, SHOWN - skipped)]:
+        for record in records[:max(0, SHOWN - shown)]:
             print("skipped: " + record, file=sys.stderr)
-        skipped += len(records)
+        shown += len(records)
+        if records:
+            skipped[str(number)] = len(records)
         for path in sorted(notes.keys() - noted):
             if len(noted) < SHOWN:
                 print("note: " + notes[path], file=sys.stderr)
@@ -239,7 +240,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
-                                              " (%s skipped)" % format(skipped, ",") if options.chat else ""))
+                                              " (%s skipped)" % format(shown, ",") if options.chat else ""))
     save(True)
     progress.close()
     return skipped

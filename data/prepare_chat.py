@@ -12,7 +12,7 @@ import json
 from prepare_inputs import CHUNK_ROWS, open_parquet
 from prepare_prompts import Fixed, Template, read_template
 from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, first_line, pack
+from prepare_tokenizers import Failure, first_line, pack, several
 
 IGNORED = -100  # a label
 LABELS = '"labels" is no list as long as "input_ids"'
@@ -239,6 +239,7 @@ def describe(splits, skipped):
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
-    print("%s examples, the longest of %s tokens; %.3g %% of all tokens count in the loss%s"
-          % (format(examples, ","), format(longest, ","), 100 * counted / max(1, tokens),
-             "; %s malformed records were skipped" % format(skipped, ",") if skipped else ""))
+    left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
+    print("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
+          % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
+             left_out if skipped else ""))

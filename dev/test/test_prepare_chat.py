@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
@@ -311,6 +312,41 @@ class ChatTest(unittest.TestCase):
         for name in ("alpaca", "llama2"):
             self.refused(["line 1: user and assistant do not take turns"], *arguments, 1, source, "--prompt-format",
                          name)
+
+    def test_one_of_each(self):
+        got = self.prepared([{"prompt": "a"}, {"input_ids": [5, 6], "labels": [5, 6]}], "--skip-malformed")
+        self.assertEqual(got, [([5, 6], [0, 1])])
+        self.assertRegex(self.said[0], "\n1 example, the longest of 2 tokens; 50 % of all tokens count in the loss; 1 "
+                         "malformed record was skipped\n$")
+
+    def test_skipped_are_counted_in_every_run(self):
+        """Again where all was complete, and where a run that was stopped goes on."""
+        lines = self.many(300).splitlines()
+        lines[::20] = ["{"] * 15
+        source, original = self.write("m.jsonl", "\n".join(lines)), prepare.work
+        arguments = (*PLAIN, "--skip-malformed", "--workers", 1, "--shard-tokens", 700, "--val-fraction", 0.2, "--out",
+                     self.path("r"), source)
+        said = self.run_program(*arguments)[0].splitlines()[-1]
+        self.assertIn("285 examples", said)
+        self.assertIn("; 15 malformed records were skipped", said)
+        self.assertEqual(self.run_program(*arguments)[0].splitlines()[-1], said)
+        for name in ("r_val_000000.bin", "r_train_000003.bin"):
+            os.remove(self.path(name))
+            out, errors = self.run_program(*arguments)
+            self.assertEqual(out.splitlines()[-1], said)
+            self.assertIn(name + " is missing", errors)
+        jobs = []
+
+        def dying(job):
+            jobs.append(job)
+            if len(jobs) == 4:
+                raise KeyboardInterrupt
+            return original(job)
+
+        with unittest.mock.patch.object(prepare, "work", dying):
+            self.run_program(*arguments, "--overwrite", code=130)
+        self.assertGreater(len([name for name in os.listdir(self.folder) if name.startswith("r_train")]), 1)
+        self.assertEqual(self.run_program(*arguments)[0].splitlines()[-1], said)
 
     def test_keys_that_are_not_there(self):
         """One key of a second kind makes no second kind, nor do keys that are null."""
