@@ -169,7 +169,15 @@ def tokenize(options, inputs, identities):
     print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
                                                   rule))
     if not complete:
-        skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, tokenizer.strict)
+        try:
+            skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule,
+                           tokenizer.strict)
+        except (Failure, OSError):
+            left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
+            if left:
+                print("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
+                      "inputs or flags have changed" % " and ".join(left), file=sys.stderr)
+            raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
     print("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""))
@@ -331,7 +339,7 @@ def main(arguments):
         print("%s: %s" % (NAME, error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\n%s: stopped; the same command continues" % NAME, file=sys.stderr)
+        print("\n%s: stopped: the files are not complete; the same command continues" % NAME, file=sys.stderr)
         return 130
 
 
