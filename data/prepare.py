@@ -14,7 +14,8 @@ where it was when started again; finished files are checked against their checks
 records of questions and answers, and files have a mask of the tokens that the loss counts.
 
 Validation text: documents (of JSONL, Parquet, or text that holds <|endoftext|> between them) go by the hash of
-their text; plain text files are held out whole; of a single text file it is the end.
+their text, examples of --chat by that of their messages or tokens; plain text files are held out whole; of a single
+text file it is the end.
 """
 import argparse
 import collections
@@ -28,10 +29,10 @@ import sys
 from prepare_chat import Chat, chat_settings, describe
 from prepare_hellaswag import make_hellaswag
 from prepare_inputs import SETS, documents_of, file_hash, local_inputs, named_inputs, units
-from prepare_output import ExampleSplit, Progress, Split, read_manifest, verified
+from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import to_utf8
-from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, width_of, write_atomically
+from prepare_tokenizers import COMMAND, NAME, Bytes, Failure, Pairs, open_tokenizer, several, width_of, write_atomically
 
 SHOWN = 10  # of the records that are skipped
 MUCH_VAL = 0.2  # of the text: more than this is said
@@ -65,7 +66,7 @@ def work_examples(number, pieces, wanted, chat, fraction):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
             out[split].append((tokens, mask))
-    return number, out, skipped, {}
+    return number, out, skipped, chat.notes()
 
 
 def not_utf8(text, path):
@@ -159,7 +160,7 @@ def tokenize(options, inputs, identities):
     if tokenizer.strict:  # what else the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
-    shards, complete = ({"train": [], "val": []}, False) if options.overwrite else read_manifest(manifest, settings)
+    shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, settings)
     kept = {name: verified(options.out, shards[name]) for name in ("train", "val")}
     complete = complete and all(len(kept[name]) == len(shards[name]) for name in kept)
     kind = ExampleSplit if options.chat else Split
@@ -167,18 +168,26 @@ def tokenize(options, inputs, identities):
     rule = "prompt format %s" % options.prompt_format if options.chat else tokenizer.rule
     print("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), 8 * width_of(tokenizer.vocab),
                                                   rule))
-    skipped = 0 if complete else make(options, inputs, identities, spec, settings, manifest, splits, rule,
-                                      tokenizer.strict)
-    counts = {name: "%d file%s" % (len(split.finished), "" if len(split.finished) == 1 else "s")
-              for name, split in splits.items()}
-    print("%s: %s training tokens in %s, %s validation tokens in %s%s"
-          % (options.out, format(splits["train"].tokens(), ","), counts["train"],
-             format(splits["val"].tokens(), ","), counts["val"], " (were complete)" if complete else ""))
+    if not complete:
+        try:
+            skipped = make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule,
+                           tokenizer.strict)
+        except (Failure, OSError):
+            left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
+            if left:
+                print("note: %s are not complete: the same command goes on, or begins again with --overwrite where "
+                      "inputs or flags have changed" % " and ".join(left), file=sys.stderr)
+            raise
+    what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
+            for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
+    print("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""))
     if options.chat:
-        describe(splits.values(), skipped)
+        describe(splits.values(), sum(skipped.values()))
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction
+               else ", as examples are held out whole: name more of them, or give a larger --val-fraction"
+               if options.chat
                else ", as files and documents are held out whole: name more of them, or one text file alone")
         print("note: %.0f %% of the text is held out for validation%s" % (100 * share, why), file=sys.stderr)
     if options.val_fraction > 0 and not splits["val"].finished:
@@ -186,10 +195,10 @@ def tokenize(options, inputs, identities):
               % ("example" if options.chat else "document"), file=sys.stderr)
 
 
-def make(options, inputs, identities, spec, settings, manifest, splits, rule, strict):
-    """Writes what is missing; returns how many records were skipped."""
+def make(options, inputs, identities, spec, settings, manifest, splits, skipped, rule, strict):
+    """Writes what is missing; returns how many records were skipped, by unit. skipped: those of an earlier run."""
     def save(complete):
-        record = {"settings": settings, "documents": rule, "complete": complete,
+        record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
                   "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
@@ -211,15 +220,18 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}
+    skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
-    skipped = 0
+    shown = 0
     chat = (options.prompt_format, options.trained, options.skip_malformed) if options.chat else None
     noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers,
                                                    (spec, options.field, options.val_fraction, chat)):
-        for record in records[:max(0, SHOWN - skipped)]:
+        for record in records[:max(0, SHOWN - shown)]:
             print("skipped: " + record, file=sys.stderr)
-        skipped += len(records)
+        shown += len(records)
+        if records:
+            skipped[str(number)] = len(records)
         for path in sorted(notes.keys() - noted):
             if len(noted) < SHOWN:
                 print("note: " + notes[path], file=sys.stderr)
@@ -236,7 +248,7 @@ def make(options, inputs, identities, spec, settings, manifest, splits, rule, st
     if not any(split.finished for split in splits.values()):
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
-                                              " (%s skipped)" % format(skipped, ",") if options.chat else ""))
+                                              " (%s skipped)" % format(shown, ",") if options.chat else ""))
     save(True)
     progress.close()
     return skipped
@@ -280,8 +292,8 @@ def parse(arguments):
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
                         help="of --chat: how messages become text (default template: the chat template in the "
                         "tokenizer's folder)")
-    parser.add_argument("--trained", choices=["answers", "all"],
-                        help="of --chat: which tokens the loss counts (default answers)")
+    parser.add_argument("--trained", choices=["answers", "last", "all"],
+                        help="of --chat: which tokens the loss counts; last: of the last answer (default answers)")
     parser.add_argument("--skip-malformed", action="store_true", default=None,
                         help="of --chat: leave out records that are not as they should be, and count them")
     parser.add_argument("--field", help="where JSONL and Parquet hold the text (default text)")
@@ -327,7 +339,7 @@ def main(arguments):
         print("%s: %s" % (NAME, error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\n%s: stopped; the same command continues" % NAME, file=sys.stderr)
+        print("\n%s: stopped: the files are not complete; the same command continues" % NAME, file=sys.stderr)
         return 130
 
 

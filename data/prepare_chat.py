@@ -3,16 +3,21 @@
 A record has `messages` (a list of role and content), `conversations` (ShareGPT's, of from and value), `instruction`,
 `input` and `output` (Alpaca's; the input may be missing), `prompt` and `response`, `query` and `response`, or
 `input_ids` and `labels` of the same length, -100 where the loss does not count a token, whatever texts are beside them.
+An answer of weight 0 does not count; tokens that an `attention_mask` has as 0 are left out.
 """
 import hashlib
+import itertools
 import json
 
 from prepare_inputs import CHUNK_ROWS, open_parquet
 from prepare_prompts import Fixed, Template, read_template
 from prepare_records import Malformed, Place, kind_of_record, parsed
-from prepare_tokenizers import Failure, first_line, pack
+from prepare_tokenizers import Failure, first_line, pack, several
 
 IGNORED = -100  # a label
+LABELS = '"labels" is no list as long as "input_ids"'
+ENDLESS = ("of the chat template no special token counts at the end of an answer, so that the model does not learn to "
+           "stop: name a fixed --prompt-format, or use a template whose answers end with a token")
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
             "assistant": "assistant"}
 
@@ -37,6 +42,8 @@ def turns_of(record):
         if not isinstance(speaker, str) or speaker not in SPEAKERS:
             raise Malformed("a turn is from %s, none of %s" % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
         messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
+        if turn.get("weight") is not None:
+            messages[-1]["weight"] = turn["weight"]
     return messages
 
 
@@ -63,26 +70,66 @@ def messages_of(record, kind, name):
     return [{"role": "user", "content": user}, {"role": "assistant", "content": answer}], bool(given)
 
 
+def answers_that_count(messages, trained):
+    """Whether each answer counts: with OpenAI's weight of 0 it does not. trained last: only the last of the others."""
+    weights = [message.get("weight") for message in messages]
+    wrong = next((weight for weight in weights if weight is not None and (
+        isinstance(weight, bool) or weight not in (0, 1))), None)
+    if wrong is not None:
+        raise Malformed("the weight of a turn is %s, not 0 or 1" % json.dumps(wrong, default=str)[:40])
+    counted = [trained == "all" or weight != 0 for message, weight in zip(messages, weights)
+               if message["role"] == "assistant"]
+    if trained == "last" and any(counted):
+        last = len(counted) - 1 - counted[::-1].index(True)
+        return [number == last for number in range(len(counted))]
+    return counted
+
+
+def identity_of(messages):
+    """What chooses the split of an example: the same text is the same example, however its record is written."""
+    return json.dumps([(message["role"], message["content"]) for message in messages], sort_keys=True,
+                      default=str).encode()
+
+
+def without_padding(ids, labels, kept):
+    """(ids, labels or None) without the padding, which an attention_mask has as 0."""
+    if kept is None:
+        return ids, labels
+    if not isinstance(kept, list) or len(kept) != len(ids) or not all(type(k) is int and k in (0, 1) for k in kept):
+        raise Malformed('"attention_mask" is no list of 0 and 1 as long as "input_ids"')
+    if isinstance(labels, list) and len(labels) == len(ids):
+        labels = list(itertools.compress(labels, kept))
+    elif labels is not None:
+        raise Malformed(LABELS)
+    return list(itertools.compress(ids, kept)), labels
+
+
 def labelled(record, vocab, trained):
     """(ids, mask) of a record that is tokens already."""
-    ids, labels = record["input_ids"], record.get("labels")
+    ids = record["input_ids"]
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise Malformed('"input_ids" is no list of whole numbers')
+    labels = None if trained == "all" else record.get("labels")
+    ids, labels = without_padding(ids, labels, record.get("attention_mask"))
     beyond = next((token for token in ids if not 0 <= token < vocab), None)
     if beyond is not None:
         raise Malformed("token %d is not of the vocabulary of %d" % (beyond, vocab))
     if trained == "all":
         return ids, bytearray(b"\1" * len(ids))
     if not isinstance(labels, list) or len(labels) != len(ids):
-        raise Malformed('"labels" is no list as long as "input_ids"')
+        raise Malformed(LABELS)
     wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
     if wrong is not None:
         raise Malformed("label %d is neither %d nor its token" % (wrong, IGNORED))
-    return ids, bytearray(label != IGNORED for label in labels)
+    mask = bytearray(label != IGNORED for label in labels)
+    if trained == "last":
+        begin = mask.rfind(0, 0, mask.rfind(1) + 1) + 1  # of the last tokens that count in a row
+        mask[:begin] = bytes(begin)
+    return ids, mask
 
 
 def records_of(piece):
-    """(place, what tells the record from others, record or what is wrong with it) of a piece."""
+    """(place, record or what is wrong with it) of a piece."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         yield from rows_of(path, begin)
@@ -97,7 +144,7 @@ def records_of(piece):
             record = parsed(line, path)
         except Malformed as error:
             record = error
-        yield Place(path, begin, number), line, record
+        yield Place(path, begin, number), record
 
 
 def rows_of(path, group):
@@ -110,8 +157,7 @@ def rows_of(path, group):
                 for message in filter(lambda m: isinstance(m, dict), record.get("messages") or ()):  # has all fields
                     for key in [key for key, value in message.items() if value is None and key != "content"]:
                         del message[key]
-                identity = json.dumps(record, sort_keys=True, default=str).encode()
-                yield "%s, row %d" % (path, number), identity, record
+                yield "%s, row %d" % (path, number), record
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         raise Failure("%s could not be read (%s)" % (path, first_line(error)))
 
@@ -124,12 +170,13 @@ class Chat:
         self.spec, self.name, self.format = spec, name, None  # not before one is needed: tokens need none
 
     def parts(self, record):
-        """Parts of an example, or (ids, mask) where the record is tokens."""
+        """(what tells the example from others, its parts, or (ids, mask) where the record is tokens)."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)
         if kind == ("input_ids",):
-            return labelled(record, self.tokenizer.vocab, self.trained)
+            ids, mask = labelled(record, self.tokenizer.vocab, self.trained)
+            return pack(ids, self.tokenizer.vocab), (ids, mask)
         messages, has_input = messages_of(record, kind, self.name)
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         if not answers:
@@ -139,7 +186,12 @@ class Chat:
         if self.format is None:
             template = self.name == "template"
             self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
-        return self.format.parts(messages, has_input, record.get("tools"))
+        counted = answers_that_count(messages, self.trained)
+        return identity_of(messages), self.format.parts(messages, counted, has_input, record.get("tools"))
+
+    def notes(self):
+        """What is to be said of the examples so far, by its name."""
+        return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
         """([(what tells it from others, tokens, mask), ...], [what was skipped, ...]) of a unit."""
@@ -151,9 +203,9 @@ class Chat:
             skipped.append("%s: %s" % (place, reason))
 
         for piece in pieces:
-            for place, identity, record in records_of(piece):
+            for place, record in records_of(piece):
                 try:
-                    made = self.parts(record)
+                    identity, made = self.parts(record)
                 except Malformed as error:
                     wrong(place, error)
                     continue
@@ -164,7 +216,7 @@ class Chat:
         encoded = self.format.encode(rows) if rows else iter(())
         examples = []
         for place, identity, made in kept:
-            tokens, mask = (pack(made[0], self.tokenizer.vocab), made[1]) if made else next(encoded)
+            tokens, mask = (identity, made[1]) if made else next(encoded)
             if self.trained == "all":
                 mask = bytearray(b"\1" * len(mask))
             mask[:1] = bytes(len(mask[:1]))  # nothing of the example comes before its first token
@@ -187,6 +239,7 @@ def describe(splits, skipped):
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
-    print("%s examples, the longest of %s tokens; %.3g %% of all tokens count in the loss%s"
-          % (format(examples, ","), format(longest, ","), 100 * counted / max(1, tokens),
-             "; %s malformed records were skipped" % format(skipped, ",") if skipped else ""))
+    left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
+    print("%s, the longest of %s; %.3g %% of all tokens count in the loss%s"
+          % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),
+             left_out if skipped else ""))

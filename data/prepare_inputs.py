@@ -17,7 +17,7 @@ from prepare_records import Malformed, Place, foreign_encoding, parsed, text_in,
 from prepare_tokenizers import NAME, Failure, first_line, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # text that a worker gets at a time
-EDGE = 1 << 16  # bytes of each end of an input that tell whether it is the same as in an earlier run
+HEAD = 1 << 16  # bytes that tell whether a file is text
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
 CHUNK_ROWS = 1024  # rows of a Parquet file read at a time
@@ -41,7 +41,7 @@ def kind_of(path):
     if lower.endswith((".gz", ".zst", ".xz", ".bz2", ".zip")):
         raise Failure("%s is compressed: unpack it first" % path)
     with open(path, "rb") as file:
-        if b"\0" in file.read(EDGE):
+        if b"\0" in file.read(HEAD):
             return None
         if os.path.getsize(path) == 0:
             return "text"
@@ -58,19 +58,8 @@ def files_under(folder):
                 yield path
 
 
-def edge_hash(path):
-    """Tells files apart by size and both ends, without reading large ones whole."""
-    size = os.path.getsize(path)
-    digest = hashlib.sha256(str(size).encode())
-    with open(path, "rb") as file:
-        digest.update(file.read(EDGE))
-        if size > EDGE:
-            file.seek(max(EDGE, size - EDGE))
-            digest.update(file.read(EDGE))
-    return digest.hexdigest()[:32]
-
-
 def file_hash(path):
+    """Of the whole file: an edit anywhere in an input makes it another."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -97,10 +86,10 @@ def local_inputs(arguments, field):
                 named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
                 raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
             paths += [(path, True) for path in found]
-    inputs, identities, seen = [], [], {}
+    inputs, identities, seen = [], [], set()
     for path, named in paths:
         try:
-            kind, identity = kind_of(path), edge_hash(path)
+            kind = kind_of(path)
         except OSError as error:
             raise Failure("%s: %s" % (path, error.strerror or error))
         except Failure:
@@ -120,9 +109,13 @@ def local_inputs(arguments, field):
         if kind == "parquet" and not named and field is not None and lacks_text(path, field):
             print("%s: %s has no column %s and is left out" % (NAME, path, field), file=sys.stderr)
             continue
-        if identity in seen and (os.path.getsize(path) <= 2 * EDGE or file_hash(path) == file_hash(seen[identity])):
+        try:
+            identity = file_hash(path)
+        except OSError as error:
+            raise Failure("%s: %s" % (path, error.strerror or error))
+        if identity in seen:
             continue
-        seen.setdefault(identity, path)
+        seen.add(identity)
         inputs.append((kind, path))
         identities.append(identity)
     if not inputs:

@@ -104,24 +104,31 @@ def verified(out, shards):
     return shards
 
 
+def nothing():
+    """What read_manifest() returns where there is no earlier run."""
+    return {"train": [], "val": []}, {}, False
+
+
 def read_manifest(path, settings):
-    """(finished files per split, whether the run was complete) of an earlier run with the same settings."""
+    """(finished files per split, records that were skipped by unit, whether the run was complete) of an earlier run
+    with the same settings."""
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
         before, shards, complete = manifest["settings"], dict(manifest["shards"]), manifest["complete"]
+        skipped = dict(manifest.get("skipped", {}))
     except (FileNotFoundError, NotADirectoryError):
-        return {"train": [], "val": []}, False
+        return nothing()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failure("%s cannot be read (%s): use --overwrite to start again" % (path, first_line(error)))
     if not shards["train"] and not shards["val"]:  # nothing to lose
-        return shards, False
+        return nothing()
     for key in settings:
         if before.get(key) != settings[key]:
             what = "the inputs" if key == "inputs" else "%s (%s, now %s)" % (key, before.get(key), settings[key])
             raise Failure("%s was begun with other settings, %s: use another --out, or --overwrite to start again"
                           % (path, what))
-    return shards, complete
+    return shards, skipped, complete
 
 
 class Progress:

@@ -98,6 +98,8 @@ def check_messages(messages):
 class Fixed:
     """A prompt format by name."""
 
+    endless = False
+
     def __init__(self, tokenizer, name):
         self.tokenizer, self.name = tokenizer, name
         self.ids = {"begin": next(iter(tokenizer.bos), None), "end": tokenizer.end_of_text}
@@ -107,7 +109,8 @@ class Fixed:
                 raise Failure("--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca or "
                               "plain" % (name, token))
 
-    def parts(self, messages, has_input, _=None):
+    def parts(self, messages, counted, has_input, _=None):
+        """counted: whether each answer counts."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
         for value, counts in FORMATS[self.name](messages, self.ids, has_input):
@@ -115,6 +118,13 @@ class Fixed:
                 parts[-1] = (parts[-1][0] + value, counts)
             else:
                 parts.append((value, counts))
+        answers = iter(counted)
+        answer = next(answers)
+        for at, (value, counts) in enumerate(parts):
+            if counts:
+                parts[at] = (value, answer)
+                if not isinstance(value, str):  # the token that ends it
+                    answer = next(answers, None)
         return parts
 
     def encode(self, rows):
@@ -171,6 +181,9 @@ class Template:
         self.variables = {key: config_token(config, key) for key in config if key.endswith("_token")}
         self.variables = {key: value for key, value in self.variables.items() if isinstance(value, str)}
         self.compile(text)
+        added = tokenizer.tokenizer.get_added_tokens_decoder()
+        self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
+        self.endless = False  # whether the last answer of an example ended with none of these
         tokenizer.tokenizer.encode_special_tokens = False  # the template writes their names
 
     def compile(self, text):
@@ -220,14 +233,19 @@ class Template:
         except Exception as error:  # of a template, on what a record holds
             raise Malformed("the chat template refuses it (%s)" % first_line(error))
 
-    def parts(self, messages, _, tools):
-        """[(text, whether it counts), ...] of the whole example."""
+    def parts(self, messages, counted, _, tools):
+        """[(text, whether it counts), ...] of the whole example. counted: whether each answer does."""
         if self.marks:
             pieces = self.render(messages, tools).split(MARK)
-            return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
-        whole, at, parts = self.render(messages, tools), 0, []
+            if all(counted):
+                return [(piece, number % 2 == 1) for number, piece in enumerate(pieces)]
+            if len(pieces) // 2 != len(counted):
+                raise Malformed("the chat template marks %d parts by {%% generation %%} for %d answers, so that one "
+                                "cannot be left out of the loss" % (len(pieces) // 2, len(counted)))
+            return [(piece, number % 2 == 1 and counted[number // 2]) for number, piece in enumerate(pieces)]
+        whole, at, parts, answers = self.render(messages, tools), 0, [], iter(counted)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or not next(answers):  # where it is written matters of no other
                 continue
             before = self.render(messages[:number], tools, True)
             after = self.render(messages[:number + 1], tools).rstrip("\n")  # behind the token that ends it
@@ -251,4 +269,6 @@ class Template:
                 while span < len(spans) and spans[span][1] <= begin:
                     span += 1
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]
+            last = mask.rfind(1)
+            self.endless = self.endless or last >= 0 and row.ids[last] not in self.ends
             yield pack(row.ids, self.tokenizer.vocab), mask

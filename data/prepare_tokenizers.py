@@ -56,6 +56,11 @@ def not_downloaded(what, error, instead):
     return Failure("%s could not be downloaded (%s): %s" % (what, why, instead))
 
 
+def several(count, noun):
+    """1 file, 2,000 files."""
+    return "%s %s%s" % (format(count, ","), noun, "" if count == 1 else "s")
+
+
 def width_of(vocab):
     return 2 if vocab <= 1 << 16 else 4
 

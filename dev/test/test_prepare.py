@@ -25,6 +25,7 @@ sys.path.insert(0, os.path.join(ROOT, "data"))
 
 import prepare  # noqa: E402
 import prepare_inputs  # noqa: E402
+import prepare_output  # noqa: E402
 import prepare_tokenizers  # noqa: E402
 
 GPT2 = os.path.join(ROOT, "..", "shared", "data", "gpt2")
@@ -227,6 +228,35 @@ class PrepareTest(unittest.TestCase):
         self.assertGreater(len(expected), 8)
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 10)
 
+    def test_files_that_are_not_complete_are_noted(self):
+        """Where a run fails in the middle, of the splits that have any; and the same command goes on."""
+        good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
+        source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
+        arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--val-fraction", 0, "--out", out, source)
+        note = ("note: %s_train_*.bin are not complete: the same command goes on, or begins again with --overwrite "
+                "where inputs or flags have changed" % out)
+        for _ in range(2):  # the second fails again, before it makes a file
+            errors = self.run_program(*arguments, code=2)[1].splitlines()
+            self.assertEqual((errors[0], len(errors)), (note, 2))
+            self.assertIn("d.jsonl, line 101: it is not JSON", errors[1])
+        self.write("d.jsonl", "\n".join(good))
+        self.refused(["the inputs: use another --out, or --overwrite"], *arguments)
+        self.run_program(*arguments, "--overwrite")
+        expected, original = self.snapshot(), prepare_output.write_atomically
+
+        def full(path, *parts):
+            if path.endswith("_000003.bin"):
+                raise prepare_tokenizers.Failure("no space")
+            original(path, *parts)
+
+        with unittest.mock.patch.object(prepare_output, "write_atomically", full):
+            _, errors = self.run_program(*arguments, "--overwrite", code=2)
+        self.assertEqual(errors, note + "\nprepare.py: no space\n")
+        self.assertEqual(self.run_program(*arguments)[1], errors[:0])
+        self.assertEqual(self.snapshot(), expected)
+        _, errors = self.run_program("--bytes", "--out", self.path("e"), self.write("e.jsonl", "{"), code=2)
+        self.assertNotIn("note", errors)  # there are no files
+
     def test_damaged_and_missing_files_are_made_again(self):
         source, out = self.write("one.txt", words(5, 9000)), self.path("r")
         arguments = ("--bytes", "--out", out, "--workers", 1, "--shard-tokens", 4000, source)
@@ -262,6 +292,21 @@ class PrepareTest(unittest.TestCase):
         self.refused(["r_manifest.json cannot be read"], "--bytes", "--out", out, "--workers", 1, source)
         os.remove(self.path("r_manifest.json"))
         self.refused(["r_manifest.json does not"], "--bytes", "--out", out, "--workers", 1, source)
+
+    def test_edit_within_an_input_is_seen(self):
+        """Of equal length, far from both ends, in a second run and among files that are compared."""
+        text = bytearray((words(8, 1000) * 100).encode()[:300000])
+        source, arguments = self.write("one.txt", bytes(text)), ("--bytes", "--workers", 1, "--out", self.path("r"))
+        self.run_program(*arguments, source)
+        self.assertIn("were complete", self.run_program(*arguments, source)[0])
+        text[150000] ^= 1
+        self.write("one.txt", bytes(text))
+        self.refused(["r_manifest.json was begun with other settings, the inputs: use another --out, or --overwrite"],
+                     *arguments, source)
+        text[150000] ^= 1
+        self.run_program(*arguments, "--overwrite", source, self.write("two.txt", bytes(text)))
+        both = self.tokens(self.path("r"), "train") + self.tokens(self.path("r"), "val")
+        self.assertEqual(len(self.documents(both)), 2)
 
     # --- errors
 

@@ -10,10 +10,12 @@ import json
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
+import prepare_chat  # noqa: E402
 import prepare_masks  # noqa: E402
 
 prepare = base.prepare
@@ -60,6 +62,40 @@ class ChatTest(unittest.TestCase):
         source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
         _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
         self.assertEqual(errors, "no example was chosen for validation: raise --val-fraction, or leave --val away when training\n")
+
+    def held_out(self, lines, *more):
+        """What is held out of the examples of these lines."""
+        source = self.write("h.jsonl", "".join(line + "\n" for line in lines))
+        self.run_program(*PLAIN, "--out", self.path("h"), "--workers", 1, "--val-fraction", 0.3, "--overwrite", *more,
+                         source)
+        return [ids for ids, _ in self.read("h_val_000000.bin")]
+
+    def test_an_example_has_one_split(self):
+        """However its record is written: the order of keys, blanks, characters as numbers, its kind."""
+        made = [["caf\u00e9 %d" % i, "a%d" % i] for i in range(60)]
+        asked = [json.dumps({"prompt": q, "response": a}) for q, a in made]
+        val = self.held_out(asked)
+        self.assertTrue(5 <= len(val) <= 35)
+        others = [json.dumps({"response": a, "id": 1, "prompt": q}, ensure_ascii=False) for q, a in made]
+        others = [others, [line.replace(":", " : ") for line in asked], [json.dumps(
+            {"messages": [{"content": q, "role": "user"}, {"role": "assistant", "name": "x", "content": a}]})
+            for q, a in made]]
+        for lines in others:
+            self.assertEqual(self.held_out(lines), val)
+        self.assertEqual(len(self.held_out(asked + others[0])), 2 * len(val))
+        ids = [[i, i + 1, i + 2] for i in range(60)]
+        val = self.held_out([json.dumps({"input_ids": row, "labels": [-100] + row[1:]}) for row in ids])
+        self.assertTrue(5 <= len(val) <= 35)
+        self.assertEqual(self.held_out(['{"labels":[-100,%d,%d],"text":"x","input_ids":[%d,%d,%d]}' % (*row[1:], *row)
+                                        for row in ids]), val)
+
+    def test_much_validation_is_noted(self):
+        lines = {part: next(turns for turns in (messages("q%d" % i, "a") for i in range(1000)) if prepare.is_val(
+            prepare_chat.identity_of(turns), 0.05) == (part == "val")) for part in ("train", "val")}
+        source = self.write("few.jsonl", "".join(json.dumps({"messages": turns}) + "\n" for turns in lines.values()))
+        _, errors = self.run_program(*PLAIN, "--out", self.path("few"), "--val-fraction", 0.05, "--workers", 1, source)
+        self.assertRegex(errors, r"^note: \d+ % of the text is held out for validation, as examples are held out "
+                         r"whole: name more of them, or give a larger --val-fraction\n$")
 
     def check_bytes(self, record, expected, *arguments):
         """expected: text in which [[ ]] surround what counts, and E is the end of text."""
@@ -121,6 +157,46 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(got, [([5, 6, 7, 8], [0, 1, 0, 1]), ([9, 10], [0, 1])])  # nothing comes before the first token
         self.assertIn("2 examples, the longest of 4 tokens; 50 % of all tokens count", self.said[0])
         self.assertEqual(self.prepared([{"input_ids": [5, 6, 7]}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
+
+    def test_weight(self):
+        """An answer of weight 0 does not count; its tokens, and those behind it, are what they were."""
+        plain = ("--prompt-format", "plain")
+        turns = messages("a", "b", "c", "d")
+        for weights, expected in (((0, 1), "abEc[[dE]]"), ((1, 0), "a[[bE]]cdE"), ((1, 1.0), "a[[bE]]c[[dE]]"),
+                                  ((None, 0), "a[[bE]]cdE")):
+            turns[1]["weight"], turns[3]["weight"] = weights
+            self.check_bytes({"messages": turns}, expected, *plain)
+        turns[0]["weight"] = 1  # a question never counts
+        self.check_bytes({"messages": turns}, "a[[bE]]cdE", *plain)
+        self.check_bytes({"messages": turns}, "a[[bEcdE]]", *plain, "--trained", "all")
+        said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}]
+        self.check_bytes({"conversations": said + [{"from": "gpt", "value": "c"}]}, "abE[[cE]]", *plain)
+
+    def test_last(self):
+        """With --trained last only the last answer counts, of those that have a weight."""
+        last = ("--prompt-format", "plain", "--trained", "last")
+        turns = messages("a", "b", "c", "d")
+        self.check_bytes({"messages": turns}, "abEc[[dE]]", *last)
+        self.check_bytes({"messages": turns + messages("e")}, "abEc[[dE]]e", *last)
+        self.check_bytes({"prompt": "a", "response": "b"}, "a[[bE]]", *last)
+        turns[3]["weight"] = 0
+        self.check_bytes({"messages": turns}, "a[[bE]]cdE", *last)
+        for labels, mask in (([-100, 2, 3, -100, 5, 6, -100], [0, 0, 0, 0, 1, 1, 0]), ([1, 2, -100, 4, -100, -100, 7],
+                             [0, 0, 0, 0, 0, 0, 1]), ([1, 2, 3, 4, 5, 6, 7], [0] + [1] * 6)):
+            self.assertEqual(self.prepared([{"input_ids": [1, 2, 3, 4, 5, 6, 7], "labels": labels}], *last),
+                             [([1, 2, 3, 4, 5, 6, 7], mask)])
+        turns[1]["weight"] = 0
+        source = self.write("none.jsonl", json.dumps({"messages": turns}))
+        self.refused(["line 1: none of its 6 tokens counts"], *PLAIN, *last[2:], "--out", self.path("n"), source)
+
+    def test_padding(self):
+        record = {"input_ids": [0, 0, 5, 6, 7, 0], "labels": [-100, -100, -100, 6, 7, -100],
+                  "attention_mask": [0, 0, 1, 1, 1, 0]}
+        self.assertEqual(self.prepared([record]), [([5, 6, 7], [0, 1, 1])])
+        self.assertEqual(self.prepared([{**record, "labels": None}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
+        record["input_ids"][0], record["labels"][5] = 999, 0  # what is left out is not looked at
+        whole = {"input_ids": [1, 2], "labels": [1, 2], "attention_mask": None}
+        self.assertEqual(self.prepared([record, whole]), [([5, 6, 7], [0, 1, 1]), ([1, 2], [0, 1])])
 
     def test_long_example(self):
         long = {"prompt": "x" * 50000, "response": "y" * 49999}
@@ -206,6 +282,13 @@ class ChatTest(unittest.TestCase):
             ({"input_ids": [1, 2]}, '"labels" is no list'),
             ({"input_ids": [1, 2], "labels": [1]}, '"labels" is no list'),
             ({"input_ids": [1, 2], "labels": [-100, 3]}, "label 1 is neither"),
+            ({"messages": [*messages("a"), {"role": "assistant", "content": "b", "weight": 0}]}, "tokens counts"),
+            *(({"messages": [*messages("a"), {"role": "assistant", "content": "b", "weight": weight}]},
+               "the weight of a turn is %s, not 0 or 1" % json.dumps(weight)) for weight in (2, 0.5, "1", True, [0])),
+            *(({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": mask},
+               '"attention_mask" is no list of 0 and 1') for mask in ([1], [1, 1, 1], [1, 2], [1, True], [1, None], 1)),
+            ({"input_ids": [1, 2], "labels": [1], "attention_mask": [1, 0]}, '"labels" is no list as long as'),
+            ({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]}, "none of its 0 tokens counts"),
             ({"input_ids": [1, True], "labels": [1, 1]}, "no list of whole numbers"),
             ({"input_ids": [1, 2], "labels": [1, -100]}, "none of its 2 tokens counts"),
             ({"input_ids": [], "labels": []}, "none of its 0 tokens"),
@@ -229,6 +312,41 @@ class ChatTest(unittest.TestCase):
         for name in ("alpaca", "llama2"):
             self.refused(["line 1: user and assistant do not take turns"], *arguments, 1, source, "--prompt-format",
                          name)
+
+    def test_one_of_each(self):
+        got = self.prepared([{"prompt": "a"}, {"input_ids": [5, 6], "labels": [5, 6]}], "--skip-malformed")
+        self.assertEqual(got, [([5, 6], [0, 1])])
+        self.assertRegex(self.said[0], "\n1 example, the longest of 2 tokens; 50 % of all tokens count in the loss; 1 "
+                         "malformed record was skipped\n$")
+
+    def test_skipped_are_counted_in_every_run(self):
+        """Again where all was complete, and where a run that was stopped goes on."""
+        lines = self.many(300).splitlines()
+        lines[::20] = ["{"] * 15
+        source, original = self.write("m.jsonl", "\n".join(lines)), prepare.work
+        arguments = (*PLAIN, "--skip-malformed", "--workers", 1, "--shard-tokens", 700, "--val-fraction", 0.2, "--out",
+                     self.path("r"), source)
+        said = self.run_program(*arguments)[0].splitlines()[-1]
+        self.assertIn("285 examples", said)
+        self.assertIn("; 15 malformed records were skipped", said)
+        self.assertEqual(self.run_program(*arguments)[0].splitlines()[-1], said)
+        for name in ("r_val_000000.bin", "r_train_000003.bin"):
+            os.remove(self.path(name))
+            out, errors = self.run_program(*arguments)
+            self.assertEqual(out.splitlines()[-1], said)
+            self.assertIn(name + " is missing", errors)
+        jobs = []
+
+        def dying(job):
+            jobs.append(job)
+            if len(jobs) == 4:
+                raise KeyboardInterrupt
+            return original(job)
+
+        with unittest.mock.patch.object(prepare, "work", dying):
+            self.run_program(*arguments, "--overwrite", code=130)
+        self.assertGreater(len([name for name in os.listdir(self.folder) if name.startswith("r_train")]), 1)
+        self.assertEqual(self.run_program(*arguments)[0].splitlines()[-1], said)
 
     def test_keys_that_are_not_there(self):
         """One key of a second kind makes no second kind, nor do keys that are null."""
@@ -279,6 +397,10 @@ class ChatTest(unittest.TestCase):
         expected = [([97, 98, 256], [0, 1, 1]), ([99, 100, 256], [0, 1, 1]), ([1, 2], [0, 1]),
                     ([101, 102, 256], [0, 1, 1])]
         self.assertEqual(self.read("p_train_000000.bin"), expected * 3)
+        rows = [{"messages": messages("c%d" % i, "d")} for i in range(60)]
+        pa.parquet.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), table, row_group_size=7)
+        self.run_program(*PLAIN, "--workers", 1, "--val-fraction", 0.3, "--out", self.path("p"), "--overwrite", table)
+        self.assertEqual([ids for ids, _ in self.read("p_val_000000.bin")], self.held_out(map(json.dumps, rows)))
         rows = [{"prompt": "a", "response": "b"}] * 7 + [{"prompt": "a", "response": ""}]
         pa.parquet.write_table(pa.Table.from_pylist(rows), table, row_group_size=3)
         self.refused(["t.parquet, row 8: its answer is empty"], *arguments, table)

@@ -139,6 +139,49 @@ class PromptsTest(unittest.TestCase):
         self.refused(["refuses it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_weight(self):
+        """In every format the tokens of an answer are the same whether it counts or not."""
+        chat = messages("the model", "the step", "a", "caf\u00e9", system="s")
+        for template in (CHATML, MARKED, None):
+            _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=template,
+                                      bos_token="<|endoftext|>", eos_token="<|im_end|>")
+            for name in ("template",) if template else ("plain", "alpaca", "chatml", "qwen", "llama2"):
+                got = []
+                for weights in ((1, 1), (1, 0), (0, 1)):
+                    chat[2]["weight"], chat[4]["weight"] = weights
+                    got += self.prepared([{"messages": chat}], "--prompt-format", name, tokenizer=arguments)
+                (ids, both), (first_ids, first), (second_ids, second) = got
+                self.assertEqual((first_ids, second_ids), (ids, ids))
+                self.assertEqual([a + b for a, b in zip(first, second)], both)
+                self.assertTrue(0 < first.index(1) < second.index(1) > len(ids) - first[::-1].index(1) - 1)
+        chat[2]["weight"] = 1
+        shorter = CHATML.replace("m['content']", "(m['content'] if loop.last or m.role != 'assistant' else '')")
+        self.write("model/chat_template.jinja", shorter)
+        (ids, last), = self.prepared([{"messages": chat}], "--trained", "last", tokenizer=arguments)
+        self.assertEqual(sum(last), len(ids) - 1 - last.index(1))
+        self.refused(["does not write an answer behind its prompt"], *arguments, "--chat", "--overwrite", "--out",
+                     self.path("c"), self.path("r.jsonl"))
+        part = "{% generation %}a{% endgeneration %}"
+        self.write("model/chat_template.jinja", "{% for m in messages %}" + part * 2 + "{% endfor %}")
+        self.refused(["marks 10 parts by {% generation %} for 2 answers"], *arguments, "--chat", "--overwrite", "--out",
+                     self.path("c"), "--trained", "last", self.path("r.jsonl"))
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_answers_without_an_end_are_noted(self):
+        record = {"messages": messages("the model", "the step", "a", "b")}
+        kept = "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}"
+        ends = {CHATML: True, MARKED: True, CHATML.replace("<|im_end|>", ""): False,
+                CHATML.replace("<|im_end|>", "<|endoftext|>"): True,
+                MARKED.replace("{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}", kept): False}
+        for template, ended in ends.items():
+            _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=template,
+                                      bos_token="<|endoftext|>", eos_token="<|im_end|>")
+            self.prepared([record] * 100, tokenizer=arguments)  # several units
+            self.assertEqual(self.said[1], "" if ended else "note: of the chat template no special token counts at the "
+                             "end of an answer, so that the model does not learn to stop: name a fixed --prompt-format,"
+                             " or use a template whose answers end with a token\n")
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_formats_are_the_templates(self):
         special = {"chatml": ("<|im_start|>", "<|im_end|>"), "llama3": ("<|start_header_id|>", "<|end_header_id|>",
                                                                        "<|eot_id|>")}

@@ -110,7 +110,7 @@ class PromptFormatsTest(unittest.TestCase):
                 return "".join(p if isinstance(p, str) else tokenizer.tokenizer.id_to_token(p) for p in parts)
 
             for chat in chats:
-                parts = fixed.parts(chat, False)
+                parts = fixed.parts(chat, [True] * (len(chat) // 2), False)
                 self.assertEqual(template.render(chat, None), text(part for part, _ in parts), (name, kind))
                 first = next(at for at, (_, counts) in enumerate(parts) if counts)
                 until = next(at for at, message in enumerate(chat) if message["role"] == "assistant")
