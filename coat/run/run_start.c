@@ -115,7 +115,7 @@ static bool open_data(Run *run, const Config *c, Error *err) {
         if (!run->train) return false;
     }
     if (c->val[0]) {
-        run->val = data_open_sets(c->val, NULL, c->examples, B, T, 0, 1, c->seed, false, vocab, err);
+        run->val = data_open_validation(c->val, c->examples, B, T, vocab, err);
         if (!run->val) return false;
         // now, rather than at the first validation
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;

@@ -100,7 +100,8 @@ static bool check_sets(DataLoader *loader, Error *err) {
     loader->fingerprint = XXH64_digest(hash);
     XXH64_freeState(hash);
     if (!ok) return false;
-    int64_t needed = (int64_t)loader->B * loader->ranks;
+    loader->fills = loader->fills && loader->masked; // else validation is of whole micro-batches, as ever
+    int64_t needed = loader->fills ? 1 : (int64_t)loader->B * loader->ranks;
     char others[48] = ""; // what is counted here is of all sets
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
@@ -192,8 +193,8 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
     return data_open_sets(patterns, NULL, EXAMPLES_SPLIT, B, T, rank, ranks, seed, shuffle, vocab, err);
 }
 
-DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
-                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err) {
+static DataLoader *open_loader(const char *patterns, const double *weights, ExamplesKind examples, int B, int T,
+                               int rank, int ranks, uint64_t seed, bool shuffle, bool fills, int vocab, Error *err) {
     if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
         error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
                   T, rank, ranks, vocab);
@@ -208,6 +209,7 @@ DataLoader *data_open_sets(const char *patterns, const double *weights, Examples
     loader->ranks = ranks;
     loader->seed = seed;
     loader->shuffle = shuffle;
+    loader->fills = fills;
     loader->vocab = vocab;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
     if (!find_sets(loader, patterns, weights, err) || !check_sets(loader, err) || !check_beginnings(loader, err)) {
@@ -215,6 +217,15 @@ DataLoader *data_open_sets(const char *patterns, const double *weights, Examples
         return NULL;
     }
     return loader;
+}
+
+DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
+                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err) {
+    return open_loader(patterns, weights, examples, B, T, rank, ranks, seed, shuffle, false, vocab, err);
+}
+
+DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err) {
+    return open_loader(patterns, NULL, examples, B, T, 0, 1, 0, false, true, vocab, err);
 }
 
 void data_close(DataLoader *loader) {
@@ -267,14 +278,25 @@ static int64_t sequence_at(DataLoader *loader, int64_t position) {
     return set->first_sequence + sequence;
 }
 
+// A sequence of which nothing counts. Its tokens are alone, as those behind the examples of others.
+static void empty_sequence(int T, int32_t *inputs, int32_t *targets, int32_t *positions) {
+    memset(inputs, 0, (size_t)T * sizeof *inputs);
+    memset(targets, 0xff, (size_t)T * sizeof *targets); // -1
+    if (positions) memset(positions, 0, (size_t)T * sizeof *positions);
+}
+
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
         return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {
-        int64_t sequence = sequence_at(loader, row);
         int64_t at = (int64_t)b * loader->T;
+        if (loader->fills && row >= loader->sequences) {
+            empty_sequence(loader->T, inputs + at, targets + at, positions ? positions + at : NULL);
+            continue;
+        }
+        int64_t sequence = sequence_at(loader, row);
         if (!read_sequence(loader, sequence, inputs + at, targets + at, positions ? positions + at : NULL, err))
             return false;
     }
@@ -282,6 +304,6 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 }
 
 int data_batches(const DataLoader *loader, int most) {
-    int64_t available = loader->sequences / loader->B;
+    int64_t available = loader->sequences / loader->B + (loader->fills && loader->sequences % loader->B > 0);
     return most > 0 && most < available ? most : (int)available;
 }

@@ -31,6 +31,11 @@ DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, u
 // sequence is as many whole examples of a file as fit (packing.h), and tokens 0 without a target behind them.
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
+
+// The same for validation: files in their order, of one process, whichever of its micro-batches the processes divide
+// among them. Where a file has a mask, the last micro-batch is filled up with sequences without a target (tokens 0), so
+// that every target counts whatever B is; other data have whole micro-batches alone.
+DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err);
 void data_close(DataLoader *loader);
 
 // Where documents begin in files without examples: at each of the token that begins texts, or where there is none, behind
@@ -45,11 +50,11 @@ bool data_masked(const DataLoader *loader);       // whether a file says which o
 // them are in `different`, which are NONE elsewhere.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
-// How many of the targets that data_batch_at() gives count, at least one of every sequence.
+// How many of the targets that data_batch_at() gives count, at least one of every sequence of the data.
 int64_t data_count(const int32_t *targets, int64_t tokens);
 
-// Micro-batches of B sequences that a pass over the data has on one rank: `most`, or as many as there are where they
-// are fewer or `most` is not above 0.
+// Micro-batches of B sequences that a pass over the data has on one rank, that one which is filled up included: `most`,
+// or as many as there are where they are fewer or `most` is not above 0.
 int data_batches(const DataLoader *loader, int most);
 
 // The micro-batch of all ranks that begins with sequence `first` >= 0 of the run: this rank has the B sequences from

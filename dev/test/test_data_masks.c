@@ -273,6 +273,41 @@ static void test_cut(void **state) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
+// Validation counts every target whatever the micro-batch: the last one is filled up with sequences without any.
+static void test_validation(void **state) {
+    (void)state;
+    Error err;
+    int32_t in[8 * 16], target[8 * 16], position[8 * 16];
+    const TextIds nothing = {-1, 0, {0}};
+    const File f = make_file(2, 58, 100, 6, "011111"); // 5 sequences, as in test_packed()
+    write_as("p.bin", &f);
+    for (int B = 1; B <= 8; B++) {
+        DataLoader *loader = data_open_validation(path_of("p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
+        assert_non_null(loader);
+        assert_true(data_keep_apart(loader, &nothing, &err));
+        const int batches = (5 + B - 1) / B;
+        assert_int_equal(data_batches(loader, -1), batches);
+        assert_int_equal(data_batches(loader, 2), batches < 2 ? batches : 2);
+        assert_true(data_check(loader, batches, &err));
+        int64_t counted = 0;
+        for (int n = 0; n < batches; n++) {
+            assert_true(data_batch_at(loader, (int64_t)n * B, in, target, position, &err));
+            counted += data_count(target, (int64_t)B * 16);
+            for (int at = 0; at < B * 16; at++)
+                if (n * B + at / 16 >= 5) assert_true(in[at] == 0 && target[at] == -1 && position[at] == 0);
+        }
+        assert_int_equal(counted, 9 * 5 + 3);
+        data_close(loader);
+    }
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training is of whole ones
+    write_u16("plain.bin", 81, 1);                                // and so is what has no mask
+    DataLoader *loader = data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 4, 16, VOCAB, &err);
+    assert_non_null(loader);
+    assert_int_equal(data_batches(loader, -1), 1);
+    data_close(loader);
+    assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 6, 16, VOCAB, &err));
+}
+
 // Positions begin anew with each example, packed or split, and are 0 behind the last; a sequence of the stream begins at 0.
 static void test_positions(void **state) {
     (void)state;
@@ -397,6 +432,7 @@ int main(void) {
         cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
         cmocka_unit_test_setup(test_packed, test_folder_empty),
         cmocka_unit_test_setup(test_cut, test_folder_empty),
+        cmocka_unit_test_setup(test_validation, test_folder_empty),
         cmocka_unit_test_setup(test_positions, test_folder_empty),
         cmocka_unit_test_setup(test_text_positions, test_folder_empty),
         cmocka_unit_test_setup(test_damaged, test_folder_empty),

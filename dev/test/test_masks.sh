@@ -114,6 +114,14 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
         awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
+    # validation has every example, however many sequences are evaluated at a time; 200: more than there are
+    evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
+        --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
+    losses=""
+    for micro_batch in 1 4 5 8 200; do losses+=" $("${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"; done
+    for micro_batch in 4 200; do losses+=" $("${mpirun[@]}" -np 2 "${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p')"; done
+    awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses" &&
+        ok "the loss of validation is the same with any micro-batch, on two processes too" || bad "the loss of validation with any micro-batch" "$losses" "$(cat "$folder/evaluated")"
     share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens count.*/\1/p' "$folder/said")
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
