@@ -71,8 +71,8 @@ static int64_t tokens_of_step(const Report *report) {
     return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
 }
 
-// How whole examples are laid out, and what is lost of them.
-static void report_examples(const DataLoader *loader, int seq_len, FILE *out) {
+// How whole examples are laid out, and what is lost of them. label: "" below another item of the same data.
+static void report_examples(const DataLoader *loader, const char *label, int seq_len, FILE *out) {
     const DataExamples e = data_examples(loader);
     char cut[96] = "", left_out[64] = "";
     if (e.examples == 0) return;
@@ -81,7 +81,8 @@ static void report_examples(const DataLoader *loader, int seq_len, FILE *out) {
                  singular(e.cut));
     if (e.left_out > 0)
         snprintf(left_out, sizeof left_out, ", %s without a target left out", count((double)e.left_out));
-    item(out, "examples", "%s in %s sequence%s, %.3g %% full%s%s", count((double)e.examples),
+    const char *what = label[0] ? "" : e.examples == 1 ? " example" : " examples";
+    item(out, label, "%s%s in %s sequence%s, %.3g %% full%s%s", count((double)e.examples), what,
          count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);
 }
 
@@ -89,7 +90,7 @@ static void report_examples(const DataLoader *loader, int seq_len, FILE *out) {
 static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
-    report_examples(report->train, report->config->seq_len, out);
+    report_examples(report->train, "examples", report->config->seq_len, out);
     if (report->config->prompt_format != PROMPT_FORMAT_NONE)
         item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
     const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
@@ -137,15 +138,35 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
+// How much of the validation data is evaluated: tokens of the stream; of data with a mask, whose sequences need not be
+// full, sequences, and "" where all are.
+static const char *validated(const Report *report, char text[96]) {
+    const Config *c = report->config;
+    const int64_t batches = data_batches(report->val, c->val_batches), sequences = batches * c->micro_batch;
+    const int64_t all = data_sequences(report->val);
+    text[0] = 0;
+    if (!data_masked(report->val))
+        snprintf(text, 96, ", the first %s of them", count((double)(batches * config_micro_tokens(c))));
+    else if (sequences < all)
+        snprintf(text, 96, ", the first %s of %s sequences", count((double)sequences), count((double)all));
+    return text;
+}
+
+static void report_validation(const Report *report, FILE *out) {
+    const Config *c = report->config;
+    char text[PATH_MAX_LENGTH], often[48], part[96];
+    data_describe(report->val, text, sizeof text);
+    validated(report, part);
+    const char *between = part[0] ? " " : ", ";
+    item(out, "validation", "%s%s%s%s", text, part, report->train ? between : "",
+         report->train ? how_often(often, c->val_every) : "");
+    report_examples(report->val, "", c->seq_len, out);
+}
+
 static void report_evaluation(const Report *report, FILE *out) {
     const Config *c = report->config;
-    char text[PATH_MAX_LENGTH], often[48];
-    if (report->val) {
-        data_describe(report->val, text, sizeof text);
-        int64_t tokens = data_batches(report->val, c->val_batches) * config_micro_tokens(c);
-        item(out, "validation", "%s, the first %s of them%s%s", text, count((double)tokens), report->train ? " " : "",
-             report->train ? how_often(often, c->val_every) : "");
-    }
+    char often[48];
+    if (report->val) report_validation(report, out);
     if (report->hellaswag)
         item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(report->hellaswag)),
              plural(hellaswag_examples(report->hellaswag)), report->train ? ", " : "",

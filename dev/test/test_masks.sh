@@ -114,6 +114,11 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
         awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
+    # the page says how much of the validation data is evaluated, and what is cut off of its examples
+    val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
+    for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
+    grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)? batch ' "$folder/val2" &&
+        grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1" && ok "so is what is validated" || bad "what is validated" "$(cat "$folder"/val{2,-1})"
     # validation has every example, however many sequences are evaluated at a time; 200: more than there are
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
         --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
