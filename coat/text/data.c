@@ -55,6 +55,39 @@ static bool find_sets(DataLoader *loader, const char *patterns, const double *we
     return true;
 }
 
+// Whether all sequences are of whole examples; how many these are.
+static bool is_packed(const DataLoader *loader, int64_t *examples) {
+    bool packed = true;
+    *examples = 0;
+    for (int i = 0; i < loader->count; i++) {
+        *examples += loader->shards[i].examples;
+        packed = packed && loader->shards[i].packing.members;
+    }
+    return packed;
+}
+
+// Of a set without a sequence: false with err where tokens are not what it lacks, because no example has a target, or
+// all have theirs in the end that is cut off.
+static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
+    int64_t examples = 0, cut = 0, longest = 0;
+    for (int i = first; i < end; i++) {
+        const Shard *shard = &loader->shards[i];
+        if (!shard->packing.members) return true;
+        examples += shard->examples;
+        cut += shard->cut;
+        if (shard->longest > longest) longest = shard->longest;
+    }
+    if (cut == 0)
+        return error_set(err, EXIT_DATA,
+                         "%s: none of its %" PRId64 " example%s has a target that counts (the first token of an "
+                         "example is none): make it again, with answers that count",
+                         name, examples, plural(examples));
+    return error_set(err, EXIT_DATA,
+                     "%s: all targets that count are cut off, as none of its %" PRId64 " example%s has one among its "
+                     "first %d + 1 tokens: use a larger --seq-len (%" PRId64 " keeps the longest example whole)",
+                     name, examples, plural(examples), loader->T, longest - 1);
+}
+
 // Checks the files of a set, and counts what they hold.
 static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
     Set *set = &loader->sets[number];
@@ -73,13 +106,15 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     }
     set->sequences = loader->sequences - set->first_sequence;
     loader->tokens += set->tokens;
-    if (loader->set_count > 1 && set->sequences == 0)
+    if (set->sequences == 0 && !lacks_tokens(loader, set->first_shard, end, set->name, err)) return false;
+    const bool needs_one = loader->set_count > 1 || (loader->fills && loader->masked);
+    if (needs_one && set->sequences == 0)
         return error_set(err, EXIT_DATA,
                          "%s: %" PRId64
-                         " token%s make%s no sequence of %d + 1 tokens%s: use a smaller --seq-len, or leave "
-                         "this set away",
+                         " token%s make%s no sequence of %d + 1 tokens%s: use a smaller --seq-len, or %s",
                          set->name, set->tokens, plural(set->tokens), singular(set->tokens), loader->T,
-                         loader->masked ? " with a target that counts" : "");
+                         loader->masked ? " with a target that counts" : "",
+                         loader->set_count > 1 ? "leave this set away" : "more data");
     if (loader->set_count > 1) { // the fingerprint of one set is that of its files alone
         const int files = end - set->first_shard;
         XXH64_update(hash, &files, sizeof files);
@@ -105,15 +140,18 @@ static bool check_sets(DataLoader *loader, Error *err) {
     char others[48] = ""; // what is counted here is of all sets
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
-    if (loader->sequences < needed)
-        return error_set(
-            err, EXIT_DATA,
-            "%s%s: %" PRId64 " token%s make%s %" PRId64 " sequence%s of %d + 1 tokens%s, but one micro-batch needs "
-            "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch or --seq-len, or more data",
-            loader->sets[0].name, others, loader->tokens, plural(loader->tokens), singular(loader->tokens),
-            loader->sequences, plural(loader->sequences), loader->T, loader->masked ? " with a target that counts" : "",
-            needed, loader->B, plural(loader->B), loader->ranks, loader->ranks == 1 ? "process" : "processes");
-    return true;
+    if (loader->sequences >= needed) return true;
+    int64_t examples;
+    const bool packed = is_packed(loader, &examples); // then a smaller --seq-len cuts more of them off
+    const int64_t from = packed ? examples : loader->tokens;
+    return error_set(err, EXIT_DATA,
+                     "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "
+                     "%" PRId64 " (%d row%s on %d %s): use a smaller --micro-batch%s, or more data",
+                     loader->sets[0].name, others, from, packed ? "example" : "token", plural(from), singular(from),
+                     loader->sequences, plural(loader->sequences), loader->T, packed ? "" : " + 1",
+                     loader->masked && !packed ? " with a target that counts" : "", needed, loader->B,
+                     plural(loader->B), loader->ranks, loader->ranks == 1 ? "process" : "processes",
+                     packed ? "" : " or --seq-len");
 }
 
 // The shard that sequence s of an epoch lies in: the last one whose first sequence is not after s. (A shard

@@ -188,7 +188,7 @@ bool shard_divide(Shard *shard, int T, ExamplesKind kind, Error *err) {
         const bool trains = has_target(shard->mask, begin + 1, begin + (count < T + 1 ? count : T + 1));
         lengths[i] = !trains ? 0 : count < T ? (int32_t)count : T;
     }
-    const int64_t most = shard->starts[longest + 1] - shard->starts[longest];
+    const int64_t most = shard->longest = shard->starts[longest + 1] - shard->starts[longest];
     if (shard->cut > 0 && kind == EXAMPLES_WHOLE) {
         free(lengths);
         return error_set(err, EXIT_DATA,

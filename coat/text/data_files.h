@@ -33,7 +33,8 @@ typedef struct {
     int64_t sequences;      // of so many,
     int32_t *chosen;        // which of those that the file is divided into; NULL: all
     Packing packing;        // of its examples, which the sequences are then; members NULL: they are cut from the stream
-    int64_t cut;            // examples that are longer
+    int64_t cut;            // examples that are longer,
+    int64_t longest;        // and how many tokens the longest of all has
     bool again;             // it is named more than once
     dev_t device;           // with the inode, which file it is, whatever its path
     ino_t inode;

@@ -273,6 +273,30 @@ static void test_cut(void **state) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
+// Where all targets are cut off, or there is none to predict, the advice is another than where tokens are missing.
+static void test_nothing_left(void **state) {
+    (void)state;
+    Error err;
+    File f = make_file(2, 24, 0, 12, "000000001111");
+    write_as("n.bin", &f);
+    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
+    assert_non_null(strstr(err.text, "n.bin: all targets that count are cut off, as none of its 2 examples has one "
+                                     "among its first 4 + 1 tokens: use a larger --seq-len (11 keeps the longest"));
+    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, &err));
+    assert_non_null(strstr(err.text, "use a larger --seq-len"));
+    f = make_file(2, 24, 0, 12, "100000000000");
+    write_as("n.bin", &f);
+    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
+    assert_non_null(strstr(err.text, "n.bin: none of its 2 examples has a target that counts"));
+    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, &err));
+    assert_non_null(strstr(err.text, "make no sequence of 30 + 1 tokens with a target that counts: use a smaller"));
+    f = make_file(2, 58, 100, 6, "011111");
+    write_as("p.bin", &f);
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
+    assert_non_null(strstr(err.text, "p.bin: 10 examples make 5 sequences of 16 tokens, but one micro-batch needs 6 (6 "
+                                     "rows on 1 process): use a smaller --micro-batch, or more data"));
+}
+
 // Validation counts every target whatever the micro-batch: the last one is filled up with sequences without any.
 static void test_validation(void **state) {
     (void)state;
@@ -432,6 +456,7 @@ int main(void) {
         cmocka_unit_test_setup(test_fingerprint, test_folder_empty),
         cmocka_unit_test_setup(test_packed, test_folder_empty),
         cmocka_unit_test_setup(test_cut, test_folder_empty),
+        cmocka_unit_test_setup(test_nothing_left, test_folder_empty),
         cmocka_unit_test_setup(test_validation, test_folder_empty),
         cmocka_unit_test_setup(test_positions, test_folder_empty),
         cmocka_unit_test_setup(test_text_positions, test_folder_empty),
