@@ -17,10 +17,10 @@ typedef struct DataLoader DataLoader;
 // Opens all files that match one of the patterns, which are the lines of `patterns`, in the order of their names' bytes,
 // each path once, and checks each header against its file. A sequence is T tokens and the target of the last one, all
 // from one file, cut from the stream of its tokens; what is left over at a file's end is not used, nor is a sequence none
-// of whose targets counts. With
-// `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`; without, file order. NULL
-// with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token in its first sequence
-// that is not in the vocabulary, or all files together hold fewer sequences than B * ranks.
+// of whose targets counts. With `shuffle`, every epoch is a permutation of all sequences of all files, drawn from `seed`;
+// without, file order. NULL with err (EXIT_DATA) when nothing matches, a file is not a token file, is damaged, has a token
+// that is not in the vocabulary in its first sequence, or with a mask anywhere, or all files together hold fewer sequences
+// than B * ranks.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 

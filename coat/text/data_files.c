@@ -71,9 +71,9 @@ static bool check_bare(Shard *shard, const void *head, size_t have, int vocab, E
     return true;
 }
 
-static bool check_masked(Shard *shard, int fd, const int32_t *header, Error *err) {
+static bool check_masked(Shard *shard, int fd, const int32_t *header, int vocab, Error *err) {
     MaskedFile file;
-    if (!masked_read(shard->path, fd, shard->bytes, header, &file, err)) return false;
+    if (!masked_read(shard->path, fd, shard->bytes, header, vocab, &file, err)) return false;
     shard->header_bytes = DATA_HEADER_BYTES;
     shard->token_bytes = file.token_bytes;
     shard->tokens = file.tokens;
@@ -86,7 +86,7 @@ static bool check_masked(Shard *shard, int fd, const int32_t *header, Error *err
 }
 
 // The header of llm.c's format, or of a file with a mask and then the rest of it.
-static bool check_header(Shard *shard, int fd, const int32_t *header, size_t have, Error *err) {
+static bool check_header(Shard *shard, int fd, const int32_t *header, size_t have, int vocab, Error *err) {
     const char *path = shard->path;
     const bool wide = header[0] == DATA_MAGIC_U32;
     char kind[160];
@@ -97,7 +97,7 @@ static bool check_header(Shard *shard, int fd, const int32_t *header, size_t hav
     if (have < DATA_HEADER_BYTES)
         return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
                          shard->bytes, plural(shard->bytes), DATA_HEADER_BYTES);
-    if (header[0] == DATA_MAGIC_MASKED) return check_masked(shard, fd, header, err);
+    if (header[0] == DATA_MAGIC_MASKED) return check_masked(shard, fd, header, vocab, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
@@ -143,7 +143,7 @@ bool shard_check(Shard *shard, int fd, int vocab, XXH64_state_t *hash, Error *er
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
     const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32 || header[0] == DATA_MAGIC_MASKED;
     const bool bare = is_named_npy(path) && !named;
-    if (!(bare ? check_bare(shard, header, have, vocab, err) : check_header(shard, fd, header, have, err)))
+    if (!(bare ? check_bare(shard, header, have, vocab, err) : check_header(shard, fd, header, have, vocab, err)))
         return false;
     if (!shard->mask) shard->counted = shard->tokens;
 

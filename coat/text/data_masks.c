@@ -19,6 +19,9 @@ typedef struct {
     int fd;
     uint64_t at; // what is next
     XXH64_state_t *hash;
+    int vocab;
+    int64_t foreign; // the first token that is not below it; -1: none
+    uint32_t foreign_id;
 } Reader;
 
 static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
@@ -29,11 +32,17 @@ static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
 }
 
 static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
-    char piece[PIECE];
-    for (int64_t left = file->tokens * file->token_bytes; left > 0;) {
-        const size_t part = left < PIECE ? (size_t)left : PIECE;
-        if (!read_next(r, piece, part, err)) return false;
-        left -= (int64_t)part;
+    uint32_t piece[PIECE / sizeof(uint32_t)];
+    const int64_t most = PIECE / file->token_bytes;
+    for (int64_t at = 0; at < file->tokens; at += most) {
+        const int64_t count = file->tokens - at < most ? file->tokens - at : most;
+        if (!read_next(r, piece, (size_t)(count * file->token_bytes), err)) return false;
+        for (int64_t i = 0; i < count && r->foreign < 0; i++) {
+            const uint32_t token = file->token_bytes == 2 ? ((const uint16_t *)piece)[i] : piece[i];
+            if (token < (uint32_t)r->vocab) continue;
+            r->foreign = at + i;
+            r->foreign_id = token;
+        }
     }
     return true;
 }
@@ -60,6 +69,15 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
 }
 
+// Here, where the file is read whole, rather than once training comes to it. Of a damaged file that is said instead.
+static bool is_of_vocabulary(const Reader *r, Error *err) {
+    if (r->foreign < 0) return true;
+    return error_set(err, EXIT_DATA,
+                     "%s: token %" PRId64 " is %" PRIu32 ", but the vocabulary ends at %d: the file was made for "
+                     "another --tokenizer, which is to be named",
+                     r->path, r->foreign, r->foreign_id, r->vocab - 1);
+}
+
 // The whole file, in its order, and its checksum.
 static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
     int32_t cleared[DATA_HEADER_BYTES / 4];
@@ -69,10 +87,12 @@ static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *
     memset((char *)cleared + HASH_AT, 0, sizeof said);
     XXH64_update(r->hash, cleared, sizeof cleared);
     return read_tokens(r, file, err) && read_examples(r, file, err) && read_mask(r, file, err) &&
-           (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum is another"));
+           (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum is another")) &&
+           is_of_vocabulary(r, err);
 }
 
-bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, MaskedFile *file, Error *err) {
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, MaskedFile *file,
+                 Error *err) {
     if (header[1] != DATA_VERSION_MASKED)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
                          path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED);
@@ -96,7 +116,7 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
         return error_set(err, EXIT_DATA,
                          "%s is %s: %" PRId64 " bytes, but its header says %" PRId64 ": copy or make it again", path,
                          bytes < said ? "truncated" : "damaged", bytes, said);
-    Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState()};
+    Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState(), vocab, -1, 0};
     if (!r.hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
     XXH64_reset(r.hash, 0);
     const bool good = read_all(&r, header, file, err);

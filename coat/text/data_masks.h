@@ -22,8 +22,10 @@ typedef struct {
     PromptFormat prompt_format; // of the examples; NONE: it is not said
 } MaskedFile;
 
-// Checks an open file of `bytes` that begins with `header`, every byte of it. False with err (EXIT_DATA).
-bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, MaskedFile *file, Error *err);
+// Checks an open file of `bytes` that begins with `header`, every byte of it, and whether its tokens are below `vocab`.
+// False with err (EXIT_DATA).
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, MaskedFile *file,
+                 Error *err);
 
 // Whether token `at` counts where it is a target; mask NULL: all do.
 static inline bool mask_at(const uint8_t *mask, int64_t at) {

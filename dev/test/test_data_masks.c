@@ -273,6 +273,26 @@ static void test_cut(void **state) {
     assert_non_null(strstr(err.text, "example 1 of 2 has 6 tokens, and 2 are longer than a sequence: use --seq-len 5"));
 }
 
+// A token beyond the vocabulary is found when the file is opened, wherever it is; a damaged file is called that.
+static void test_vocabulary(void **state) {
+    (void)state;
+    for (int width = 2; width <= 4; width += 2) {
+        File f = make_file(width, 1000, 0, 10, "1");
+        const uint32_t last = VOCAB - 1, beyond = VOCAB;
+        memcpy(f.rest + 990 * width, &last, (size_t)width);
+        sign(&f);
+        write_as("v.bin", &f);
+        data_close(open_one("v.bin", 1, T, false));
+        memcpy(f.rest + 990 * width, &beyond, (size_t)width);
+        sign(&f);
+        write_as("v.bin", &f);
+        expect_refused("v.bin", 1, T, 1, "v.bin: token 990 is ", "but the vocabulary ends at ");
+        f.header[8] ^= 1;
+        write_as("v.bin", &f);
+        expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum is another");
+    }
+}
+
 // Where all targets are cut off, or there is none to predict, the advice is another than where tokens are missing.
 static void test_nothing_left(void **state) {
     (void)state;
@@ -458,6 +478,7 @@ int main(void) {
         cmocka_unit_test_setup(test_cut, test_folder_empty),
         cmocka_unit_test_setup(test_nothing_left, test_folder_empty),
         cmocka_unit_test_setup(test_validation, test_folder_empty),
+        cmocka_unit_test_setup(test_vocabulary, test_folder_empty),
         cmocka_unit_test_setup(test_positions, test_folder_empty),
         cmocka_unit_test_setup(test_text_positions, test_folder_empty),
         cmocka_unit_test_setup(test_damaged, test_folder_empty),
