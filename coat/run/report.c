@@ -71,6 +71,11 @@ static int64_t tokens_of_step(const Report *report) {
     return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
 }
 
+// Steps that are still to be made: those before may have been of another size.
+static int64_t steps_left(const Report *report) {
+    return report->steps > report->done ? report->steps - report->done : 0;
+}
+
 // How whole examples are laid out, and what is lost of them. label: "" below another item of the same data.
 static void report_examples(const DataLoader *loader, const char *label, int seq_len, FILE *out) {
     const DataExamples e = data_examples(loader);
@@ -93,7 +98,8 @@ static void report_train(const Report *report, FILE *out) {
     report_examples(report->train, "examples", report->config->seq_len, out);
     if (report->config->prompt_format != PROMPT_FORMAT_NONE)
         item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
-    const int64_t sequences = report->steps * (tokens_of_step(report) / report->config->seq_len);
+    const int64_t of_step = tokens_of_step(report) / report->config->seq_len;
+    const int64_t sequences = report->sequences + steps_left(report) * of_step;
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
         const DataSet set = data_set(report->train, k, sequences);
         item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
@@ -106,7 +112,7 @@ static void report_schedule(const Report *report, FILE *out) {
     int ranks = report->exec->ranks;
     int64_t accumulation = config_accumulation(c, ranks);
     double step_tokens = (double)tokens_of_step(report);
-    double total = step_tokens * (double)report->steps;
+    double total = (double)report->tokens + step_tokens * (double)steps_left(report);
     double epoch = (double)data_sequences(report->train) * c->seq_len;
     char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);

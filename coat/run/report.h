@@ -19,7 +19,8 @@ typedef struct {
     const Arena *arena;
     DataLoader *train, *val;    // NULL: none
     const HellaSwag *hellaswag; // NULL: none
-    int64_t steps, done;        // of the run in all, and already made
+    int64_t steps, done;        // of the run in all, and already made,
+    int64_t sequences, tokens;  // in which so many were read, by steps of whatever size
 } Report;
 
 // Prints the page, in lines of at most 80 columns, or as many as a narrower terminal has, where words allow it.

@@ -259,8 +259,16 @@ static bool start_or_resume(Run *run, Error *err) {
 
 static void report(Run *run) {
     Model *m = &run->model;
-    const Report page = {&m->config, &m->exec,       &m->arena,  run->train,
-                         run->val,   run->hellaswag, run->steps, run->done.step};
+    const Report page = {.config = &m->config,
+                         .exec = &m->exec,
+                         .arena = &m->arena,
+                         .train = run->train,
+                         .val = run->val,
+                         .hellaswag = run->hellaswag,
+                         .steps = run->steps,
+                         .done = run->done.step,
+                         .sequences = run->done.sequences,
+                         .tokens = run->done.tokens};
     const bool results = m->config.json || (m->config.prompt[0] && !run->train); // has standard output for itself
     if (!m->config.quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }

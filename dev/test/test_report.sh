@@ -44,6 +44,12 @@ is "no colours in a file" "$(grep -c $'\033' "$folder/page")" 0
 "${run[@]}" --out "$folder/run" --resume --steps 6 --recipe coat >"$folder/resumed" 2>/dev/null
 says "a resumed run says what is done" '^length      6 steps, 1,536 tokens, .* epochs; 4 steps are done$' "$folder/resumed"
 
+"${run[@]}" --out "$folder/run" --resume --steps 8 --batch-tokens 512 --recipe coat >"$folder/resumed" 2>/dev/null
+says "and counts what is done as it was" '^length      8 steps, 2,560 tokens, .* epochs; 6 steps are done$' "$folder/resumed"
+is "epochs too" "$(sed -n 's/^length .* \([0-9.]*\) epochs.*/\1/p' "$folder/resumed")" "$(awk -v n=$((($(od -An -t d4 -j 8 -N 4 "$folder/t_train.bin") - 1) / 32)) 'BEGIN { printf "%.3g", 80 / n }')"
+"${run[@]}" --out "$folder/run" --resume --steps 10 --batch-tokens 512 --seq-len 64 --recipe coat >"$folder/resumed" 2>/dev/null
+says "with another --seq-len too" '^length      10 steps, 3,584 tokens, .* epochs; 8 steps are done$' "$folder/resumed"
+
 "${run[@]}" --out "$folder/seldom" --steps 9 --val-every 4 --log-every 100 >"$folder/thin" 2>/dev/null
 is "--log-every: the first, the last, and those that are validated" "$(grep -oE '^(step [0-9]|val loss)' "$folder/thin" | tr '\n' ' ')" "step 1 step 4 val loss step 8 val loss step 9 val loss "
 is "and the log has all" "$(grep -c '"loss"' "$folder/seldom/log.jsonl")" 9
