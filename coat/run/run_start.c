@@ -131,13 +131,36 @@ static bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
+// Whether the model was trained, or is, on examples for fine-tuning.
+static bool is_of_examples(const Run *run) {
+    const Config *c = &run->model.config;
+    return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
+}
+
+// What may be unexpected of prompts, where nothing names their format, and of data that name two.
+static void note_prompts(const Run *run, bool unnamed) {
+    const Config *c = &run->model.config;
+    PromptFormat ignored[2];
+    if (run->place.rank > 0) return; // it reads a checkpoint's record
+    if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
+        note_always(run,
+                    "--prompt is continued as plain text, as the %s no prompt format: --prompt-format NAME sets it",
+                    run->train ? "data name" : "checkpoint records");
+    if (!run->train || !run->val) return;
+    const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
+    if (prompt_format_named(train) && prompt_format_named(val) && train != val)
+        note(run, "--train has prompts in the format %s and --val in %s: was that meant?", prompt_format_name(train),
+             prompt_format_name(val));
+}
+
 // The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers ends
 // texts, here and for who reads the checkpoints.
 static bool settle_prompt_format(Run *run, Error *err) {
     Config *c = &run->model.config;
     ModelShape *shape = &c->shape;
     int end;
-    if (c->prompt_format == PROMPT_FORMAT_DATA) {
+    bool unnamed = c->prompt_format == PROMPT_FORMAT_DATA;
+    if (unnamed) {
         PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
         c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
         if (different[1] != PROMPT_FORMAT_NONE)
@@ -146,7 +169,9 @@ static bool settle_prompt_format(Run *run, Error *err) {
                  "which",
                  prompt_format_name(different[0]), prompt_format_name(different[1]), prompt_format_name(different[0]),
                  prompt_format_name(different[1]));
+        unnamed = c->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
     }
+    note_prompts(run, unnamed);
     if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
         if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
         if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));

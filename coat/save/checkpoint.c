@@ -63,6 +63,13 @@ int64_t checkpoint_weights_step(const char *folder) {
     return recorded >= 0 ? recorded : checkpoint_step(folder);
 }
 
+bool checkpoint_is_masked(const char *folder) {
+    char path[PATH_BUFFER], data[sizeof((RunState *)0)->data] = "";
+    Error ignored;
+    if (path_join(path, sizeof path, folder, STATE_FILE, &ignored)) run_state_data(path, data, sizeof data);
+    return strstr(data, " in the loss") != NULL; // as data_describe() says it
+}
+
 static int compare_descending(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? 1 : x > y ? -1 : 0;

@@ -51,6 +51,9 @@ int64_t checkpoint_step(const char *folder);
 // name. -1: neither says one.
 int64_t checkpoint_weights_step(const char *folder);
 
+// Whether the folder's weights were trained on data of which, as it records, not all tokens counted.
+bool checkpoint_is_masked(const char *folder);
+
 // The steps of all checkpoint folders under out, whole or not, newest first, and their number; *steps is malloc'ed. No
 // folder: none. -1: it cannot be read, which must not be taken for there being none.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);

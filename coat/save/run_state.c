@@ -317,3 +317,11 @@ int64_t run_state_step(const char *path) {
     json_decref(o);
     return good ? step : -1;
 }
+
+void run_state_data(const char *path, char *text, size_t size) {
+    Error ignored;
+    json_t *o = json_read_object(path, STATE_LIMIT, &ignored);
+    const char *data = o ? json_string_value(json_object_get(o, "data")) : NULL;
+    snprintf(text, size, "%s", data ? data : "");
+    json_decref(o);
+}

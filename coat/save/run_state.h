@@ -19,6 +19,9 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
 // The step that `path` says the run stands at; -1 where there is no such file, or it cannot be read.
 int64_t run_state_step(const char *path);
 
+// What `path` says of the data that the run was trained on, as data_describe() has it; "" where it does not.
+void run_state_data(const char *path, char *text, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -114,6 +114,29 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
         awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }' && ok "so are whole examples, packed" || bad "whole examples, packed" "$(cat "$folder/page")"
+    # data by a template name no format
+    python3 -B - "$folder" <<'PYTHON'
+import struct
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file
+
+tokens = [i * 7 % 97 for i in range(400)]
+with open(sys.argv[1] + "/unnamed.bin", "wb") as file:
+    file.write(masked_file(2, struct.pack("<400H", *tokens), range(0, 400, 20), bytes(i % 20 > 9 for i in range(400))))
+PYTHON
+    asked() { "$program" "${loud[@]}" --examples cut --micro-batch 4 --prompt 1 --sample-tokens 2 "$@" 2>&1 >/dev/null | grep "^note: --\(prompt\|train\)"; }
+    asked --train "$folder/unnamed.bin" --steps 1 --out "$folder/unnamed" >"$folder/notes"
+    "$program" --out "$folder/unnamed" --resume --device cpu --prompt 1 --sample-tokens 2 2>&1 >/dev/null | grep "^note: --prompt" >>"$folder/notes"
+    asked --train "$folder/unnamed.bin" --steps 1 --prompt-format none >>"$folder/notes"
+    asked --train "$folder/unnamed.bin" --steps 1 --prompt "" >>"$folder/notes"
+    asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
+    asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
+    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, as the data name no prompt format: --prompt-format NAME sets it
+note: --prompt is continued as plain text, as the checkpoint records no prompt format: --prompt-format NAME sets it" ] &&
+        ok "a prompt where no format is known is noted" || bad "a prompt where no format is known is noted" "$(cat "$folder/notes")"
     # the page says how much of the validation data is evaluated, and what is cut off of its examples
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
@@ -131,6 +154,9 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     awk -v share="$share" -v counted="$(values counted chat | awk '{ sum += $1 } END { print 100 * sum / NR }')" \
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }' && ok "and their share is what it said" || bad "and their share" "$(cat "$folder/said")"
     python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
+    said=$(asked --train "$folder/chat_train_*.bin" --val "$folder/other_train_*.bin" --steps 1 --seq-len 512)
+    [ "$said" = "note: --train has prompts in the format plain and --val in alpaca: was that meant?" ] && ok "so are two formats of --train and --val" ||
+        bad "two formats of --train and --val" "$said"
     for format in "" "--prompt-format plain"; do
         # shellcheck disable=SC2086 # flags are words
         "$program" "${loud[@]}" $format --train "$folder/*_train_000000.bin" --micro-batch 4 --steps 1 2>&1 | grep "^note: --train has prompts" >"$folder/said"
