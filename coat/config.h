@@ -185,8 +185,9 @@ typedef struct {
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0 = one micro-batch per rank
     int logits_chunk;     // tokens whose logits exist at a time; 0 = chosen
     // optimizer
-    int64_t steps; // -1 = as epochs says
-    int epochs;    // passes over the training data
+    int64_t steps;     // -1 = as epochs says
+    int epochs;        // passes over the training data,
+    bool epochs_given; // by a flag, rather than a checkpoint or the default
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final rate as a fraction of lr
     int64_t warmup;

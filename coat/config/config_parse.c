@@ -351,7 +351,8 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     config_defaults(chosen);
     if (!set_all(&p->args, chosen, err) || !apply_presets(p, chosen, err)) return false;
     if (!set_all(&p->args, config, err)) return false;
-    if (given(p, "epochs") && !given(p, "steps")) config->steps = -1; // whatever a checkpoint says
+    config->epochs_given = given(p, "epochs");
+    if (config->epochs_given && !given(p, "steps")) config->steps = -1; // whatever a checkpoint says
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
     // who asks for a text gets the text, alone

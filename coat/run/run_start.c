@@ -406,8 +406,9 @@ static bool check_end(const Run *run, Error *err) {
     int32_t ids[MOST_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        return error_set(err, EXIT_USER, "--resume=%lld: --steps %lld are done by then; ask for more of them",
-                         (long long)c->resume_step, (long long)run->steps);
+        return error_set(err, EXIT_USER, "--resume=%lld: --%s %lld are done by then; ask for more of them",
+                         (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
+                         (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train && c->profile > run->steps) // one that is past may be: the same command resumes the run
         return error_set(err, EXIT_USER, "--profile %lld: the run ends with step %lld; name one of its steps",
                          (long long)c->profile, (long long)run->steps);
@@ -416,7 +417,7 @@ static bool check_end(const Run *run, Error *err) {
 
 static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
-    if (run->train && run->done.step > 0 && c->steps < 0)
+    if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
         note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data", (long long)run->steps,
              c->epochs, c->epochs == 1 ? "" : "es");
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0)
@@ -474,8 +475,8 @@ static bool open_log(Run *run, Error *err) {
 
 // A run that has all of its steps is evaluated, where that was not done before it ended.
 static bool end_again(Run *run, Error *err) {
-    log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --steps",
-             (long long)run->done.step, (long long)run->steps);
+    log_text(run->log, "nothing to do: the run stands at step %lld, and %lld are asked for; more come by --%s",
+             (long long)run->done.step, (long long)run->steps, run->model.config.steps < 0 ? "epochs" : "steps");
     comm_patience(run->model.comm, 0);
     return run_validate(run, err) && run_make_up(run, false, true, err);
 }

@@ -91,6 +91,12 @@ diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/coun
     ok "and has the bits of so many steps" || bad "and has the bits of so many steps"
 mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
 near "another number of processes ends with the same step" loss 1e-6 epochs other
+ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps: without it|more come by .*|--resume=.*"; }
+said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --epochs 3)
+[ "$said" = "more come by --epochs
+note: --steps: without it
+more come by --epochs
+--resume=$steps: --epochs 3 are done by then; ask for more of them" ] && ok "a run of --epochs that has ended names that flag" || bad "a run of --epochs that has ended" "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs beside --steps" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said" && ok "--epochs beside --steps is refused" || bad "--epochs beside --steps" "$(cat "$folder/said")"; fi
 
