@@ -50,6 +50,26 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
     free(targets);
 }
 
+// Validation: every sequence of data with a mask, the last micro-batch filled up.
+static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *named) {
+    Error err;
+    DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, &err);
+    if (!loader) {
+        fuzz_refused(&err, named);
+        return;
+    }
+    const int64_t places = (int64_t)data_batches(loader, -1) * B, all = data_sequences(loader);
+    fuzz_check(data_masked(loader) ? places >= all && places < all + B : places <= all && places > all - B);
+    const size_t count = (size_t)B * (size_t)T;
+    int32_t *inputs = (int32_t *)xmalloc(2 * count * sizeof *inputs), *targets = inputs + count;
+    const int last = data_batches(loader, -1) - 1;
+    if (data_batch(loader, last, inputs, targets, &err))
+        for (int64_t row = 0; row < B; row++)
+            fuzz_check((data_count(targets + row * T, T) > 0) == (last * (int64_t)B + row < all));
+    free(inputs);
+    data_close(loader);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 8) return 0;
     int B = 1 + data[0] % 8, T = 1 + data[1], ranks = 1 + data[2] % 4, vocab = 1 + (data[4] | data[5] << 8);
@@ -71,6 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(copy);
     const char *named = npy ? "x.npy" : "/proc/self/fd/";
     sets = sets && !npy;
+    if (!sets) check_validation(pattern, examples, B, T, vocab, named);
     Error err;
     DataLoader *loader =
         data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
