@@ -17,6 +17,7 @@
 #include "io/matmul_choices.h"
 #include "log/step_line.h"
 #include "run_state.h"
+#include "text/data.h"
 #include "tokenizer_files.h"
 
 #define PATH_BUFFER 4096
@@ -67,7 +68,7 @@ bool checkpoint_is_masked(const char *folder) {
     char path[PATH_BUFFER], data[sizeof((RunState *)0)->data] = "";
     Error ignored;
     if (path_join(path, sizeof path, folder, STATE_FILE, &ignored)) run_state_data(path, data, sizeof data);
-    return strstr(data, " in the loss") != NULL; // as data_describe() says it
+    return data_describes_mask(data);
 }
 
 static int compare_descending(const void *a, const void *b) {

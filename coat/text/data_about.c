@@ -131,6 +131,12 @@ DataExamples data_examples(const DataLoader *loader) {
     return all;
 }
 
+#define IN_THE_LOSS "in the loss"
+
+bool data_describes_mask(const char *text) {
+    return strstr(text, IN_THE_LOSS) != NULL;
+}
+
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     int wide = 0;
     for (int i = 0; i < loader->count; i++) wide += loader->shards[i].token_bytes == 4;
@@ -143,7 +149,7 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     if (used >= (int)size) return text;
     char share[48] = "";
     if (loader->masked)
-        snprintf(share, sizeof share, ", %.3g %% in the loss",
+        snprintf(share, sizeof share, ", %.3g %% " IN_THE_LOSS,
                  100.0 * (double)loader->counted / (double)loader->tokens);
     snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s", loader->count, plural(loader->count),
              tokens, plural(loader->tokens),

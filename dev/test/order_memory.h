@@ -327,11 +327,13 @@ static void write_unit(size_t at, Label content, int made) {
     u->made = made;
 }
 
+static bool counted(const void *address, size_t bytes, bool writes) {
+    if (count_access) count_access(address, bytes, writes);
+    return count_access != NULL;
+}
+
 static void read_memory(const void *address, size_t bytes) {
-    if (count_access) {
-        count_access(address, bytes, false);
-        return;
-    }
+    if (counted(address, bytes, false)) return;
     const int window = window_of(address);
     const size_t end = end_unit(address, bytes);
     for (size_t u = first_unit(address, bytes); u < end;) {
@@ -343,10 +345,7 @@ static void read_memory(const void *address, size_t bytes) {
 }
 
 static void write_memory(const void *address, size_t bytes) {
-    if (count_access) {
-        count_access(address, bytes, true);
-        return;
-    }
+    if (counted(address, bytes, true)) return;
     const int window = window_of(address);
     const size_t end = end_unit(address, bytes);
     for (size_t u = first_unit(address, bytes); u < end;) {
@@ -365,10 +364,7 @@ static void read_as(const void *address, size_t bytes, Label expected) {
 }
 
 static void write_as(const void *address, size_t bytes, Label content, int made) {
-    if (count_access) {
-        count_access(address, bytes, true);
-        return;
-    }
+    if (counted(address, bytes, true)) return;
     event_of(content);
     for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++)
         write_unit(u, content, made);
