@@ -76,6 +76,11 @@ static int64_t steps_left(const Report *report) {
     return report->steps > report->done ? report->steps - report->done : 0;
 }
 
+// That the whole run reads.
+static int64_t sequences_in_all(const Report *report) {
+    return report->sequences + steps_left(report) * (tokens_of_step(report) / report->config->seq_len);
+}
+
 // How whole examples are laid out, and what is lost of them. label: "" below another item of the same data.
 static void report_examples(const DataLoader *loader, const char *label, int seq_len, FILE *out) {
     const DataExamples e = data_examples(loader);
@@ -98,10 +103,8 @@ static void report_train(const Report *report, FILE *out) {
     report_examples(report->train, "examples", report->config->seq_len, out);
     if (report->config->prompt_format != PROMPT_FORMAT_NONE)
         item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
-    const int64_t of_step = tokens_of_step(report) / report->config->seq_len;
-    const int64_t sequences = report->sequences + steps_left(report) * of_step;
     for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
-        const DataSet set = data_set(report->train, k, sequences);
+        const DataSet set = data_set(report->train, k, sequences_in_all(report));
         item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
              plural(set.tokens), set.epochs, plural(set.epochs));
     }
@@ -113,7 +116,7 @@ static void report_schedule(const Report *report, FILE *out) {
     int64_t accumulation = config_accumulation(c, ranks);
     double step_tokens = (double)tokens_of_step(report);
     double total = (double)report->tokens + step_tokens * (double)steps_left(report);
-    double epoch = (double)data_sequences(report->train) * c->seq_len;
+    double passes = (double)sequences_in_all(report) / (double)data_sequences(report->train);
     char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
     if (report->done > 0)
@@ -127,8 +130,7 @@ static void report_schedule(const Report *report, FILE *out) {
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
          schedule_name(schedule_falls(c) ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay,
          c->grad_clip, c->seed);
-    if (data_sets(report->train) == 1)
-        snprintf(epochs, sizeof epochs, ", %.3g epoch%s", total / epoch, plural(total / epoch));
+    if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epoch%s", passes, plural(passes));
     item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),
          plural(total), epochs, done);
 }

@@ -215,7 +215,10 @@ static void note_data(Run *run) {
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
-    if (run->done.data_fingerprint == fingerprint) return true;
+    if (run->done.data_fingerprint == fingerprint) {
+        run_state_keep_share(&run->done, data_sequences(run->train), run->model.config.seq_len);
+        return true;
+    }
     data_describe(run->train, now, sizeof now);
     if (!run->model.config.allow_other_data)
         return error_set(
@@ -275,6 +278,7 @@ static bool start_or_resume(Run *run, Error *err) {
     if (!run->train || !folder[0]) note_data(run); // else same_data() has
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
+        run->done.pass = data_sequences(run->train);
         data_describe(run->train, run->done.data, sizeof run->done.data);
     }
     if (c->skip_loss_z > 0 || c->skip_grad_z > 0) m->guard = &run->done.guard;
@@ -365,8 +369,8 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
-// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; sequences that were
-// read by steps of another size count as they are.
+// How many steps the run has in all. Of --epochs what is less than a step at the end is left away; what was read by steps
+// of another size counts as it is.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = &run->model.config;
     const int64_t sequences = config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks; // of a step

@@ -20,6 +20,7 @@ extern "C" {
 typedef struct {
     int64_t step;      // updates attempted so far = next step index
     int64_t sequences; // consumed by all ranks together: the position in the data
+    int64_t pass;      // sequences of one pass over the data, as that position counts them; 0: not recorded
     int64_t tokens;    // tokens seen
     uint64_t data_fingerprint;
     char data[192];  // what the data were, for people; "": not known

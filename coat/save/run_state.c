@@ -1,5 +1,6 @@
 #include "run_state.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "log/step_line.h"
@@ -124,6 +125,7 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
     json_text_int(t, "format", 1);
     json_text_int(t, "step", run->step);
     json_text_int(t, "sequences", run->sequences);
+    json_text_int(t, "pass", run->pass);
     json_text_int(t, "tokens", run->tokens);
     json_text_hex(t, "data_fingerprint", run->data_fingerprint);
     if (run->data[0]) json_text_string(t, "data", run->data);
@@ -293,6 +295,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     bool good = json_get_int(o, path, "format", 1, 1, &format, err) &&
                 json_get_int(o, path, "step", 0, COUNT_LIMIT, &run->step, err) &&
                 json_get_int(o, path, "sequences", 0, COUNT_LIMIT, &run->sequences, err) &&
+                (!json_object_get(o, "pass") || json_get_int(o, path, "pass", 0, COUNT_LIMIT, &run->pass, err)) &&
                 json_get_int(o, path, "tokens", 0, COUNT_LIMIT, &run->tokens, err) &&
                 json_get_hex(o, path, "data_fingerprint", &run->data_fingerprint, err) &&
                 json_get_object(o, path, "step_state", &state, err) && read_step_state(state, path, &run->state, err) &&
@@ -306,6 +309,14 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
     snprintf(run->data, sizeof run->data, "%s", data ? data : "");
     json_decref(o);
     return good;
+}
+
+void run_state_keep_share(RunState *run, int64_t pass, int seq_len) {
+    if (run->pass == 0)
+        run->sequences = run->tokens / seq_len;
+    else if (run->pass != pass)
+        run->sequences = (int64_t)fmin((double)run->sequences * (double)pass / (double)run->pass, (double)COUNT_LIMIT);
+    run->pass = pass;
 }
 
 int64_t run_state_step(const char *path) {

@@ -117,6 +117,7 @@ static inline RunState fill(Run *run, uint64_t seed) {
     memset(&rs, 0, sizeof rs);
     rs.step = 20;
     rs.sequences = 81;
+    rs.pass = 30;
     rs.tokens = 123456789012;
     rs.data_fingerprint = 0xfedcba9876543210ULL;
     rs.state.lr = 0.1f + 1e-8f;

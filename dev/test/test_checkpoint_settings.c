@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include "coat/save/manifest.h"
+#include "coat/save/run_state.h"
 #include "config_fixture.h"
 #include "test_folder.h"
 
@@ -263,6 +264,27 @@ static void test_left(void **state) {
     if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s", config.notes);
 }
 
+// The position in data that are other sequences now.
+static void test_share_of_pass(void **state) {
+    (void)state;
+    static const struct {
+        int64_t sequences, pass, tokens, now, expected;
+    } cases[] = {{81, 30, 0, 30, 81},              // as it was
+                 {81, 30, 0, 15, 40},              // twice as long
+                 {81, 30, 0, 100, 270},            // shorter
+                 {90, 30, 0, 7, 21},               // passes stay whole
+                 {1 << 20, 49 << 10, 0, 49, 1024}, // exact where it can be
+                 {81, 0, 81 * 64, 30, 81},         // not recorded: of 64 tokens each,
+                 {81, 0, 81 * 32, 30, 40},         // of 32
+                 {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RunState run = {.sequences = cases[i].sequences, .pass = cases[i].pass, .tokens = cases[i].tokens};
+        run_state_keep_share(&run, cases[i].now, 64);
+        assert_int_equal(run.sequences, cases[i].expected);
+        assert_int_equal(run.pass, cases[i].now);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_recorded, test_folder_make, test_folder_remove),
@@ -271,6 +293,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_training, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_batch, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(test_left, test_folder_make, test_folder_remove),
+        cmocka_unit_test(test_share_of_pass),
     };
     return cmocka_run_group_tests_name("checkpoint_settings", tests, NULL, NULL);
 }

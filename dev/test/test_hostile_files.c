@@ -153,7 +153,7 @@ static void test_manifest_stays_inside(void **state) {
 // Numbers of a state that a run would add to until they overflow.
 static void test_states_far_away(void **state) {
     (void)state;
-    static const char *const keys[] = {"step", "sequences", "tokens", "t", "skipped", "skipped_run"};
+    static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;
     Exec exec;
     RunState run, got;

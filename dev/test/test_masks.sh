@@ -72,17 +72,20 @@ else
 fi
 
 # --epochs: as many steps as the sequences of so many passes fill, also where another number of processes goes on.
-sequences=$(python3 - "$folder/some_train.bin" <<'PYTHON'
+sequences() { # LENGTH
+    python3 - "$folder/some_train.bin" "$1" <<'PYTHON'
 import struct
 import sys
 
+T = int(sys.argv[2])
 with open(sys.argv[1], "rb") as file:
     tokens, width, examples = struct.unpack("<8x3i", file.read(20))
     file.seek(1024 + tokens * width + 4 * examples)
     mask = int.from_bytes(file.read(), "little") >> 1
-print(sum((mask >> 32 * i & 0xFFFFFFFF) != 0 for i in range((tokens - 1) // 32)))
+print(sum((mask >> T * i & (1 << T) - 1) != 0 for i in range((tokens - 1) // T)))
 PYTHON
-)
+}
+sequences=$(sequences 32) longer=$(sequences 64)
 steps=$((3 * sequences / 2048)) epochs=(--precision fp32 --layers 1 --heads 1 --channels 32 --batch-tokens 65536 --schedule cosine --lr-final 0.1 --val-every 0 --val-batches 1)
 train 1 epochs "${epochs[@]}" --micro-batch 64 --epochs 3 --save-every 7 && train 1 counted "${epochs[@]}" --micro-batch 64 --steps $steps
 [ "$(values loss epochs | wc -l)" -eq $steps ] && [ -e "$folder/epochs/step-00000007" ] && ok "--epochs 3 is $steps steps over 3 times $sequences sequences" ||
@@ -91,6 +94,11 @@ diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/coun
     ok "and has the bits of so many steps" || bad "and has the bits of so many steps"
 mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
 near "another number of processes ends with the same step" loss 1e-6 epochs other
+# seven steps of 2048 sequences are their share of a pass; one of as many tokens has 1024 that are twice as long
+steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
+mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
+[ -e "$folder/longer/step-$(printf %08d $steps_longer)" ] && ok "so does another --seq-len: --epochs 3 are $steps_longer steps" ||
+    bad "another --seq-len: $steps_longer steps" "$(ls "$folder/longer")"
 ended() { "$program" "${flags[@]}" "${epochs[@]}" --no-quiet --micro-batch 64 --out "$folder/epochs" "$@" 2>&1 | grep -oE "^note: --steps: without it|more come by .*|--resume=.*"; }
 said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --epochs 3)
 [ "$said" = "more come by --epochs
