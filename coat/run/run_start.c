@@ -159,8 +159,9 @@ static bool settle_prompt_format(Run *run, Error *err) {
     Config *c = &run->model.config;
     ModelShape *shape = &c->shape;
     int end;
-    bool unnamed = c->prompt_format == PROMPT_FORMAT_DATA;
-    if (unnamed) {
+    bool unnamed = false;
+    const bool given = c->prompt_format != PROMPT_FORMAT_DATA;
+    if (!given) {
         PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
         c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
         if (different[1] != PROMPT_FORMAT_NONE)
@@ -177,7 +178,9 @@ static bool settle_prompt_format(Run *run, Error *err) {
         if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
         model_shape_add_end(shape, end);
     }
-    run->model.arena.config.prompt_format = c->prompt_format; // which checkpoints are written from, as
+    // which checkpoints are written from: none where it was asked for is a choice, too
+    run->model.arena.config.prompt_format =
+        given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
     run->model.arena.config.shape.ids = shape->ids;
     return true;
 }

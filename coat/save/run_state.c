@@ -73,7 +73,7 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
     if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
     if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
-    if (prompt_format_named(c->prompt_format))
+    if (c->prompt_format != PROMPT_FORMAT_DATA)
         json_text_string(t, "prompt-format", prompt_format_name(c->prompt_format));
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);

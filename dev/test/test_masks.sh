@@ -144,7 +144,8 @@ PYTHON
     asked() { "$program" "${loud[@]}" --examples cut --micro-batch 4 --prompt 1 --sample-tokens 2 "$@" 2>&1 >/dev/null | grep "^note: --\(prompt\|train\)"; }
     asked --train "$folder/unnamed.bin" --steps 1 --out "$folder/unnamed" >"$folder/notes"
     "$program" --out "$folder/unnamed" --resume --device cpu --prompt 1 --sample-tokens 2 2>&1 >/dev/null | grep "^note: --prompt" >>"$folder/notes"
-    asked --train "$folder/unnamed.bin" --steps 1 --prompt-format none >>"$folder/notes"
+    asked --train "$folder/unnamed.bin" --steps 1 --prompt-format none --out "$folder/none" >>"$folder/notes"
+    "$program" --out "$folder/none" --resume --device cpu --prompt 1 --sample-tokens 2 2>&1 >/dev/null | grep "^note: --prompt" >>"$folder/notes"
     asked --train "$folder/unnamed.bin" --steps 1 --prompt "" >>"$folder/notes"
     asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"

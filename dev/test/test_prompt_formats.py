@@ -198,6 +198,9 @@ class PromptFormatsTest(unittest.TestCase):
         _, said = self.train_program(*train, "--steps", 3, "--prompt-format", "alpaca")
         self.assertIn("resume: --prompt-format was chatml and is now alpaca\n", said)
         self.assertEqual(self.setting(self.path("run/step-00000003")), "alpaca")
+        self.train_program(*train, "--steps", 4, "--prompt-format", "none")
+        self.train_program(*train, "--steps", 5)
+        self.assertEqual(self.setting(self.path("run/step-00000005")), "none")
 
     def test_what_files_name(self):
         _, (_, folder) = self.model("qwen.json", *HEADERS)
