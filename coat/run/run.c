@@ -328,6 +328,7 @@ static void open_saver(Run *run) {
     const int64_t turns = comm_turn_begin(m->comm, run->place.local_rank);
     run->saver = saver_open(&m->config, &m->arena, &m->exec, run->log);
     comm_turn_end(m->comm, turns);
+    saver_vocabulary(run->saver, run->tokenizer);
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 

@@ -144,7 +144,8 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     manifest_begin(&manifest);
     bool good = write_tensor_files(folder, s, &manifest, err);
     if (good && tokenizer_file && tokenizer_file[0])
-        good = tokenizer_files_copy(folder, tokenizer_file, s->arena->config.prompt_format, &manifest, err);
+        good =
+            tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, s->arena->config.prompt_format, &manifest, err);
     if (good && s->choices)
         good = manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->choices, strlen(s->choices), err);
     good = good && checkpoint_collect_shares(folder, s->exec->ranks, &manifest, err);
@@ -233,11 +234,15 @@ bool checkpoint_write(const char *out, Snapshot *s, const char *tokenizer_file,
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err) {
     Snapshot snapshot;
+    Error ignored;
     if (!folder_make(out, err)) return false;
+    Tokenizer *tokenizer = tokenizer_file ? tokenizer_open(tokenizer_file, &ignored) : NULL;
     snapshot_open(&snapshot, arena, exec);
+    snapshot.tokenizer = tokenizer;
     snapshot_take(&snapshot, run);
     bool good = checkpoint_write(out, &snapshot, tokenizer_file, NULL, NULL, err);
     snapshot_close(&snapshot);
+    tokenizer_close(tokenizer);
     return good;
 }
 

@@ -169,6 +169,10 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     return s;
 }
 
+void saver_vocabulary(Saver *s, const Tokenizer *tokenizer) {
+    s->snapshot.tokenizer = tokenizer;
+}
+
 void saver_watch(Saver *s, OutFolder *folder) {
     s->at.folder = folder;
     s->at.looked_ms = now_ms();

@@ -5,6 +5,7 @@
 #include "log/log.h"
 #include "model/shards.h"
 #include "outdir.h"
+#include "text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +22,9 @@ int64_t saver_bytes(const Arena *arena, Exec *exec);
 // states where there are to be regular saves; if it cannot, one note, and training waits for each save, as it does for
 // single ones. exit() waits for a write that is under way.
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
+
+// The vocabulary that config names, opened, which outlives the saver; without it checkpoints have its files alone.
+void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
 // The folder that this process has locked, which outlives the saver: it is looked after from now on, as is the log in it.
 // Where it is removed or renamed during the run it is made again, and a save is asked for (signals_ask_save). Where

@@ -6,6 +6,7 @@
 #include "checkpoint.h"
 #include "checkpoint_tensors.h"
 #include "model/shards.h"
+#include "text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,7 +15,8 @@ extern "C" {
 typedef struct {
     const Arena *arena;
     Exec *exec;
-    Shards *shards; // of several processes, which save together; NULL: this one has all and saves alone
+    Shards *shards;             // of several processes, which save together; NULL: this one has all and saves alone
+    const Tokenizer *tokenizer; // of the vocabulary that is copied along; NULL: none, or it could not be opened
     RunState run;
     CheckpointTensor *model, *optimizer; // as in the files of these names
     int model_count, optimizer_count;

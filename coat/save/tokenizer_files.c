@@ -6,7 +6,6 @@
 #include "log/step_line.h"
 #include "manifest.h"
 #include "text/prompt_format.h"
-#include "text/tokenizer.h"
 
 #define PATH_BUFFER 4096
 #define TOKENIZER_LIMIT ((size_t)256 << 20)
@@ -68,14 +67,11 @@ static const char *class_of_files(const char *folder) {
     return folder_has_file(folder, "vocab.json") && folder_has_file(folder, "merges.txt") ? "GPT2Tokenizer" : NULL;
 }
 
-static bool add_config(const char *folder, JsonText *manifest, Error *err) {
+static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
     const char *class_name = class_of_files(folder);
-    Error ignored;
-    Tokenizer *t = class_name ? tokenizer_open(folder, &ignored) : NULL;
-    if (!t) return true; // they may have changed since the run began
+    if (!class_name) return true;
     JsonText text;
     config_text(&text, class_name, t);
-    tokenizer_close(t);
     bool good = manifest_write(manifest, folder, CONFIG_NAME, text.text, text.size, err);
     json_text_free(&text);
     return good;
@@ -95,17 +91,15 @@ static bool has_template(const char *folder) {
     return has;
 }
 
-static bool add_template(const char *folder, PromptFormat format, JsonText *manifest, Error *err) {
-    Error ignored;
-    Tokenizer *t = tokenizer_open(folder, &ignored);
-    char *text = t ? prompt_template(t, format) : NULL;
-    const bool good = !text || manifest_write(manifest, folder, TEMPLATE_NAME, text, strlen(text), err);
-    tokenizer_close(t);
+static bool add_template(const char *folder, const Tokenizer *t, PromptFormat format, JsonText *manifest, Error *err) {
+    char *text = prompt_template(t, format);
+    const bool good = manifest_write(manifest, folder, TEMPLATE_NAME, text, strlen(text), err);
     free(text);
     return good;
 }
 
-bool tokenizer_files_copy(const char *folder, const char *source, PromptFormat format, JsonText *manifest, Error *err) {
+bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
+                          JsonText *manifest, Error *err) {
     static const struct {
         const char *name, *as;
     } parts[] = {{"vocab.json", "vocab.json"},
@@ -131,6 +125,8 @@ bool tokenizer_files_copy(const char *folder, const char *source, PromptFormat f
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
     }
-    return (folder_has_file(folder, CONFIG_NAME) || add_config(folder, manifest, err)) &&
-           (!prompt_format_named(format) || has_template(folder) || add_template(folder, format, manifest, err));
+    if (!tokenizer) return true;
+    return (folder_has_file(folder, CONFIG_NAME) || add_config(folder, tokenizer, manifest, err)) &&
+           (!prompt_format_named(format) || has_template(folder) ||
+            add_template(folder, tokenizer, format, manifest, err));
 }

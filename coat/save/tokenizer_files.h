@@ -2,6 +2,7 @@
 #pragma once
 #include "config.h"
 #include "io/json.h"
+#include "text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -9,9 +10,10 @@ extern "C" {
 
 // Copies a vocabulary (tokenizer.json, tokenizer.model, encoder.json or vocab.json with its merges beside it,
 // gpt2_tokenizer.bin, or a folder with one) and what belongs to it into a checkpoint's folder, and lists the copies in
-// its manifest. Without a tokenizer_config.json one is written, and without a chat template that of the prompt format. A
-// source that cannot be read is a line on stderr.
-bool tokenizer_files_copy(const char *folder, const char *source, PromptFormat format, JsonText *manifest, Error *err);
+// its manifest. Without a tokenizer_config.json one is written, and without a chat template that of the prompt format, both
+// by the tokenizer that was opened from the source; NULL: neither. A source that cannot be read is a line on stderr.
+bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
+                          JsonText *manifest, Error *err);
 
 #ifdef __cplusplus
 }
