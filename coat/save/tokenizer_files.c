@@ -91,6 +91,23 @@ static bool has_template(const char *folder) {
     return has;
 }
 
+// Whether a template is one that add_template() has written for another format than this one is known to be.
+static bool is_stale(const char *path, const Tokenizer *t, PromptFormat format) {
+    char *own;
+    size_t size;
+    Error ignored;
+    bool stale = false;
+    if (!t || format == PROMPT_FORMAT_DATA || !file_read_all(path, TOKENIZER_LIMIT, &own, &size, &ignored))
+        return false;
+    for (int other = PROMPT_FORMAT_NONE + 1; other < PROMPT_FORMAT_DATA && !stale; other++) {
+        char *text = prompt_template(t, (PromptFormat)other);
+        stale = other != (int)format && strlen(text) == size && memcmp(text, own, size) == 0;
+        free(text);
+    }
+    free(own);
+    return stale;
+}
+
 static bool add_template(const char *folder, const Tokenizer *t, PromptFormat format, JsonText *manifest, Error *err) {
     char *text = prompt_template(t, format);
     const bool good = manifest_write(manifest, folder, TEMPLATE_NAME, text, strlen(text), err);
@@ -123,6 +140,7 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
+        if (strcmp(parts[i].name, TEMPLATE_NAME) == 0 && is_stale(path, tokenizer, format)) continue;
         if (!copy_file(folder, parts[i].as, path, manifest, err)) return false;
     }
     if (!tokenizer) return true;

@@ -141,6 +141,21 @@ class PromptFormatsTest(unittest.TestCase):
                 with open(template, encoding="utf-8") as file:
                     self.assertEqual(file.read(), "{{ messages }}")
 
+    def test_template_of_another_format(self):
+        _, (_, folder) = self.model("qwen.json", *IM)
+        self.questions("alpaca", folder)
+        first = shutil.copytree(self.tuned(folder), self.path("first"))
+
+        def template(*arguments):
+            path = os.path.join(self.tuned(*arguments), "chat_template.jinja")
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    return file.read()
+
+        for name in ("chatml", "none", "alpaca"):
+            again = ("--prompt-format", name)
+            self.assertEqual(template(first, *again), template(folder, *again), name)
+
     def test_missing_token(self):
         _, (_, folder) = self.model("qwen.json")
         self.questions("plain", folder)

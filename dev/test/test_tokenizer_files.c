@@ -42,6 +42,36 @@ static void test_opened_once(void **state) {
     assert_true(path_is_file(path_of("saved/tokenizer_config.json")));
 }
 
+// The template of an earlier format gives way to the new one's, and to none where that is asked for; where nothing names
+// the format, as of data made by that template, it stays. So does one from elsewhere.
+static void test_another_format(void **state) {
+    (void)state;
+    char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
+         *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
+    assert_int_equal(mkdir(path_of("first"), 0777), 0);
+    copy("first", "alpaca", PROMPT_FORMAT_ALPACA);
+    const struct {
+        PromptFormat format;
+        const char *expected;
+    } cases[] = {{PROMPT_FORMAT_ALPACA, alpaca},
+                 {PROMPT_FORMAT_CHATML, chatml},
+                 {PROMPT_FORMAT_NONE, NULL},
+                 {PROMPT_FORMAT_DATA, alpaca}};
+    assert_int_equal(mkdir(path_of("foreign"), 0777), 0);
+    write_text(path_of("foreign/chat_template.jinja"), "{{ messages }}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "second-%zu", i);
+        copy("alpaca", name, cases[i].format);
+        expect_template(name, cases[i].expected);
+        snprintf(name, sizeof name, "other-%zu", i);
+        copy("foreign", name, cases[i].format);
+        expect_template(name, "{{ messages }}");
+    }
+    free(alpaca);
+    free(chatml);
+}
+
 static int open_all(void **state) {
     Error err;
     tokenizer = tokenizer_open("dev/test/tokenizers/qwen.json", &err);
@@ -56,6 +86,7 @@ static int close_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_opened_once, test_folder_empty),
+        cmocka_unit_test_setup(test_another_format, test_folder_empty),
     };
     return cmocka_run_group_tests_name("tokenizer files", tests, open_all, close_all);
 }
