@@ -216,7 +216,7 @@ static const Flag table[] = {
      "keep moments and master weights in the host's memory, where the GPU updates them through the bus; a CPU has them there "
      "anyway"},
     {GROUP_RUN, "plan", FLAG_PLAN, NOWHERE, "json", 0, 0, "off",
-     "print the memory plan and end; needs no data and no GPU"},
+     "print the memory plan and end; reads no data, needs no GPU"},
     {GROUP_RUN, "memory-limit", FLAG_BYTES, AT(memory_limit), "SIZE", 0, 0, "none",
      "with --plan, find the largest micro-batch whose plan is within SIZE, what is beside it not counted: 80GB or 80G "
      "(10^9 bytes), 75GiB (2^30)"},
