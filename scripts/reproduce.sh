@@ -179,7 +179,7 @@ write_head() {
         echo "| --- | --- |"
         echo "| date | $(date -u +%Y-%m-%dT%H:%MZ) |"
         if [ -n "$gpu" ]; then
-            nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader |
+            nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --query-gpu=name,memory.total,driver_version --format=csv,noheader |
                 awk -F', ' '{ count[$0]++ } END { for (g in count) { split(g, f, ", "); print "| GPU | " count[g] " x " f[1] ", " f[2] ", driver " f[3] " |" } }'
             echo "| libraries | CUDA $(cuda_version "$trainer"), cuBLAS $(library_version "$trainer" libcublasLt cublas_api.h CUBLAS_VER), cuDNN $(library_version "$trainer" libcudnn cudnn_version.h CUDNN) |"
         else

@@ -276,8 +276,12 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
 
 static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
                         XXH3_state_t *hash, Exec *exec, Error *err) {
-    uint64_t bytes = checkpoint_tensor_bytes(t);
+    uint64_t bytes = checkpoint_tensor_bytes(t), begin = 0, end = bytes;
     size_t piece = t->transposed || bytes < PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
+    if (t->shared) {
+        begin = (uint64_t)t->share_begin * dtype_bytes(t->dtype);
+        end = begin + (uint64_t)t->share_elements * dtype_bytes(t->dtype);
+    }
     char *buffer = (char *)xmalloc(piece), *turned = t->transposed ? (char *)xmalloc(piece) : NULL;
     bool good = true;
     XXH3_64bits_reset(hash);
@@ -288,11 +292,9 @@ static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const Ch
         XXH3_64bits_update(hash, buffer, part);
         if (turned) matrix_transpose(turned, buffer, t->cols, t->rows, dtype_bytes(t->dtype));
         const char *values = turned ? turned : buffer;
-        size_t size = dtype_bytes(t->dtype);
-        if (!t->shared) // else all of it is in the buffer: what products read is stored transposed
-            exec->ops->upload(exec, t->data + at, values, part);
-        else
-            exec->ops->upload(exec, t->data, values + (size_t)t->share_begin * size, (size_t)t->share_elements * size);
+        // what of these bytes is this process's
+        uint64_t from = at > begin ? at : begin, to = at + part < end ? at + part : end;
+        if (from < to) exec->ops->upload(exec, t->data + (from - begin), values + (from - at), (size_t)(to - from));
     }
     if (good && XXH3_64bits_digest(hash) != expected)
         good =

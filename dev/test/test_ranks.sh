@@ -31,6 +31,11 @@ train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process goes on from it as two do" loss 1e-3 zero0 zero3
 
+# A matrix larger than the pieces in which files are read (8 MiB), stored as products read it: each process takes its share.
+large=(--model llama:d1 --channels 512 --heads 4 --ffn 9216 --recipe coat --batch-tokens 192 --micro-batch 1 --zero 3 --save-every 1)
+train 3 large "${large[@]}" --steps 2 && mkdir "$folder/large-on" && cp -r "$folder/large/step-00000001" "$folder/large-on/" &&
+    train 3 large-on "${large[@]}" --steps 2 --resume && same "shared matrices of several pieces go on, byte for byte" 00000002 large large-on
+
 # Two processes leave off after four sequences, which is no number of passes of three processes, of two sequences each.
 third=(--precision fp32 --schedule constant)
 train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$folder/odd-alone" && cp -r "$folder/odd" "$folder/odd-alone" &&
