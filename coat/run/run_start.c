@@ -1,5 +1,4 @@
-// From the configuration to a run that stands where it goes on from: vocabulary, data, weights, --out.
-#include <stdarg.h>
+// From the configuration to a run that stands where it goes on from: inputs, weights, --out.
 #include <string.h>
 
 #include "config/config_settings.h"
@@ -12,207 +11,16 @@
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
-#include "run.h"
+#include "run_start.h"
 #include "save/checkpoint.h"
 #include "shapes.h"
 #include "signals.h"
-#include "text/prompt_format.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
-
-static void say_note(const Run *run, const char *format, va_list args) {
-    char text[2 * PATH_MAX_LENGTH];
-    if (run->place.rank > 0) return;
-    vsnprintf(text, sizeof text, format, args);
-    print_labelled(stderr, "note: ", text);
-}
-
-// A remark of the first process; not with --quiet.
-__attribute__((format(printf, 2, 3))) static void note(const Run *run, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (!run->model.config.quiet) say_note(run, format, args);
-    va_end(args);
-}
-
-// With --quiet too: it makes a figure of the run mean something else, or the run go on from elsewhere.
-__attribute__((format(printf, 2, 3))) static void note_always(const Run *run, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    say_note(run, format, args);
-    va_end(args);
-}
-
-// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
-// a text, what ends the one before it does.
-static void take_ids(Run *run) {
-    const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
-    model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
-    run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
-}
-
-bool run_take_vocabulary(Run *run, Config *c, Error *err) {
-    if (!c->vocab_of_tokenizer) return true;
-    run->tokenizer = tokenizer_open(c->tokenizer_file, err);
-    if (run->tokenizer) model_shape_vocab(&c->shape, tokenizer_vocab(run->tokenizer));
-    return run->tokenizer != NULL;
-}
-
-// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens.
-static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
-    const bool of_file = c->tokenizer == TOKENIZER_FILE;
-    const int tokens = of_file ? tokenizer_vocab(run->tokenizer) : named_vocabulary(c->tokenizer);
-    if (c->tokenizer == TOKENIZER_ANY ||
-        (of_file ? tokenizer_alike(run->tokenizer, own) : tokens == tokenizer_vocab(own)))
-        return true;
-    return error_set(err, EXIT_USER,
-                     "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
-                     config_tokenizer_name(c), tokens, tokenizer_vocab(own), c->shape_files);
-}
-
-// Opens the vocabulary; training goes on without one.
-static bool open_tokenizer(Run *run, const Config *c, Error *err) {
-    Error ignored;
-    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
-    Tokenizer *own = c->shape_files[0] ? tokenizer_open(c->shape_files, &ignored) : NULL;
-    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : own ? c->shape_files : "";
-    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);
-    if (bytes)
-        run->tokenizer = tokenizer_bytes();
-    else if (!c->tokenizer_file[0])
-        run->tokenizer = own;
-    else if (!run->tokenizer)
-        run->tokenizer = tokenizer_open(file, err);
-    const bool opened = run->tokenizer || !c->tokenizer_file[0];
-    const bool good = opened && (!own || is_own(run, c, own, err));
-    if (own != run->tokenizer) tokenizer_close(own);
-    if (!good) return false;
-    if (bytes) {
-        return !with_model || c->shape.vocab == 257 ||
-               error_set(
-                   err, EXIT_USER,
-                   "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
-                   "the model was trained with",
-                   c->shape.vocab);
-    }
-    snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
-    if (!c->tokenizer_file[0]) return true;
-    if (!c->shape_files[0]) take_ids(run);
-    return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
-}
-
-static bool open_data(Run *run, const Config *c, Error *err) {
-    int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
-    const Exec *ex = &run->model.exec;
-    if (config_samples_only(c)) return true;
-    if (config_trains(c)) {
-        run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
-                                    c->shuffle, vocab, err);
-        if (!run->train) return false;
-    }
-    if (c->val[0]) {
-        run->val = data_open_validation(c->val, c->examples, B, T, vocab, err);
-        if (!run->val) return false;
-        // now, rather than at the first validation
-        if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
-    }
-    const TextIds *ids = &run->model.config.shape.ids; // of the vocabulary, too
-    if (c->documents == DOCUMENTS_APART &&
-        ((run->train && !data_keep_apart(run->train, ids, err)) || (run->val && !data_keep_apart(run->val, ids, err))))
-        return false;
-    if (c->hellaswag[0]) {
-        run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
-        if (!run->hellaswag) return false;
-    }
-    return true;
-}
-
-// Whether the model was trained, or is, on examples for fine-tuning.
-static bool is_of_examples(const Run *run) {
-    const Config *c = &run->model.config;
-    return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
-}
-
-// What may be unexpected of prompts, where nothing names their format, and of data that name two.
-static void note_prompts(const Run *run, bool unnamed) {
-    const Config *c = &run->model.config;
-    PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // it reads a checkpoint's record
-    if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
-        note_always(run,
-                    "--prompt is continued as plain text, as the %s no prompt format: --prompt-format NAME sets it",
-                    run->train ? "data name" : "checkpoint records");
-    if (!run->train || !run->val) return;
-    const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
-    if (prompt_format_named(train) && prompt_format_named(val) && train != val)
-        note(run, "--train has prompts in the format %s and --val in %s: was that meant?", prompt_format_name(train),
-             prompt_format_name(val));
-}
-
-// The format of prompts, where neither flag nor checkpoint says it that of the training data. What ends its answers ends
-// texts, here and for who reads the checkpoints.
-static bool settle_prompt_format(Run *run, Error *err) {
-    Config *c = &run->model.config;
-    ModelShape *shape = &c->shape;
-    int end;
-    bool unnamed = false;
-    const bool given = c->prompt_format != PROMPT_FORMAT_DATA;
-    if (!given) {
-        PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
-        c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
-        if (different[1] != PROMPT_FORMAT_NONE)
-            note(run,
-                 "--train has prompts in the formats %s and %s: checkpoints record none; --prompt-format %s or %s says "
-                 "which",
-                 prompt_format_name(different[0]), prompt_format_name(different[1]), prompt_format_name(different[0]),
-                 prompt_format_name(different[1]));
-        unnamed = c->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
-    }
-    note_prompts(run, unnamed);
-    if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
-        if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
-        if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
-        model_shape_add_end(shape, end);
-    }
-    // which checkpoints are written from: none where it was asked for is a choice, too
-    run->model.arena.config.prompt_format =
-        given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
-    run->model.arena.config.shape.ids = shape->ids;
-    return true;
-}
-
-#define LEAST_WITHOUT_BYTES 1024 // tokens of a vocabulary that is not one of bytes
-
-static void note_bytes(const Run *run, DataLoader *loader) {
-    const char *bytes, *other;
-    if (loader && data_mixes_bytes(loader, &bytes, &other))
-        note(run, "the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?",
-             bytes, other);
-    else if (loader && data_begins_with_bytes(loader))
-        note(run, "%s: the tokens look like bytes; those of %s want --tokenizer bytes", data_set(loader, 0, 0).name,
-             prepare_bytes_name());
-}
-
-// What looks like a mistake in the choice of files.
-static void note_data(Run *run) {
-    if (run->place.rank > 0) return; // it reads the beginnings of files
-    const Config *c = &run->model.config;
-    const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
-    const char *again = run->train ? data_repeated_file(run->train) : NULL;
-    const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
-    if (shared)
-        note_always(run, "%s is in --train and --val: the validation loss is of text that is trained on", shared);
-    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
-        note_bytes(run, run->train);
-        note_bytes(run, run->val);
-    }
-    if (again) note(run, "--train names %s more than once: it counts once (--train-weight sets shares)", again);
-    if (both) note(run, "%s is in two sets of --train: it is read for both, with the weights of both", both);
-}
 
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
 static bool same_data(Run *run, const char *folder, Error *err) {
@@ -231,7 +39,7 @@ static bool same_data(Run *run, const char *folder, Error *err) {
             "these by --allow-other-data",
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
-    note_always(run, "%s was trained on other data than --train names now", folder);
+    run_note_always(run, "%s was trained on other data than --train names now", folder);
     note_data(run);
     return true;
 }
@@ -242,7 +50,7 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
     if (!checkpoint_expect(c->out, -1, &none)) // who resumes means days that are done
-        note_always(run, "--resume: no checkpoint in %s, starting from the beginning", c->out);
+        run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning", c->out);
     return true;
 }
 
@@ -265,14 +73,16 @@ static bool start_or_resume(Run *run, Error *err) {
         if (!all_well(&run->all, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err)) return false;
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES)
-            note_always(run, "--tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?",
-                        folder, c->shape.vocab);
+            run_note_always(run,
+                            "--tokenizer bytes has 257 tokens, and %s a vocabulary of %d: was it trained on bytes?",
+                            folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
-            note_always(run, "settings that no flag names are those of step %lld, whose checkpoint could not be used",
-                        (long long)c->recorded_step);
+            run_note_always(run,
+                            "settings that no flag names are those of step %lld, whose checkpoint could not be used",
+                            (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
@@ -368,7 +178,7 @@ static bool has_room(Run *run, Error *err) {
     int64_t bytes = comm_sum_i64(m->comm, saver_bytes(&m->arena, &m->exec));
     if (m->exec.rank > 0 || !out_room(c, &room)) return true;
     if (!out_fits(c, room, run->done.step, run->steps, (double)bytes, remark, sizeof remark, err)) return false;
-    if (remark[0]) note(run, "%s", remark);
+    if (remark[0]) run_note(run, "%s", remark);
     return true;
 }
 
@@ -425,12 +235,13 @@ static bool check_end(const Run *run, Error *err) {
 static void note_settings(const Run *run) {
     const Config *c = &run->model.config;
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
-        note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data", (long long)run->steps,
-             c->epochs, c->epochs == 1 ? "" : "es");
+        run_note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data",
+                 (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
     if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0)
-        note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
+        run_note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
-        note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall", schedule_name(c->schedule));
+        run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",
+                 schedule_name(c->schedule));
 }
 
 // --eval-only: figures on standard output.

@@ -1,0 +1,193 @@
+// What a run reads besides weights: its vocabulary, its data, and the format of prompts.
+#include <stdarg.h>
+#include <string.h>
+
+#include "io/files.h"
+#include "log/step_line.h"
+#include "run_start.h"
+#include "save/checkpoint.h"
+#include "shapes.h"
+#include "text/prompt_format.h"
+
+static void say_note(const Run *run, const char *format, va_list args) {
+    char text[2 * PATH_MAX_LENGTH];
+    if (run->place.rank > 0) return;
+    vsnprintf(text, sizeof text, format, args);
+    print_labelled(stderr, "note: ", text);
+}
+
+void run_note(const Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (!run->model.config.quiet) say_note(run, format, args);
+    va_end(args);
+}
+
+void run_note_always(const Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_note(run, format, args);
+    va_end(args);
+}
+
+// The ids of texts that checkpoints name are those of the vocabulary, where no model's files say them. Where nothing begins
+// a text, what ends the one before it does.
+static void take_ids(Run *run) {
+    const int begin = tokenizer_begin(run->tokenizer), end = tokenizer_end_of_text(run->tokenizer);
+    model_shape_ids(&run->model.config.shape, begin < 0 ? end : begin, end);
+    run->model.arena.config.shape.ids = run->model.config.shape.ids; // from which they are written
+}
+
+bool run_take_vocabulary(Run *run, Config *c, Error *err) {
+    if (!c->vocab_of_tokenizer) return true;
+    run->tokenizer = tokenizer_open(c->tokenizer_file, err);
+    if (run->tokenizer) model_shape_vocab(&c->shape, tokenizer_vocab(run->tokenizer));
+    return run->tokenizer != NULL;
+}
+
+// A vocabulary that is named in place of the one that lies with the model, or with the last checkpoint, has its tokens.
+static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
+    const bool of_file = c->tokenizer == TOKENIZER_FILE;
+    const int tokens = of_file ? tokenizer_vocab(run->tokenizer) : named_vocabulary(c->tokenizer);
+    if (c->tokenizer == TOKENIZER_ANY ||
+        (of_file ? tokenizer_alike(run->tokenizer, own) : tokens == tokenizer_vocab(own)))
+        return true;
+    return error_set(err, EXIT_USER,
+                     "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; leave --tokenizer away",
+                     config_tokenizer_name(c), tokens, tokenizer_vocab(own), c->shape_files);
+}
+
+bool open_tokenizer(Run *run, const Config *c, Error *err) {
+    Error ignored;
+    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
+    Tokenizer *own = c->shape_files[0] ? tokenizer_open(c->shape_files, &ignored) : NULL;
+    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : own ? c->shape_files : "";
+    const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);
+    if (bytes)
+        run->tokenizer = tokenizer_bytes();
+    else if (!c->tokenizer_file[0])
+        run->tokenizer = own;
+    else if (!run->tokenizer)
+        run->tokenizer = tokenizer_open(file, err);
+    const bool opened = run->tokenizer || !c->tokenizer_file[0];
+    const bool good = opened && (!own || is_own(run, c, own, err));
+    if (own != run->tokenizer) tokenizer_close(own);
+    if (!good) return false;
+    if (bytes) {
+        return !with_model || c->shape.vocab == 257 ||
+               error_set(
+                   err, EXIT_USER,
+                   "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
+                   "the model was trained with",
+                   c->shape.vocab);
+    }
+    snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
+    if (!c->tokenizer_file[0]) return true;
+    if (!c->shape_files[0]) take_ids(run);
+    return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
+}
+
+bool open_data(Run *run, const Config *c, Error *err) {
+    int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
+    const Exec *ex = &run->model.exec;
+    if (config_samples_only(c)) return true;
+    if (config_trains(c)) {
+        run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
+                                    c->shuffle, vocab, err);
+        if (!run->train) return false;
+    }
+    if (c->val[0]) {
+        run->val = data_open_validation(c->val, c->examples, B, T, vocab, err);
+        if (!run->val) return false;
+        // now, rather than at the first validation
+        if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
+    }
+    const TextIds *ids = &run->model.config.shape.ids; // of the vocabulary, too
+    if (c->documents == DOCUMENTS_APART &&
+        ((run->train && !data_keep_apart(run->train, ids, err)) || (run->val && !data_keep_apart(run->val, ids, err))))
+        return false;
+    if (c->hellaswag[0]) {
+        run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
+        if (!run->hellaswag) return false;
+    }
+    return true;
+}
+
+// Whether the model was trained, or is, on examples for fine-tuning.
+static bool is_of_examples(const Run *run) {
+    const Config *c = &run->model.config;
+    return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
+}
+
+// What may be unexpected of prompts, where nothing names their format, and of data that name two.
+static void note_prompts(const Run *run, bool unnamed) {
+    const Config *c = &run->model.config;
+    PromptFormat ignored[2];
+    if (run->place.rank > 0) return; // it reads a checkpoint's record
+    if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
+        run_note_always(run,
+                        "--prompt is continued as plain text, as the %s no prompt format: --prompt-format NAME sets it",
+                        run->train ? "data name" : "checkpoint records");
+    if (!run->train || !run->val) return;
+    const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
+    if (prompt_format_named(train) && prompt_format_named(val) && train != val)
+        run_note(run, "--train has prompts in the format %s and --val in %s: was that meant?",
+                 prompt_format_name(train), prompt_format_name(val));
+}
+
+bool settle_prompt_format(Run *run, Error *err) {
+    Config *c = &run->model.config;
+    ModelShape *shape = &c->shape;
+    int end;
+    bool unnamed = false;
+    const bool given = c->prompt_format != PROMPT_FORMAT_DATA;
+    if (!given) {
+        PromptFormat different[2] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_NONE};
+        c->prompt_format = run->train ? data_prompt_format(run->train, different) : PROMPT_FORMAT_NONE;
+        if (different[1] != PROMPT_FORMAT_NONE)
+            run_note(
+                run,
+                "--train has prompts in the formats %s and %s: checkpoints record none; --prompt-format %s or %s says "
+                "which",
+                prompt_format_name(different[0]), prompt_format_name(different[1]), prompt_format_name(different[0]),
+                prompt_format_name(different[1]));
+        unnamed = c->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
+    }
+    note_prompts(run, unnamed);
+    if (c->prompt_format != PROMPT_FORMAT_NONE && !c->eval_only && run->tokenizer) {
+        if (!prompt_end(run->tokenizer, c->prompt_format, &end, err)) return false;
+        if (shape->ids.end_count == 0) model_shape_add_end(shape, tokenizer_end_of_text(run->tokenizer));
+        model_shape_add_end(shape, end);
+    }
+    // which checkpoints are written from: none where it was asked for is a choice, too
+    run->model.arena.config.prompt_format =
+        given || prompt_format_named(c->prompt_format) ? c->prompt_format : PROMPT_FORMAT_DATA;
+    run->model.arena.config.shape.ids = shape->ids;
+    return true;
+}
+
+static void note_bytes(const Run *run, DataLoader *loader) {
+    const char *bytes, *other;
+    if (loader && data_mixes_bytes(loader, &bytes, &other))
+        run_note(run, "the tokens of %s look like bytes, those of %s do not: were they made with the same tokenizer?",
+                 bytes, other);
+    else if (loader && data_begins_with_bytes(loader))
+        run_note(run, "%s: the tokens look like bytes; those of %s want --tokenizer bytes", data_set(loader, 0, 0).name,
+                 prepare_bytes_name());
+}
+
+void note_data(Run *run) {
+    if (run->place.rank > 0) return; // it reads the beginnings of files
+    const Config *c = &run->model.config;
+    const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
+    const char *again = run->train ? data_repeated_file(run->train) : NULL;
+    const char *both = run->train ? data_file_of_two_sets(run->train) : NULL;
+    if (shared)
+        run_note_always(run, "%s is in --train and --val: the validation loss is of text that is trained on", shared);
+    if (c->tokenizer != TOKENIZER_BYTES && c->shape.vocab >= LEAST_WITHOUT_BYTES) {
+        note_bytes(run, run->train);
+        note_bytes(run, run->val);
+    }
+    if (again) run_note(run, "--train names %s more than once: it counts once (--train-weight sets shares)", again);
+    if (both) run_note(run, "%s is in two sets of --train: it is read for both, with the weights of both", both);
+}
