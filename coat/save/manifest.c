@@ -6,7 +6,7 @@
 
 #include "io/files.h"
 
-#define MANIFEST_LIMIT (16u << 20)
+#define MANIFEST_LIMIT (1u << 30) // each process adds its tensors: of 64 layers 140 kB
 #define READ_PIECE (1u << 20)
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64

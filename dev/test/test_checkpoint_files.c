@@ -339,6 +339,43 @@ static void test_no_folder_for_shares(void **state) {
     json_text_free(&manifest);
 }
 
+// A manifest has the tensors of all processes: of 64 layers on 128 of them more than 16 MiB.
+static void test_manifest_of_many(void **state) {
+    (void)state;
+    enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
+    SafeWriter share;
+    JsonText text;
+    Manifest manifest;
+    Error err;
+    char name[96];
+    uint64_t hash;
+    int count;
+    const int64_t shape = 128;
+    memset(&share, 0, sizeof share);
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.qkv_proj.weight.%d", i / 28, i);
+        safewriter_declare(&share, name, DTYPE_U8, 1, &shape, i);
+        share.tensors[i].hash = (uint64_t)i;
+    }
+    manifest_begin(&text);
+    for (int rank = 0; rank < RANKS; rank++) {
+        checkpoint_share_name(name, sizeof name, rank, RANKS);
+        manifest_add(&text, name, 1, 1, &share);
+    }
+    manifest_finish(&text);
+    assert_true(text.size > 16 << 20);
+    assert_true(folder_make(path_of("many"), &err));
+    assert_true(file_create(path_of("many/" MANIFEST_NAME), text.text, text.size, &err));
+    assert_true(manifest_open(&manifest, path_of("many"), &err));
+    assert_true(checkpoint_share_count(&manifest, &count, &err));
+    assert_int_equal(count, RANKS);
+    assert_true(manifest_tensor_hash(&manifest, name, share.tensors[TENSORS - 1].name, &hash, &err));
+    assert_int_equal(hash, TENSORS - 1);
+    manifest_close(&manifest);
+    json_text_free(&text);
+    safewriter_close(&share);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
                                        cmocka_unit_test(test_damage),
@@ -347,6 +384,7 @@ int main(void) {
                                        cmocka_unit_test(test_tokenizer_files),
                                        cmocka_unit_test(test_tokenizer_config),
                                        cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_no_folder_for_shares)};
+                                       cmocka_unit_test(test_no_folder_for_shares),
+                                       cmocka_unit_test(test_manifest_of_many)};
     return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
 }
