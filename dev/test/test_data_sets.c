@@ -358,6 +358,38 @@ static void test_memory_maps(void **state) {
     data_close(loader);
 }
 
+// More tokens than 32 bits count: two files of 2^31 and some, with a hole between their ends, which takes no room.
+static void test_many_tokens(void **state) {
+    (void)state;
+    Error err;
+    enum { T = 64, WORDS = 10 * T };
+    const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
+    uint16_t words[WORDS + 1];
+    int32_t in[T], target[T];
+    for (int file = 0; file < 2; file++) {
+        char name[16];
+        snprintf(name, sizeof name, "m_%d.npy", file);
+        for (int i = 0; i <= WORDS; i++) words[i] = (uint16_t)(1000 * file + 1 + i);
+        write_file(path_of(name), words, sizeof words);
+        assert_int_equal(truncate(path_of(name), 2 * (off_t)(tokens - WORDS - 1)), 0);
+        FILE *out = fopen(path_of(name), "ab");
+        assert_non_null(out);
+        assert_int_equal(fwrite(words, sizeof words, 1, out), 1);
+        assert_int_equal(fclose(out), 0);
+    }
+    DataLoader *loader = open_one("m_*.npy", 1, T, false);
+    assert_true(data_tokens(loader) == 2 * tokens);
+    assert_true(data_sequences(loader) == 2 * sequences);
+    for (int file = 0; file < 2; file++) {
+        assert_true(data_batch(loader, sequences * (file + 1) - 1, in, target, &err));
+        assert_int_equal(in[0], 1000 * file + WORDS - T + 1);
+        assert_int_equal(target[T - 1], 1000 * file + WORDS + 1);
+    }
+    assert_true(data_batch(loader, 2 * sequences, in, target, &err)); // the next epoch
+    assert_int_equal(in[0], 1);
+    data_close(loader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_pinned_order, test_folder_empty),
@@ -371,6 +403,7 @@ int main(void) {
         cmocka_unit_test_setup(test_repeated_file, test_folder_empty),
         cmocka_unit_test_setup(test_file_of_two_sets, test_folder_empty),
         cmocka_unit_test_setup(test_memory_maps, test_folder_empty),
+        cmocka_unit_test_setup(test_many_tokens, test_folder_empty),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -31,10 +31,24 @@ train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process goes on from it as two do" loss 1e-3 zero0 zero3
 
-# A matrix larger than the pieces in which files are read (8 MiB), stored as products read it: each process takes its share.
-large=(--model llama:d1 --channels 512 --heads 4 --ffn 9216 --recipe coat --batch-tokens 192 --micro-batch 1 --zero 3 --save-every 1)
-train 3 large "${large[@]}" --steps 2 && mkdir "$folder/large-on" && cp -r "$folder/large/step-00000001" "$folder/large-on/" &&
-    train 3 large-on "${large[@]}" --steps 2 --resume && same "shared matrices of several pieces go on, byte for byte" 00000002 large large-on
+# Matrices larger than the pieces in which files are read (8 MiB, of states 2^20 elements), stored as products read them: each
+# process takes its share, also where states are converted, and of weights that are given, which a rate of 0 leaves as they are.
+once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
+large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
+other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)
+given() {
+    local flags=(--seq-len 32 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/large/step-00000001")
+    train "$@"
+}
+if train 3 large "${large[@]}" --zero 3 --steps 2; then
+    for name in on to0 to3; do mkdir "$folder/large-$name" && cp -r "$folder/large/step-00000001" "$folder/large-$name/"; done
+    train 3 large-on "${large[@]}" --zero 3 --steps 2 --resume &&
+        same "shared matrices of several pieces go on, byte for byte" 00000002 large large-on
+    train 3 large-to0 "${other[@]}" --zero 0 && train 3 large-to3 "${other[@]}" --zero 3 &&
+        same "their states are converted as those that each process has" 00000002 large-to0 large-to3
+    given 3 large-given "${once[@]}" --zero 3 --steps 1 --lr 0 --sample-tokens 0 &&
+        same "and they are given to another run" 00000001 large large-given model.safetensors
+fi
 
 # Two processes leave off after four sequences, which is no number of passes of three processes, of two sequences each.
 third=(--precision fp32 --schedule constant)
