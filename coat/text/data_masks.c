@@ -6,8 +6,8 @@
 
 #include "io/files.h"
 
-#define PIECE 65536 // bytes read at a time
-#define HASH_AT 32  // of the header: the checksum, which is of the file with 0 in its place
+#define PIECE 4096 // bytes read at a time
+#define HASH_AT 32 // of the header: the checksum, which is of the file with 0 in its place
 
 static bool damaged(const char *path, Error *err, const char *what) {
     return error_set(err, EXIT_DATA, "%s is damaged: %s: copy or make it again", path, what);

@@ -277,16 +277,16 @@ static void test_cut(void **state) {
 static void test_vocabulary(void **state) {
     (void)state;
     for (int width = 2; width <= 4; width += 2) {
-        File f = make_file(width, 1000, 0, 10, "1");
+        File f = make_file(width, 1500, 0, 10, "1"); // of more than is read at a time
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
-        memcpy(f.rest + 990 * width, &last, (size_t)width);
+        memcpy(f.rest + 1490 * width, &last, (size_t)width);
         sign(&f);
         write_as("v.bin", &f);
         data_close(open_one("v.bin", 1, T, false));
-        memcpy(f.rest + 990 * width, &beyond, (size_t)width);
+        memcpy(f.rest + 1490 * width, &beyond, (size_t)width);
         sign(&f);
         write_as("v.bin", &f);
-        expect_refused("v.bin", 1, T, 1, "v.bin: token 990 is ", "but the vocabulary ends at ");
+        expect_refused("v.bin", 1, T, 1, "v.bin: token 1490 is ", "but the vocabulary ends at ");
         f.header[8] ^= 1;
         write_as("v.bin", &f);
         expect_refused("v.bin", 1, T, 1, "v.bin is damaged", "its checksum is another");
