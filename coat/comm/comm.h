@@ -24,7 +24,8 @@ extern "C" {
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType; // BYTES: moved, never summed
 typedef enum { COMM_SUM, COMM_MAX } CommOp; // MAX: FP32 (no NaN), I32, I64; FP32 >= 0 with NaN: as its bits in I32
 
-#define COMM_PATIENCE 45 // seconds, unless comm_patience() says otherwise
+#define COMM_PATIENCE 45    // seconds, unless comm_patience() says otherwise
+#define FILES_PATIENCE 3600 // where one process may wait for others to read or write files
 
 // The place of this process in the run.
 typedef struct {

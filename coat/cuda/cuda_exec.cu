@@ -64,9 +64,6 @@ static void open_staging(CudaBackend *backend) {
     for (int i = 0; i < STAGING_PIECES; i++)
         CUDA_CHECK(cudaEventCreateWithFlags(&staging->done[i], cudaEventDisableTiming), "creating an event");
     backend->staging = staging;
-    CUDA_CHECK(cudaMalloc(&backend->parameter_table, PARAMETER_TABLE_BYTES), "allocating the table of parameters");
-    CUDA_CHECK(cudaHostAlloc(&backend->parameter_table_host, PARAMETER_TABLE_BYTES, cudaHostAllocDefault),
-               "allocating pinned host memory");
     CUDA_CHECK(cudaMalloc((void **)&backend->tally, sizeof *backend->tally), "allocating what blocks share");
     CUDA_CHECK(cudaMemsetAsync(backend->tally, 0, sizeof *backend->tally, backend->stream),
                "zeroing what blocks share");
@@ -161,10 +158,8 @@ void cuda_close(Exec *exec) {
     for (int i = 0; i < STAGING_PIECES; i++) cudaEventDestroy(backend->staging->done[i]);
     cudaFreeHost(backend->staging->pinned);
     free(backend->staging);
-    cudaFree(backend->parameter_table);
     cudaFree(backend->tally);
     cudaFree(backend->ones);
-    cudaFreeHost(backend->parameter_table_host);
     cudaStreamDestroy(backend->stream);
     free(backend);
     exec->backend = NULL;

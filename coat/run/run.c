@@ -191,7 +191,7 @@ static bool can_go_on(Run *run, Error *err) {
 
 // Waits for the last save, on all processes.
 static bool finish_saving(Run *run, Error *err) {
-    comm_patience(run->model.comm, SAVER_PATIENCE);
+    comm_patience(run->model.comm, FILES_PATIENCE);
     bool saved = all_well(&run->all, !run->saver || saver_finish(run->saver, err), err);
     comm_patience(run->model.comm, 0);
     return saved;
@@ -222,7 +222,7 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     if (!run->saver || (run->place.ranks > 1 && !run->all.failed)) return;
     bool saves = run->done.step > begun && err->code != EXIT_DIVERGED;
     if (saves) saver_save_last(run->saver, &run->done);
-    comm_patience(comm, SAVER_PATIENCE);
+    comm_patience(comm, FILES_PATIENCE);
     saver_is_taken(run->saver, err);
     saver_close(run->saver); // waits for what is still being written, of a run that diverged too
     run->saver = NULL;

@@ -20,8 +20,6 @@
 #include <omp.h>
 #endif
 
-#define LOADING_PATIENCE 600 // seconds that one process may wait for others to read files
-
 // Whether a checkpoint was trained on the data that --train names; if not, that has to be meant.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
@@ -206,7 +204,7 @@ static bool open_run(Run *run, const Config *config, Error *err) {
     run->all.comm = m->comm;
     if (!m->comm || !all_well(&run->all, created, err)) return false;
     if (!same_settings(run, err)) return false;
-    comm_patience(m->comm, LOADING_PATIENCE);
+    comm_patience(m->comm, FILES_PATIENCE);
     if (!all_well(&run->all, expect_checkpoint(run, config, err), err)) return false;
     if (!all_well(&run->all, open_tokenizer(run, config, err), err)) return false;
     if (!all_well(&run->all, open_data(run, config, err), err)) return false;
@@ -280,7 +278,7 @@ static bool is_ended(const Run *run) {
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = &m->config;
-    comm_patience(m->comm, LOADING_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
+    comm_patience(m->comm, FILES_PATIENCE); // rank 0 may have a large old run to delete; train() ends it
     if (!all_well(&run->all, !c->out[0] || m->exec.rank > 0 || set_old_run_aside(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,

@@ -196,7 +196,7 @@ static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine = s->snapshot.exec->rank > 0 ||
                 (saver_folder_settle(&s->at, &s->saved, &s->err) && checkpoint_prepare(s->at.out, run->step, &s->err));
-    comm_patience(comm, SAVER_PATIENCE); // rank 0 may still have been writing
+    comm_patience(comm, FILES_PATIENCE); // rank 0 may still have been writing
     saver_folder_share(&s->at, comm);
     s->good = comm_all_good(comm, mine, &s->err);
     comm_patience(comm, 0);
@@ -219,7 +219,7 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->running) write_in_thread(s);
     if (!s->running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
-    comm_patience(s->shards->comm, SAVER_PATIENCE);
+    comm_patience(s->shards->comm, FILES_PATIENCE);
     comm_barrier(s->shards->comm);
     comm_patience(s->shards->comm, 0);
 }
@@ -248,7 +248,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     Comm *comm = s->shards ? s->shards->comm : NULL;
     s->at.last = true;
     for (int i = 0; i < 2; i++) {
-        if (comm) comm_patience(comm, SAVER_PATIENCE);
+        if (comm) comm_patience(comm, FILES_PATIENCE);
         bool missing = saver_step(s) != run->step;
         bool lost = s->step < 0 || s->at.away.code != EXIT_DONE || s->at.taken.code != EXIT_DONE;
         bool again = missing && (i == 0 || lost);

@@ -11,8 +11,6 @@
 extern "C" {
 #endif
 
-#define SAVER_PATIENCE 3600 // seconds that one process may wait for others to write
-
 typedef struct Saver Saver;
 
 // Bytes of this process's part of a checkpoint.

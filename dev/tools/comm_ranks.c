@@ -238,7 +238,7 @@ static void save_slowly(Config *config, Exec *exec, const char *folder) {
     }
     waited = now_ms() - waited;
     slow_disk = false;
-    comm_patience(comm, SAVER_PATIENCE);
+    comm_patience(comm, FILES_PATIENCE);
     int64_t saved = comm_sum_i64(comm, saver_finish(saver, &err) && waited > 2000);
     if (rank == 0) printf("%lld ranks have waited and saved\n", (long long)saved);
     saver_close(saver);

@@ -16,7 +16,6 @@ struct AttentionState; // attention.h
 struct Staging;        // cuda_exec.cu
 
 #define MAX_REPLAYS 16                                    // recordings (CUDA graphs) a run may have
-#define PARAMETER_TABLE_BYTES ((size_t)1 << 20)           // see CudaBackend.parameter_table
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // what cuBLASLt wants on Hopper
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
@@ -50,11 +49,6 @@ typedef struct CudaBackend {
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // being run between replay_begin and replay_end, or -1
-    // The optimizer's list of parameters in the device's memory, and pinned host memory to send it from.
-    // Written by the file of the optimizer alone; PARAMETER_TABLE_BYTES each. It is sent outside of recordings:
-    // parameter_count is the number of entries that the device holds, 0 before the first.
-    void *parameter_table, *parameter_table_host;
-    int parameter_count;
 } CudaBackend;
 
 static inline CudaBackend *cuda_backend(Exec *exec) {
