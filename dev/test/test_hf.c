@@ -75,7 +75,15 @@ static void test_config(void **state) {
         assert_memory_equal(&other, &again, sizeof s);
         json_text_free(&t);
     }
-    s.norm = NORM_RMS;
+    architecture_shape(ARCHITECTURE_LLAMA, &s);
+    s.layers = 1, s.channels = 64, s.heads = 6, s.kv_heads = 3, s.head_dim = 16, s.ffn = 96, s.positions = 8192;
+    model_shape_vocab(&s, 131);
+    assert_true(hf_config_text(&t, &s, DTYPE_BF16, &err));
+    assert_non_null(strstr(t.text, "\"MistralForCausalLM\""));
+    if (!parse(t.text, &again, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&s, &again, sizeof s);
+    json_text_free(&t);
+    s.position_kind = POSITIONS_LEARNED;
     assert_false(hf_config_text(&t, &s, DTYPE_BF16, &err));
 }
 
