@@ -105,7 +105,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    return lacks(folder, "model.safetensors", err);
+    return lacks(folder, "model.safetensors, nor " HF_INDEX_NAME, err);
 }
 
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err) {

@@ -656,7 +656,7 @@ static void test_bad_weights(void **state) {
     const char *folder = make_folder("bad", run);
     char file[TEST_PATH];
     snprintf(file, sizeof file, "%s", path_of("bad/model.safetensors"));
-    assert_refused(folder, run, "no model.safetensors");
+    assert_refused(folder, run, "no model.safetensors, nor model.safetensors.index.json;");
     write_text(path_of("bad/pytorch_model.bin"), "pickle");
     assert_refused(folder, run, "safe_serialization");
     static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // the last rounds to infinity in BF16

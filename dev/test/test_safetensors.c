@@ -213,6 +213,9 @@ static void test_damaged_files(void **state) {
         assert_false(opens(path_of("huge.safetensors"), &err));
     }
     free(data);
+    write_text(path_of("pointer.safetensors"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
+    assert_false(opens(path_of("pointer.safetensors"), &err));
+    assert_says(&err, "git lfs pull");
     assert_false(opens(path_of("missing.safetensors"), &err));
     assert_says(&err, "No such file");
     assert_false(opens(test_folder, &err));
