@@ -58,10 +58,11 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 }
 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
-    Error ignored;
+    Error unread;
     const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not of a run's own
-    Tokenizer *own = c->shape_files[0] ? tokenizer_open(c->shape_files, &ignored) : NULL;
-    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : own ? c->shape_files : "";
+    const bool there = c->shape_files[0] && tokenizer_lies_in(c->shape_files);
+    Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
+    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
     const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->shape.vocab == 257 && !file[0]);
     if (bytes)
         run->tokenizer = tokenizer_bytes();
@@ -82,6 +83,8 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
                    c->shape.vocab);
     }
     snprintf(run->model.config.vocabulary, sizeof run->model.config.vocabulary, "%s", file);
+    if (there && !run->tokenizer && !c->eval_only)
+        run_note_always(run, "%s; samples print token ids, checkpoints take its files as they are", unread.text);
     if (!c->tokenizer_file[0]) return true;
     if (!c->shape_files[0]) take_ids(run);
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);

@@ -235,7 +235,7 @@ static void note_settings(const Run *run) {
     if (run->train && run->done.step > 0 && c->steps < 0 && !c->epochs_given)
         run_note(run, "--steps: without it the run goes on to step %lld, %d pass%s over the data",
                  (long long)run->steps, c->epochs, c->epochs == 1 ? "" : "es");
-    if (!run->tokenizer && !c->eval_only && c->sample_tokens > 0)
+    if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
         run_note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
         run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",

@@ -172,15 +172,24 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     return good;
 }
 
-Tokenizer *tokenizer_open(const char *path, Error *err) {
+// The file of a vocabulary in a folder.
+static bool find_in(const char *folder, char found[TOKENIZER_PATH_BYTES]) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json",
                                         "gpt2_tokenizer.bin"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (find_beside(folder, true, names[i], found, TOKENIZER_PATH_BYTES)) return true;
+    return false;
+}
+
+bool tokenizer_lies_in(const char *path) {
+    char found[TOKENIZER_PATH_BYTES];
+    return path_is_folder(path) && find_in(path, found);
+}
+
+Tokenizer *tokenizer_open(const char *path, Error *err) {
     char inside[TOKENIZER_PATH_BYTES];
     if (path_is_folder(path)) {
-        bool found = false;
-        for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++)
-            found = find_beside(path, true, names[i], inside, sizeof inside);
-        if (!found) {
+        if (!find_in(path, inside)) {
             error_set(err, EXIT_DATA,
                       "tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json, vocab.json or "
                       "gpt2_tokenizer.bin",

@@ -25,6 +25,9 @@ Tokenizer *tokenizer_bytes(void);
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
+// Whether a folder holds one, which may be of a kind that is not known.
+bool tokenizer_lies_in(const char *path);
+
 int tokenizer_vocab(const Tokenizer *tokenizer);       // ids are 0 .. vocab-1
 int tokenizer_end_of_text(const Tokenizer *tokenizer); // what separates texts; -1 where the vocabulary has none
 int tokenizer_begin(const Tokenizer *tokenizer);       // what every text begins with (bos); -1 where it has none

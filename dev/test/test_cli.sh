@@ -411,6 +411,10 @@ grep -qE '^1 [0-9]+ [0-9]+ $' <<<"$said" && ok "a sample without a vocabulary be
     ok "a resumed run takes its vocabulary along" || bad "a resumed run takes its vocabulary along" "$(ls "$folder"/llama/*)"
 "$program" --train "$data" --model "$folder/llama/step-00000004" --seq-len 32 --steps 1 --sample-tokens 0 --out "$folder/onward" >/dev/null 2>&1
 cmp -s dev/test/tokenizers/llama.model "$folder/onward/step-00000001/tokenizer.model" && ok "and so does one from its weights" || bad "and so does one from its weights" "$(ls "$folder"/onward/*)"
+cp -r "$folder/onward/step-00000001" "$folder/foreign" && echo '{"model": {"type": "Unigram"}}' >"$folder/foreign/tokenizer.json"
+said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps 1 --sample-tokens 0 --quiet --out "$folder/taken" 2>&1)
+[[ $said == "note: tokenizer $folder/foreign/tokenizer.json: "*"; samples print token ids"* ]] && cmp -s "$folder/foreign/tokenizer.json" "$folder/taken/step-00000001/tokenizer.json" &&
+    ok "one of another kind is named, and taken along" || bad "one of another kind is named, and taken along" "$said; $(ls "$folder"/taken/*)"
 grep -q "\"tokenizer\":\"$folder/llama/step-" <(tail -n 1 <(grep '"settings"' "$folder/llama/log.jsonl")) && ok "and its log names that" || bad "and its log names that"
 of_llama="of the vocabulary in $folder/llama/step-00000004; leave \-\-tokenizer away$"
 for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/llama --resume --train $data --steps 5"; do
