@@ -50,7 +50,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     if (strcmp(class_name, "LlamaTokenizer") == 0) {
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
-        json_text_bool(text, "legacy", false);
+        json_text_bool(text, "legacy", true); // a blank goes before text behind <s> too, as SentencePiece has it
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     json_text_open(text, "model_input_names", '['); // generate() takes no more
