@@ -88,7 +88,11 @@ static bool add_sharded(HfWeights *weights, const char *folder, const char *inde
             good = error_set(err, EXIT_DATA, "%s: '%.100s' is not the name of a file in the folder", index_path,
                              name ? name : "?");
         else
-            good = path_join(path, sizeof path, folder, name, err) && add_file(weights, path, err);
+            good =
+                path_join(path, sizeof path, folder, name, err) &&
+                (path_is_file(path) ||
+                 error_set(err, EXIT_DATA, "%s names %.100s, which is not there; fetch it, too", index_path, name)) &&
+                add_file(weights, path, err);
     }
     json_decref(index);
     return good;

@@ -557,7 +557,7 @@ static void test_shards(void **state) {
     static const struct {
         const char *text, *says;
     } bad[] = {{"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "has no tensor"},
-               {"{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "missing.safetensors"},
+               {"{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "names missing.safetensors, which is not there"},
                {"{\"weight_map\": {\"a\": \"../import-0-0/model.safetensors\"}}", "not the name of a file"},
                {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "not the name of a file"},
                {"{\"weight_map\": {\"a\": \"..\"}}", "not the name of a file"},
