@@ -34,7 +34,7 @@ recipes_there() { # SETTING
 collect_results() { # SETTING: the results, and "SETTING RECIPE SEED unfinished" of what has none
     local recipe seed
     for recipe in $(recipes_there "$1"); do
-        for seed in $(cd "$out/$1/$recipe" && printf '%s\n' * | sort -V); do
+        for seed in $(ls "$out/$1/$recipe" | sort -V); do
             cat "$out/$1/$recipe/$seed/result" 2>/dev/null || echo "$1 $recipe $seed unfinished"
         done
     done
