@@ -29,13 +29,21 @@ static const char *count(double value) {
     return text;
 }
 
+// "32 heads of 128 (8 of keys and values)": what does not follow from heads and channels.
+static const char *heads_text(const ModelShape *s, char text[80]) {
+    int at = snprintf(text, 80, "%d head%s", s->heads, plural(s->heads));
+    if (s->head_dim * s->heads != s->channels) at += snprintf(text + at, 80 - (size_t)at, " of %d", s->head_dim);
+    if (s->kv_heads != s->heads) snprintf(text + at, 80 - (size_t)at, " (%d of keys and values)", s->kv_heads);
+    return text;
+}
+
 static void report_model(const Config *c, FILE *out) {
+    char heads[80];
     const ModelShape *s = &c->shape;
     item(out, "model",
-         "%s%s%.1f M parameters: %d layer%s, %d head%s, %d channel%s, %d position%s, vocabulary %d (padded to %d)",
-         c->model, c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, plural(s->layers), s->heads,
-         plural(s->heads), s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab,
-         s->vocab_padded);
+         "%s%s%.1f M parameters: %d layer%s, %s, %d channel%s, %d position%s, vocabulary %d (padded to %d)", c->model,
+         c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, plural(s->layers), heads_text(s, heads),
+         s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab, s->vocab_padded);
 }
 
 // What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
@@ -240,8 +248,9 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
     if (c.plan == PLAN_JSON) {
         arena_report_json(arena, c.memory_limit > 0 ? c.micro_batch : 0, out);
     } else {
-        item(out, "model", "%d layer%s, %d head%s, %d channel%s: %.1f M parameters", s->layers, plural(s->layers),
-             s->heads, plural(s->heads), s->channels, plural(s->channels), (double)model_parameters(s) / 1e6);
+        char heads[80];
+        item(out, "model", "%d layer%s, %s, %d channel%s: %.1f M parameters", s->layers, plural(s->layers),
+             heads_text(s, heads), s->channels, plural(s->channels), (double)model_parameters(s) / 1e6);
         item(out, "recipe", "%s, micro-batch %d x %d token%s, %d process%s, ZeRO %d",
              c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
              c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
