@@ -28,20 +28,11 @@ static size_t attention_bytes(const Config *config) {
     return larger(attention_workspace_bytes(shape), ours);
 }
 
-// The norms of q and k keep an FP32 value each in the second half, while column sums are in the first.
-static size_t qk_norms_bytes(const Config *config) {
-    const ModelShape *s = &config->shape;
-    if (s->qk_norm == QK_NORM_NONE) return 0;
-    const int64_t norms = s->qk_norm == QK_NORM_ROW ? 2 : s->heads + s->kv_heads;
-    return 2 * (size_t)(config_micro_tokens(config) * norms) * sizeof(float);
-}
-
 WorkspaceNeed cuda_workspace(const Config *config) {
     const WorkspaceNeed needs[] = {
         {"cublaslt", CUBLASLT_WORKSPACE},
         {"reductions", reductions_bytes(config)},
         {"attention_backward", attention_bytes(config)},
-        {"qk_norms", qk_norms_bytes(config)},
     };
     WorkspaceNeed most = needs[0];
     for (size_t i = 1; i < sizeof needs / sizeof needs[0]; i++)
