@@ -126,17 +126,18 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     const float rstd = shared.rstd[norm.number], mean = shared.mean[norm.number];
     const int copy = a.copies > 1 ? (int)threadIdx.x / a.across : 0;
     float *const sums = shared.sums + copy * (a.width[0] + a.width[1]) + (norm.k ? a.width[0] : 0) + norm.begin + at;
+    Pack<float, V> &of_weight = *(Pack<float, V> *)sums; // in shared memory, where load() and store() do not go
     float value[V], weight[V], sum[V];
     load_clipped<V>(a, x + 2 * head * a.half + at, value);
     unpack<V>(load_parameter<V>(a.weight[norm.k] + norm.begin + at), weight);
-    unpack<V>(load<V>(sums), sum);
+    unpack<V>(of_weight, sum);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         const float hat = value[j] * rstd;
         sum[j] = fmaf(d[j], hat, sum[j]);
         d[j] = rstd * (d[j] * weight[j] - hat * mean);
     }
-    store(sums, packed<float, V>(sum));
+    of_weight = packed<float, V>(sum);
 }
 
 template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a, const float *sums) {
