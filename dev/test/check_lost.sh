@@ -12,7 +12,8 @@
 #       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1
 #                                  --batch-tokens 65536"
 #       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"
-#                                  what fills a GPU of 80 GB meanwhile
+#                                  what fills a GPU of 80 GB meanwhile; of one
+#                                  with more, 362 sequences
 #       FEWER="2 1"                on how many GPUs the checkpoint goes on, too
 #       GPU_DEVICE=cuda            (cpu, to try this script without a GPU)
 #       OUT=FOLDER                 where the runs go (default: a folder that is
@@ -27,8 +28,10 @@ gpus=${GPUS:-$(list_gpus 2>/dev/null | wc -l)}
 [ "$gpus" -ge 2 ] || { echo "error: GPUS: two or more are needed, not '$gpus'" >&2; exit 1; }
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 read -ra flags <<<"${FLAGS:---model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536}"
-read -ra full <<<"${FULL:---model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992}"
-flags+=(--device "$device" --sample-tokens 0 --seed 5 --quiet --train "$train" --schedule constant --lr 1e-4 --save-every 3 --keep 0)
+sequences=208
+[ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)" -ge 100000 ] 2>/dev/null && sequences=362
+read -ra full <<<"${FULL:---model gpt2 --recipe bf16 --micro-batch $sequences --batch-tokens $((sequences * 1024))}"
+flags+=(--device "$device" --sample-tokens 0 --seed 5 --quiet --train "$train" --schedule constant --lr 1e-5 --save-every 3 --keep 0)
 mkdir -p "$out"
 
 # shellcheck disable=SC2317 # a trap calls it
