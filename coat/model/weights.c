@@ -91,21 +91,19 @@ static float drawn(uint64_t seed, uint64_t stream, uint64_t index, float most) {
     return x;
 }
 
-static void init_values(float *values, Tensor t, Init init, uint64_t seed, uint64_t stream, int64_t valid_rows,
-                        const ModelShape *shape, int layer) {
-    const float scale = deviation(shape, init, t.cols, layer);
+// Elements [begin, end) of a parameter of `cols` columns, of which those from `used` on are padding.
+static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
+                        uint64_t stream, const ModelShape *shape, int layer) {
+    const float scale = deviation(shape, init, cols, layer);
     const float most = shape->init == INIT_KIND_NORMAL ? INFINITY : 3.0f;
 #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < t.rows; row++) {
-        for (int64_t col = 0; col < t.cols; col++) {
-            int64_t i = row * t.cols + col;
-            if (init == INIT_ONE)
-                values[i] = 1.0f;
-            else if (init == INIT_ZERO || row >= valid_rows)
-                values[i] = 0.0f;
-            else
-                values[i] = scale * drawn(seed, stream, (uint64_t)i, most);
-        }
+    for (int64_t i = begin; i < end; i++) {
+        if (init == INIT_ONE)
+            values[i] = 1.0f;
+        else if (init == INIT_ZERO || i >= used)
+            values[i] = 0.0f;
+        else
+            values[i] = scale * drawn(seed, stream, (uint64_t)i, most);
     }
 }
 
@@ -120,7 +118,10 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         Tensor t = list[i].weight.value;
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
-        init_values(values, t, tensor_row(ids[i])->init, seed, stream, tensor_used_rows(ids[i], t.rows, shape), shape,
+        int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
+        // of a shared parameter only what this process holds is drawn, and only that is looked at
+        int64_t held = tensor_elements(arena_held(arena, ids[i], VALUE, layers[i], &begin));
+        init_values(values, begin, begin + held, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);
         parameter_set_held(arena, exec, ids[i], layers[i], values);
         free(values);
