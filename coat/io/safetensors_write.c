@@ -4,9 +4,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "aside.h"
 #include "files.h"
 #include "json.h"
 #include "safetensors.h"
+
+#define LARGE_BYTES ((size_t)1 << 20) // a thread begins in a small part of the time that they take
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
     if (writer->count == writer->capacity) {
@@ -72,6 +75,34 @@ static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Er
     return file_append(writer->fd, writer->path, data, bytes, err);
 }
 
+// Bytes of one tensor, for both hashes.
+typedef struct {
+    SafeWriter *writer;
+    const void *data;
+    size_t bytes;
+} HashWork;
+
+static void *hash_bytes(void *argument) {
+    const HashWork *work = (const HashWork *)argument;
+    XXH3_64bits_update((XXH3_state_t *)work->writer->tensor_hash, work->data, work->bytes);
+    XXH3_64bits_update((XXH3_state_t *)work->writer->file_hash, work->data, work->bytes);
+    return NULL;
+}
+
+// The hashes of many bytes are made while these are written.
+static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
+    HashWork work = {writer, data, bytes};
+    Aside hashing = {.running = false};
+    if (bytes < LARGE_BYTES)
+        hash_bytes(&work);
+    else
+        aside_begin(&hashing, hash_bytes, &work);
+    const bool good = file_append(writer->fd, writer->path, data, bytes, err);
+    aside_end(&hashing);
+    writer->bytes += bytes;
+    return good;
+}
+
 static XXH3_state_t *new_hash(void) {
     XXH3_state_t *state = XXH3_createState();
     if (!state) fatal(EXIT_DEVICE, "host memory: could not allocate a checksum's state");
@@ -114,8 +145,7 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
             return error_set(err, EXIT_DATA, "%s: more bytes than its tensors have", writer->path);
         uint64_t room = writer->tensors[writer->current].bytes - writer->written;
         size_t part = bytes < room ? bytes : (size_t)room;
-        XXH3_64bits_update((XXH3_state_t *)writer->tensor_hash, at, part);
-        if (!append_hashed(writer, at, part, err)) return false;
+        if (!append_tensor(writer, at, part, err)) return false;
         writer->written += part;
         at += part;
         bytes -= part;

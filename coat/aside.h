@@ -1,0 +1,26 @@
+// Work beside what the calling thread does, where there is a thread to be had.
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    void *(*work)(void *argument);
+    void *argument;
+    pthread_t thread;
+    bool running;
+} Aside;
+
+// Begins work(argument) in a thread of its own, which takes no signals; without one it is done before this returns. The
+// result of work is not looked at.
+void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument);
+
+// Waits for it.
+void aside_end(Aside *aside);
+
+#ifdef __cplusplus
+}
+#endif
