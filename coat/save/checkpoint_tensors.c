@@ -203,16 +203,16 @@ void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, si
 
 // Whether all exponents are less than the largest, which is that of infinities and NaN.
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
-    uint32_t largest = 0;
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;
-        for (size_t i = 0; i < bytes / sizeof *v; i++) largest = (v[i] & 0x7f80u) > largest ? v[i] & 0x7f80u : largest;
-        return largest < 0x7f80u;
+        uint16_t found = 0; // of the values' own width, for as many lanes
+        for (size_t i = 0; i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f80u) == 0x7f80u;
+        return !found;
     }
     const uint32_t *v = (const uint32_t *)values;
-    for (size_t i = 0; dtype == DTYPE_F32 && i < bytes / sizeof *v; i++)
-        largest = (v[i] & 0x7f800000u) > largest ? v[i] & 0x7f800000u : largest;
-    return largest < 0x7f800000u;
+    uint32_t found = 0;
+    for (size_t i = 0; dtype == DTYPE_F32 && i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f800000u) == 0x7f800000u;
+    return !found;
 }
 
 // A transposed tensor passes through host memory whole (one layer's matrix), the others in pieces.
