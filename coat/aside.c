@@ -3,8 +3,11 @@
 #include <signal.h>
 #include <stddef.h>
 
+static __thread bool current;
+
 static void *work_aside(void *argument) {
     const Aside *aside = (const Aside *)argument;
+    current = true;
     aside->work(aside->argument);
     return NULL;
 }
@@ -23,4 +26,8 @@ void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
 void aside_end(Aside *aside) {
     if (aside->running) pthread_join(aside->thread, NULL);
     aside->running = false;
+}
+
+bool aside_is_current(void) {
+    return current;
 }

@@ -126,10 +126,9 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     char share[NAME_BUFFER];
     const ModelShape *shape = &s->arena->config.shape;
     checkpoint_share_name(share, sizeof share, 0, s->exec->ranks);
-    if (!checkpoint_write_tensors(folder, MODEL_FILE, s->model, s->model_count, s->exec, manifest, &s->nonfinite,
-                                  err) ||
-        !checkpoint_write_tensors(folder, share, s->optimizer, s->optimizer_count, s->exec, manifest, NULL, err))
-        return false;
+    const TensorFile files[] = {{MODEL_FILE, s->model, s->model_count, &s->nonfinite},
+                                {share, s->optimizer, s->optimizer_count, NULL}};
+    if (!checkpoint_write_tensors(folder, files, 2, s->exec, manifest, err)) return false;
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
     hf_generation_text(&text, shape);

@@ -36,7 +36,8 @@ bool checkpoint_write_share(const char *folder, const Snapshot *s, Error *err) {
     Error ignored;
     checkpoint_share_name(name, sizeof name, rank, s->exec->ranks);
     manifest_begin(&text);
-    bool good = checkpoint_write_tensors(folder, name, s->optimizer, s->optimizer_count, s->exec, &text, NULL, err);
+    const TensorFile file = {name, s->optimizer, s->optimizer_count, NULL};
+    bool good = checkpoint_write_tensors(folder, &file, 1, s->exec, &text, err);
     manifest_finish(&text);
     note_name(note, sizeof note, rank, true);
     good = good && path_join(path, sizeof path, folder, note, err) && file_replace(path, text.text, text.size, err);

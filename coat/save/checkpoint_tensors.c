@@ -3,6 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "aside.h"
 #include "hf_names.h"
 #include "io/files.h"
 
@@ -235,25 +236,67 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
     return good;
 }
 
-bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
-                              JsonText *manifest, const char **nonfinite, Error *err) {
-    char path[PATH_BUFFER];
-    uint64_t hash;
+// A file while it is written, and what became of it.
+typedef struct {
+    const TensorFile *file;
+    const char *folder;
+    Exec *exec;
+    Aside aside;
     SafeWriter writer;
-    if (nonfinite) *nonfinite = NULL;
-    memset(&writer, 0, sizeof writer);
-    if (!path_join(path, sizeof path, folder, name, err)) return false;
-    for (int i = 0; i < count; i++) {
+    uint64_t hash;
+    bool good;
+    Error err;
+} FileWork;
+
+static void *write_file(void *argument) {
+    FileWork *w = (FileWork *)argument;
+    const TensorFile *f = w->file;
+    char path[PATH_BUFFER];
+    if (f->nonfinite) *f->nonfinite = NULL;
+    for (int i = 0; i < f->count; i++) {
         int64_t shape[2];
-        file_shape(&list[i], shape);
-        safewriter_declare(&writer, list[i].name, list[i].dtype, list[i].rank, shape, i);
+        file_shape(&f->list[i], shape);
+        safewriter_declare(&w->writer, f->list[i].name, f->list[i].dtype, f->list[i].rank, shape, i);
     }
-    bool good = safewriter_begin(&writer, path, err);
-    for (int i = 0; good && i < count; i++)
-        good = write_tensor(&writer, &list[writer.tensors[i].tag], exec, nonfinite, err);
-    good = good && safewriter_end(&writer, &hash, err);
-    if (good) manifest_add(manifest, name, writer.bytes, hash, &writer);
-    safewriter_close(&writer);
+    w->good = path_join(path, sizeof path, w->folder, f->name, &w->err) && safewriter_begin(&w->writer, path, &w->err);
+    for (int i = 0; w->good && i < f->count; i++)
+        w->good = write_tensor(&w->writer, &f->list[w->writer.tensors[i].tag], w->exec, f->nonfinite, &w->err);
+    w->good = w->good && safewriter_end(&w->writer, &w->hash, &w->err);
+    return NULL;
+}
+
+// From the copies.
+static void write_at_once(FileWork *work, int count) {
+    for (int i = 1; i < count; i++) aside_begin(&work[i].aside, write_file, &work[i]);
+    write_file(&work[0]);
+    for (int i = 1; i < count; i++) aside_end(&work[i].aside);
+}
+
+// From device memory, which is the calling thread's.
+static void write_in_turn(FileWork *work, int count) {
+    for (int i = 0; i < count && (i == 0 || work[i - 1].good); i++) write_file(&work[i]);
+}
+
+bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
+                              Error *err) {
+    FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
+    bool good = true;
+    for (int i = 0; i < count; i++) {
+        work[i].file = &files[i];
+        work[i].folder = folder;
+        work[i].exec = exec;
+    }
+    if (files[0].count > 0 && files[0].list[0].host)
+        write_at_once(work, count);
+    else
+        write_in_turn(work, count);
+    for (int i = 0; i < count; i++) {
+        if (good && !work[i].good) *err = work[i].err;
+        good = good && work[i].good;
+        if (good) manifest_add(manifest, files[i].name, work[i].writer.bytes, work[i].hash, &work[i].writer);
+        safewriter_close(&work[i].writer);
+    }
+    free(work);
     return good;
 }
 

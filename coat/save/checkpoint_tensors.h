@@ -34,11 +34,19 @@ int checkpoint_share_tensors(const Arena *arena, CheckpointTensor **list);
 // Of the file, and of a copy of the tensor.
 size_t checkpoint_tensor_bytes(const CheckpointTensor *tensor);
 
-// Writes folder/name, from the copies where there are some, else from device memory, and adds it to the manifest.
-// *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite, NULL where none has; it
-// may be NULL.
-bool checkpoint_write_tensors(const char *folder, const char *name, const CheckpointTensor *list, int count, Exec *exec,
-                              JsonText *manifest, const char **nonfinite, Error *err);
+// A file to be written. *nonfinite becomes the name of a tensor in BF16 or FP32 that has values that are not finite, NULL
+// where none has; it may be NULL.
+typedef struct {
+    const char *name;
+    const CheckpointTensor *list;
+    int count;
+    const char **nonfinite;
+} TensorFile;
+
+// Writes the files into the folder, all at the same time from the copies, one after the other from device memory where
+// there are none, and adds them to the manifest in this order.
+bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
+                              Error *err);
 
 // Reads folder/name into device memory. Tensors, types, shapes and hashes must be as expected.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,

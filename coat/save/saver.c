@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "aside.h"
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
@@ -136,9 +137,10 @@ static void say(Saver *s) {
                      s->err.text, what_stays(s));
 }
 
-// A thread that ends the process itself cannot be waited for.
+// A thread that ends the process itself cannot be waited for, nor can who waits for that one.
 static void wait_at_exit(void) {
-    if (at_exit && at_exit->running && !pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
+    if (!at_exit || !at_exit->running || aside_is_current()) return;
+    if (!pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
 }
 
 int64_t saver_bytes(const Arena *arena, Exec *exec) {

@@ -116,8 +116,8 @@ static void test_parts(void **state) {
 
     assert_int_equal(mkdir(path_of("parts"), 0777), 0);
     manifest_begin(&text);
-    if (!checkpoint_write_tensors(path_of("parts"), "model.safetensors", list, count, &run->exec, &text, NULL, &err))
-        fail_msg("%s", err.text);
+    const TensorFile file = {"model.safetensors", list, count, NULL};
+    if (!checkpoint_write_tensors(path_of("parts"), &file, 1, &run->exec, &text, &err)) fail_msg("%s", err.text);
     manifest_finish(&text);
     write_file(path_of("parts/" MANIFEST_NAME), text.text, text.size);
     if (!manifest_open(&manifest, path_of("parts"), &err)) fail_msg("%s", err.text);
