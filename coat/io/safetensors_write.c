@@ -98,6 +98,8 @@ static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Er
     else
         aside_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
+    // the disk begins now: where there is much memory it might wait for the flush at the end
+    sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     aside_end(&hashing);
     writer->bytes += bytes;
     return good;
