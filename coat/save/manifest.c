@@ -4,10 +4,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "aside.h"
 #include "io/files.h"
 
 #define MANIFEST_LIMIT (1u << 30) // each process adds its tensors: of 64 layers 140 kB
 #define READ_PIECE (1u << 20)
+#define CHECKERS 8 // threads that read files
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
@@ -134,11 +136,42 @@ bool manifest_check_file(const Manifest *manifest, const char *name, Error *err)
     return check_file(manifest, name, true, err);
 }
 
+// A file while it is checked, and what was found.
+typedef struct {
+    const Manifest *manifest;
+    const char *name;
+    bool deep, good;
+    Error err;
+    Aside aside;
+} CheckWork;
+
+static void *check_aside(void *argument) {
+    CheckWork *w = (CheckWork *)argument;
+    w->good = check_file(w->manifest, w->name, w->deep, &w->err);
+    return NULL;
+}
+
+// Several files at a time where all bytes are read: of several processes there are as many, of one size.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
     json_t *files = json_object_get(manifest->root, "files");
-    for (void *at = json_object_iter(files); at; at = json_object_iter_next(files, at))
-        if (!check_file(manifest, json_object_iter_key(at), deep, err)) return false;
-    return true;
+    CheckWork work[CHECKERS];
+    bool good = true;
+    for (void *at = json_object_iter(files); at && good;) {
+        int count = 0;
+        for (; at && count < CHECKERS; at = json_object_iter_next(files, at), count++) {
+            work[count] = (CheckWork){.manifest = manifest, .name = json_object_iter_key(at), .deep = deep};
+            if (deep)
+                aside_begin(&work[count].aside, check_aside, &work[count]);
+            else
+                check_aside(&work[count]);
+        }
+        for (int i = 0; i < count; i++) {
+            aside_end(&work[i].aside);
+            if (good && !work[i].good) *err = work[i].err;
+            good = good && work[i].good;
+        }
+    }
+    return good;
 }
 
 bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err) {
