@@ -44,6 +44,8 @@
 #                          the second half counts
 #   MPIRUN="mpirun --bind-to none"   starts what needs several GPUs
 #   BIN=. BUILD=build      where the programs are
+#   VERSION=NAME           of the programs, for the page, where the checkout has
+#                          another
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.} build=${BUILD:-build} quick=${QUICK:-} train=${TRAIN:-} texts=${TEXTS:-}
@@ -186,7 +188,7 @@ write_head() {
             echo "| GPU | none for FP8: **planned, not measured** wherever it says so |"
         fi
         echo "| CPU | ${cpu:-unknown}, $(nproc --all) cores |"
-        echo "| version | $(git describe --always --dirty 2>/dev/null || "$planner" --version) |"
+        echo "| version | ${VERSION:-$(git describe --always --dirty 2>/dev/null || "$planner" --version)} |"
         echo "| command | \`$command_line\` |"
         echo
     } >>"$page"
