@@ -5,7 +5,7 @@
 #include "memory.h"
 
 #define RESERVE ((size_t)64 << 20) // of memory that is left to everything else
-#define TOUCHED ((size_t)2 << 20) // bytes at a time
+#define TOUCHED ((size_t)2 << 20)  // bytes at a time
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
