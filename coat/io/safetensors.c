@@ -32,6 +32,16 @@ static bool parse_dtype(SafeTensor *tensor, const json_t *entry, const char *pat
 }
 
 // Shape, and *bytes that a tensor of it and of its type has.
+const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape) {
+    size_t length = 1;
+    text[0] = '(';
+    for (int i = 0; i < rank; i++)
+        length +=
+            (size_t)snprintf(text + length, SHAPE_TEXT - length, "%s%lld", i > 0 ? ", " : "", (long long)shape[i]);
+    snprintf(text + length, SHAPE_TEXT - length, ")");
+    return text;
+}
+
 static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *path, uint64_t *bytes, Error *err) {
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK)

@@ -44,6 +44,11 @@ typedef struct {
     int tag;               // writer: the caller's own number for the tensor
 } SafeTensor;
 
+#define SHAPE_TEXT 96
+
+// "(4096, 512)", into `text`, which is returned.
+const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);
+
 // ---------------------------------------------------------------- reading
 
 typedef struct {

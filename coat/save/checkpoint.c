@@ -132,7 +132,7 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
     if (!hf_config_text(&text, shape, s->model[0].dtype, err)) return false;
     if (!add_text(folder, CONFIG_FILE, &text, manifest, err)) return false;
     hf_generation_text(&text, shape);
-    if (!add_text(folder, "generation_config.json", &text, manifest, err)) return false;
+    if (!add_text(folder, HF_GENERATION_NAME, &text, manifest, err)) return false;
     index_text(&text, s->model, s->model_count);
     return add_text(folder, HF_INDEX_NAME, &text, manifest, err);
 }

@@ -193,11 +193,13 @@ static bool stored_in_hf(HfWeights *weights, const HfPart *part, int rank, Store
                          dtype_name(tensor->dtype));
     stored->rows = part->transposed ? part->cols : part->rows;
     stored->cols = part->transposed ? part->rows : part->cols;
-    bool same = tensor->rank == rank && tensor->shape[rank - 1] == stored->cols &&
-                (rank == 1 || tensor->shape[0] == stored->rows);
-    if (!same)
-        return error_set(err, EXIT_DATA, "%s: '%s' has not the shape (%lld, %lld) that config.json means", file->path,
-                         part->name, (long long)stored->rows, (long long)stored->cols);
+    const int64_t both[] = {stored->rows, stored->cols}, *const shape = rank == 1 ? both + 1 : both;
+    if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0) {
+        char there[SHAPE_TEXT], meant[SHAPE_TEXT];
+        return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; config.json means %s", file->path, part->name,
+                         safetensors_shape_text(there, tensor->rank, tensor->shape),
+                         safetensors_shape_text(meant, rank, shape));
+    }
     stored->fd = file->fd;
     stored->path = file->path;
     stored->name = part->name;

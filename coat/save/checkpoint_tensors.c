@@ -312,8 +312,12 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
                          "--precision, --moments and --master");
     bool same = stored->rank == t->rank;
     for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
-    if (!same)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has another shape than this run's", file->path, t->name);
+    if (!same) {
+        char there[SHAPE_TEXT], here[SHAPE_TEXT];
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s; this run's is %s", file->path, t->name,
+                         safetensors_shape_text(there, stored->rank, stored->shape),
+                         safetensors_shape_text(here, t->rank, shape));
+    }
     return true;
 }
 

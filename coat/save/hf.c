@@ -37,13 +37,25 @@ static bool lacks(const char *folder, const char *file, Error *err) {
                      is_run ? "a checkpoint of this run: " : "a folder of a model, such as ", newest);
 }
 
-bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
-    char folder[PATH_BUFFER], config[PATH_BUFFER], *text;
+typedef bool Parse(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
+
+static bool parse_file(const char *folder, const char *name, Parse *parse, ModelShape *shape, Error *err) {
+    char path[PATH_BUFFER], *text;
     size_t size;
+    if (!path_join(path, sizeof path, folder, name, err) || !file_read_all(path, CONFIG_LIMIT, &text, &size, err))
+        return false;
+    const bool good = parse(text, size, path, shape, err);
+    free(text);
+    return good;
+}
+
+bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
+    char beside[PATH_BUFFER], file[PATH_BUFFER];
+    const char *folder = path;
     if (llmc_is_weights(path)) return shape_from_llmc(path, shape, err);
     if (path_is_folder(path)) {
-        if (!path_join(config, sizeof config, path, "config.json", err)) return false;
-        if (!path_is_file(config)) return lacks(path, "config.json", err);
+        if (!path_join(file, sizeof file, path, "config.json", err)) return false;
+        if (!path_is_file(file)) return lacks(path, "config.json", err);
     } else {
         size_t length = strlen(path);
         if (!path_is_file(path)) return error_set(err, EXIT_DATA, "%s: no such file or folder", path);
@@ -51,13 +63,13 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
             return error_set(err, EXIT_DATA,
                              "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",
                              path);
-        if (!path_folder(folder, sizeof folder, path, err)) return false;
-        if (!path_join(config, sizeof config, folder, "config.json", err)) return false;
+        if (!path_folder(beside, sizeof beside, path, err)) return false;
+        folder = beside;
     }
-    if (!file_read_all(config, CONFIG_LIMIT, &text, &size, err)) return false;
-    bool good = hf_parse_config(text, size, config, shape, err);
-    free(text);
-    return good;
+    if (!parse_file(folder, "config.json", hf_parse_config, shape, err) ||
+        !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
+        return false;
+    return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
 }
 
 // ---------------------------------------------------------------- weights

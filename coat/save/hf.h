@@ -6,6 +6,7 @@
 #include "io/safetensors.h"
 
 #define HF_INDEX_NAME "model.safetensors.index.json" // which file of a folder has which tensor
+#define HF_GENERATION_NAME "generation_config.json"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,6 +19,9 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 
 // The text of a config.json. `path` is for messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
+
+// Adds the ends of a text that a generation_config.json has beyond config.json's: models for chats have more there.
+bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // The texts of config.json and generation_config.json for a model whose weights are stored as `weights`. Fails
 // for shapes of no architecture.

@@ -67,26 +67,30 @@ static int id_of(const json_t *item, const ModelShape *s) {
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// An id, null, or for ends a list of ids, of which the first MOST_ENDS are kept. Those outside the vocabulary are none: small models are made with the ids of
-// their class.
-static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
-    const json_t *first = json_object_get(r->root, "bos_token_id"), *ends = json_object_get(r->root, "eos_token_id");
-    const bool many = json_is_array(ends);
-    if ((first && !json_is_integer(first) && !json_is_null(first)) ||
-        (ends && !json_is_integer(ends) && !json_is_null(ends) && !many))
-        return error_set(r->err, EXIT_DATA,
-                         "%s: bos_token_id must be a number or null, eos_token_id a number, a list of numbers or null",
-                         r->path);
-    for (size_t i = 0; many && i < json_array_size(ends); i++)
+// Adds eos_token_id, an id, null or a list of ids, up to MOST_ENDS in all. Those outside the vocabulary are none: small
+// models are made with the ids of their class.
+static bool read_ends(const Reader *r, ModelShape *s) {
+    const json_t *ends = json_object_get(r->root, "eos_token_id");
+    if (ends && !json_is_integer(ends) && !json_is_null(ends) && !json_is_array(ends))
+        return error_set(r->err, EXIT_DATA, "%s: eos_token_id must be a number, a list of numbers or null", r->path);
+    for (size_t i = 0; i < json_array_size(ends); i++)
         if (!json_is_integer(json_array_get(ends, i)))
             return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is no number",
                              r->path);
-    if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
-    if (ends) end = json_is_integer(ends) ? id_of(ends, s) : -1;
-    model_shape_ids(s, begin, end);
-    for (size_t i = 0; many && i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++)
+    if (json_is_integer(ends)) model_shape_add_end(s, id_of(ends, s));
+    for (size_t i = 0; i < json_array_size(ends) && s->ids.end_count < MOST_ENDS; i++)
         model_shape_add_end(s, id_of(json_array_get(ends, i), s));
     return true;
+}
+
+// `begin` and `end`: where the keys are absent.
+static bool read_ids(const Reader *r, int begin, int end, ModelShape *s) {
+    const json_t *first = json_object_get(r->root, "bos_token_id");
+    if (first && !json_is_integer(first) && !json_is_null(first))
+        return error_set(r->err, EXIT_DATA, "%s: bos_token_id must be a number or null", r->path);
+    if (first) begin = json_is_null(first) ? -1 : id_of(first, s);
+    model_shape_ids(s, begin, json_object_get(r->root, "eos_token_id") ? -1 : end);
+    return read_ends(r, s);
 }
 
 static bool read_gpt2(const Reader *r, ModelShape *shape) {
@@ -281,6 +285,15 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
         good = (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
                read_ids(&r, model_types[kind].begin, model_types[kind].end, shape);
     json_decref(config);
+    return good;
+}
+
+bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
+    json_t *generation = json_parse_object(text, size, path, err);
+    if (!generation) return false;
+    const Reader r = {generation, path, err};
+    const bool good = shape->ids.end_count == MOST_ENDS || read_ends(&r, shape);
+    json_decref(generation);
     return good;
 }
 

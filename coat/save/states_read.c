@@ -127,8 +127,11 @@ static bool find_state(const Reader *r, Stored *s, const char *name, TensorId id
         return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s, which no state is stored in", file->path, name,
                          dtype_name(t->dtype));
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
-    if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements)))
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has another shape than this run's", file->path, name);
+    if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements))) {
+        char there[SHAPE_TEXT];
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which is not this run's", file->path, name,
+                         safetensors_shape_text(there, t->rank, t->shape));
+    }
     *tensors += format_is_fp8(s->format) ? 3 : 1;
     if (!format_is_fp8(s->format)) return true;
     return find_groups(&s->a, name, ".a", DTYPE_F32, groups_of(elements), err) &&

@@ -185,7 +185,7 @@ static void test_other_configs(void **state) {
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"head_dim\": 0", "head_dim"},
         {"llama", "\"bos_token_id\": \"<s>\"", "bos_token_id must be a number or null"},
-        {"llama", "\"eos_token_id\": 2.5", "bos_token_id must be a number or null"},
+        {"llama", "\"eos_token_id\": 2.5", "eos_token_id must be a number, a list of numbers or null"},
         {"llama", "\"head_dim\": 15", "config.json: head_dim 15 is odd"},
         {"mistral", "\"sliding_window\": null", "num_key_value_heads 8, which is what a file without it means"},
         {"olmo", "\"head_dim\": 32", "head_dim 32 times num_attention_heads 4 must be hidden_size 64"},
@@ -280,6 +280,44 @@ static void test_ids(void **state) {
         // OLMo's first weights are not drawn as the key would say
         assert_true((strstr(t.text, "initializer_range") == NULL) == (strcmp(cases[i].type, "olmo") == 0));
         json_text_free(&generation);
+        json_text_free(&t);
+    }
+}
+
+// What generation_config.json adds to the ends of config.json.
+static void test_generation(void **state) {
+    (void)state;
+    static const char *const config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 64, "
+                                      "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
+                                      "\"bos_token_id\": 3, \"eos_token_id\": 7}";
+    static const struct {
+        const char *text, *written; // NULL: refused
+    } cases[] = {{"{\"do_sample\": true}", "\"eos_token_id\": 7\n"},
+                 {"{\"eos_token_id\": 7, \"bos_token_id\": 5}", "\"eos_token_id\": 7\n"},
+                 {"{\"eos_token_id\": 9}", "\"eos_token_id\": [\n    7,\n    9\n  ]"},
+                 {"{\"eos_token_id\": [9, 7, 500, 8]}", "\"eos_token_id\": [\n    7,\n    9,\n    8\n  ]"},
+                 {"{\"eos_token_id\": [0, 1, 2, 3, 4, 5, 6, 8, 9]}", "4,\n    5,\n    6\n  ]"},
+                 {"{\"eos_token_id\": null}", "\"eos_token_id\": 7\n"},
+                 {"{\"eos_token_id\": \"</s>\"}", NULL},
+                 {"[7]", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ModelShape s;
+        JsonText t;
+        Error err;
+        const char *model = path_of("generation"), *weights = path_of("generation/model.safetensors");
+        folder_make(model, &err);
+        write_text(path_of("generation/config.json"), config);
+        write_text(path_of("generation/generation_config.json"), cases[i].text);
+        write_text(weights, "");
+        const bool good = model_shape_from_files(i % 2 ? model : weights, &s, &err);
+        assert_true(good == (cases[i].written != NULL));
+        if (!good) {
+            assert_non_null(strstr(err.text, "generation_config.json"));
+            continue;
+        }
+        hf_generation_text(&t, &s);
+        if (!strstr(t.text, cases[i].written)) fail_msg("%s\nlacks %s", t.text, cases[i].written);
+        assert_non_null(strstr(t.text, "\"bos_token_id\": 3"));
         json_text_free(&t);
     }
 }
@@ -674,10 +712,10 @@ static void test_bad_weights(void **state) {
     making = plain;
     making.id_reshaped = QKVW;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.weight");
+    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); config.json means (8, 24)");
     making.id_reshaped = QKVB;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.bias");
+    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); config.json means (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
     // config.json of another model than the run's
@@ -766,12 +804,20 @@ static void test_bad_llmc_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),       cmocka_unit_test(test_config),
-                                       cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_other_configs),
-                                       cmocka_unit_test(test_import),      cmocka_unit_test(test_masters),
-                                       cmocka_unit_test(test_shards),      cmocka_unit_test(test_bad_weights),
-                                       cmocka_unit_test(test_leftovers),   cmocka_unit_test(test_bounds),
-                                       cmocka_unit_test(test_ids),         cmocka_unit_test(test_absent_keys),
-                                       cmocka_unit_test(test_llmc),        cmocka_unit_test(test_bad_llmc_headers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_config),
+                                       cmocka_unit_test(test_bad_configs),
+                                       cmocka_unit_test(test_other_configs),
+                                       cmocka_unit_test(test_import),
+                                       cmocka_unit_test(test_masters),
+                                       cmocka_unit_test(test_shards),
+                                       cmocka_unit_test(test_bad_weights),
+                                       cmocka_unit_test(test_leftovers),
+                                       cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_ids),
+                                       cmocka_unit_test(test_generation),
+                                       cmocka_unit_test(test_absent_keys),
+                                       cmocka_unit_test(test_llmc),
+                                       cmocka_unit_test(test_bad_llmc_headers)};
     return cmocka_run_group_tests_name("hf", tests, test_folder_make, test_folder_remove);
 }

@@ -497,7 +497,7 @@ static void test_refusals(void **state) {
         const char *from, *to, *says;
     } changes[] = {{"transformer.wpe.weight.m", "transformer.wpe.weight.n", "no tensor 'transformer.wpe.weight.m'"},
                    {"\"F32\",\"shape\":[24,40]", "\"I32\",\"shape\":[24,40]", "is I32"},
-                   {"[24,40]", "[40,24]", "another shape"}};
+                   {"[24,40]", "[40,24]", "has the shape"}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         write_file(path, sound, size);
         replace_bytes(path, changes[i].from, changes[i].to);
