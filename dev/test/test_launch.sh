@@ -174,9 +174,6 @@ fits_row() { # NAME FLAGS...: what the row of docs/finetuning.md must be
     done
     echo "$cells"
 }
-wide=(--model llama:d16 --channels 2048 --heads 16 --ffn 8192 --micro-batch 32)
-stated "docs/measured.md: the plan of Llama's block in BF16" '^\| BF16 \| 81,500 \| [0-9.]+ GB' docs/measured.md "$(planned "${wide[@]}" --recipe bf16)"
-stated "and in COAT" '^\| COAT \| 116,000, 1.42 times \| [0-9.]+ GB' docs/measured.md "$(planned "${wide[@]}" --recipe coat)"
 beyond=(--offload-states --recompute 3)
 fits=$(
     fits_row Llama-2-7B --model llama2-7b
