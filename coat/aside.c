@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <stddef.h>
 
+#define STACK_BYTES ((size_t)1 << 20) // a default one of 8 MiB, kept for the next thread, counts where ulimit -v is set
+
 static __thread bool current;
 
 static void *work_aside(void *argument) {
@@ -14,12 +16,16 @@ static void *work_aside(void *argument) {
 
 void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
     sigset_t all, before;
+    pthread_attr_t small;
     aside->work = work;
     aside->argument = argument;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    aside->running = pthread_create(&aside->thread, NULL, work_aside, aside) == 0;
+    aside->running = pthread_create(&aside->thread, &small, work_aside, aside) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&small);
     if (!aside->running) work(argument);
 }
 
