@@ -377,6 +377,42 @@ static void test_manifest_of_many(void **state) {
     safewriter_close(&share);
 }
 
+// Files are read several at a time: what is told is the same each time, the first that is damaged.
+static void test_first_damaged(void **state) {
+    (void)state;
+    enum { FILES_OF_ONE = 20 };
+    static const int damaged[] = {18, 13, 9, 2};
+    JsonText text;
+    Manifest manifest;
+    Error err;
+    char name[32], path[TEST_PATH * 2];
+    assert_true(folder_make(path_of("several"), &err));
+    manifest_begin(&text);
+    for (int i = 0; i < FILES_OF_ONE; i++) {
+        snprintf(name, sizeof name, "file-%02d", i);
+        assert_true(manifest_write(&text, path_of("several"), name, "twelve bytes", 12, &err));
+    }
+    manifest_finish(&text);
+    assert_true(file_create(path_of("several/" MANIFEST_NAME), text.text, text.size, &err));
+    json_text_free(&text);
+    assert_true(manifest_open(&manifest, path_of("several"), &err));
+    for (int i = 0; i < 20; i++) assert_true(manifest_check_all(&manifest, true, &err));
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "file-%02d", damaged[i]);
+        snprintf(path, sizeof path, "%s", in(path_of("several"), name));
+        if (i == 1)
+            assert_int_equal(unlink(path), 0);
+        else
+            flip_byte(path, 5);
+        for (int again = 0; again < 20; again++) {
+            assert_false(manifest_check_all(&manifest, true, &err));
+            assert_says(&err, name);
+        }
+        assert_int_equal(manifest_check_all(&manifest, false, &err), i == 0);
+    }
+    manifest_close(&manifest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_find),
                                        cmocka_unit_test(test_damage),
@@ -386,6 +422,7 @@ int main(void) {
                                        cmocka_unit_test(test_tokenizer_config),
                                        cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_no_folder_for_shares),
-                                       cmocka_unit_test(test_manifest_of_many)};
+                                       cmocka_unit_test(test_manifest_of_many),
+                                       cmocka_unit_test(test_first_damaged)};
     return cmocka_run_group_tests_name("checkpoint files", tests, test_folder_make, test_folder_remove);
 }
