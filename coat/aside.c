@@ -1,15 +1,14 @@
 #include "aside.h"
 
 #include <signal.h>
-#include <stddef.h>
+
+#include "error.h"
 
 #define STACK_BYTES ((size_t)1 << 20) // a default one of 8 MiB, kept for the next thread, counts where ulimit -v is set
 
-static __thread bool current;
-
 static void *work_aside(void *argument) {
     const Aside *aside = (const Aside *)argument;
-    current = true;
+    error_beside();
     aside->work(aside->argument);
     return NULL;
 }
@@ -32,8 +31,4 @@ void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
 void aside_end(Aside *aside) {
     if (aside->running) pthread_join(aside->thread, NULL);
     aside->running = false;
-}
-
-bool aside_is_current(void) {
-    return current;
 }

@@ -21,9 +21,6 @@ void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument);
 // Waits for it.
 void aside_end(Aside *aside);
 
-// Whether the calling thread is such a one: who waits for it must not be waited for by it.
-bool aside_is_current(void);
-
 #ifdef __cplusplus
 }
 #endif

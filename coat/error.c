@@ -1,7 +1,11 @@
 #include "error.h"
 
-int error_rank = -1;
+#include <unistd.h>
 
+int error_rank = -1;
+void (*error_leaves)(int code);
+
+static __thread bool beside;
 static char advice[2][1280];
 static const char *volatile latest = "start again with --resume";
 
@@ -19,4 +23,15 @@ void error_saved(const char *out, int64_t step) {
 
 const char *error_advice(void) {
     return latest;
+}
+
+void error_beside(void) {
+    beside = true;
+}
+
+void error_exit(ExitCode code) {
+    if (!beside) exit((int)code);
+    if (error_leaves) error_leaves((int)code);
+    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout);
+    _exit((int)code);
 }

@@ -82,6 +82,12 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
 // Of several processes, which one this is: fatal() says so. -1 = the only one.
 extern int error_rank;
 
+// Said by a thread beside the one that trains, which may wait for it: fatal() ends the process there at once. exit() would
+// take from the one that trains what it works with, and from glibc 2.41 on wait for an exit() that waits for this thread.
+void error_beside(void);
+extern void (*error_leaves)(int code); // called first then; may be NULL
+__attribute__((noreturn)) void error_exit(ExitCode code);
+
 // Where the run can go on if one of its processes is lost, which the others say last: from the checkpoint of `step`
 // under `out`, the last that is whole; step 0: there is none; out "": nothing is saved. Called by the thread that trains.
 void error_saved(const char *out, int64_t step);
@@ -98,7 +104,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCod
     va_end(args);
     if (error_rank >= 0) snprintf(who, sizeof who, "rank %d: ", error_rank);
     fprintf(stderr, "error: %s%s\n", who, text);
-    exit((int)code);
+    error_exit(code);
 }
 
 static inline void *xmalloc(size_t bytes) {

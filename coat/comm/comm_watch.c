@@ -180,9 +180,13 @@ void watch_end(CommWatch *w) {
 
 // --- opening and closing --------------------------------------------------------------------------------------------
 
+static void leave(int code) {
+    if (the_watch) watch_leave(the_watch, code);
+}
+
 static void leave_at_exit(int code, void *unused) {
     (void)unused;
-    if (the_watch) watch_leave(the_watch, code);
+    leave(code);
 }
 
 // Shared memory named after the run; where there is none, this rank watches itself alone.
@@ -212,6 +216,7 @@ CommWatch *watch_open(const CommPlace *place, const volatile int *patience, cons
     pthread_mutex_init(&w->lock, NULL);
     comm_cond_init(&w->wake);
     static bool registered;
+    error_leaves = leave;
     if (!registered) registered = on_exit(leave_at_exit, NULL) == 0;
     the_watch = w;
     int failed = pthread_create(&w->thread, NULL, watch_thread, w);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "aside.h"
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
@@ -77,6 +76,7 @@ static void *write_in_thread(void *argument) {
 }
 
 static void *saver_thread(void *argument) {
+    error_beside();
     signals_writer(true);
     write_in_thread(argument);
     signals_writer(false);
@@ -137,10 +137,8 @@ static void say(Saver *s) {
                      s->err.text, what_stays(s));
 }
 
-// A thread that ends the process itself cannot be waited for, nor can who waits for that one.
 static void wait_at_exit(void) {
-    if (!at_exit || !at_exit->running || aside_is_current()) return;
-    if (!pthread_equal(pthread_self(), at_exit->thread)) join(at_exit);
+    if (at_exit) join(at_exit);
 }
 
 int64_t saver_bytes(const Arena *arena, Exec *exec) {
