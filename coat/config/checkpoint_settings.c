@@ -6,6 +6,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "save/checkpoint.h"
+#include "save/hf.h"
 #include "save/manifest.h"
 #include "save/run_state.h"
 
@@ -38,13 +39,15 @@ static bool take_settings(const char *folder, const Taking *taking) {
     return good;
 }
 
-// config.json as the checkpoint was saved with it.
+// config.json, and generation_config.json where there is one, as the checkpoint was saved with them: both are read.
 static bool has_shape(const char *folder, const Taking *unused) {
     (void)unused;
     Manifest manifest;
     Error ignored;
     if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good = manifest_check_file(&manifest, CONFIG_FILE, &ignored);
+    bool good =
+        manifest_check_file(&manifest, CONFIG_FILE, &ignored) &&
+        (!folder_has_file(folder, HF_GENERATION_NAME) || manifest_check_file(&manifest, HF_GENERATION_NAME, &ignored));
     manifest_close(&manifest);
     return good;
 }
