@@ -44,7 +44,7 @@ typedef struct {
     int tag;               // writer: the caller's own number for the tensor
 } SafeTensor;
 
-#define SHAPE_TEXT 96
+#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // the largest numbers, commas between them
 
 // "(4096, 512)", into `text`, which is returned.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);

@@ -222,9 +222,20 @@ static void test_damaged_files(void **state) {
     assert_says(&err, "not a regular file");
 }
 
+static void test_shape_text(void **state) {
+    (void)state;
+    char text[SHAPE_TEXT];
+    int64_t largest[SAFETENSORS_MAX_RANK];
+    for (int i = 0; i < SAFETENSORS_MAX_RANK; i++) largest[i] = INT64_MAX;
+    assert_string_equal(safetensors_shape_text(text, 0, largest), "()");
+    assert_string_equal(safetensors_shape_text(text, 2, (const int64_t[]){4096, 512}), "(4096, 512)");
+    safetensors_shape_text(text, SAFETENSORS_MAX_RANK, largest);
+    assert_int_equal(strlen(text), 2 + 19 * SAFETENSORS_MAX_RANK + 2 * (SAFETENSORS_MAX_RANK - 1));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_equal_bytes),
-                                       cmocka_unit_test(test_writer_refuses), cmocka_unit_test(test_bad_headers),
-                                       cmocka_unit_test(test_damaged_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shape_text),  cmocka_unit_test(test_round_trip),
+                                       cmocka_unit_test(test_equal_bytes), cmocka_unit_test(test_writer_refuses),
+                                       cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_damaged_files)};
     return cmocka_run_group_tests_name("safetensors", tests, test_folder_make, test_folder_remove);
 }
