@@ -110,8 +110,8 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowShare<Sh
 }
 
 // The last rows come first, so that the pass behind this one, which begins with the first rows, finds their codes in
-// the L2 cache. r_in and y are read for the last time.
-template <NormInput INPUT, NormPlace PLACE, typename Shape>
+// the L2 cache. r_in and y are read for the last time. CENTRED: codes of n - centre.
+template <NormInput INPUT, NormPlace PLACE, bool CENTRED, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,
                   Shape::WARPS == 1 ? 4 : 1) void fp8_norm_forward_kernel(const __grid_constant__ Fp8NormForward a) {
@@ -169,7 +169,6 @@ __launch_bounds__(ROW_THREADS,
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.maxima && !a.n_codes.scales) return;
     const HatOf hat = hat_of(mean, rstd);
-    const float root = sqrtf((float)a.cols);
     const bf16 *const norm_bias = a.bias ? a.bias + at.column : NULL;
     bf16 *const n = a.n.at(row, at.column);
 #pragma unroll
@@ -193,9 +192,10 @@ __launch_bounds__(ROW_THREADS,
             store(n + k * STEP, packed<bf16, V>(value[k]));
             if (a.maxima) largest = largest_magnitude<V>(value[k], largest);
         } else {
-            const bool bounded = a.centre && !a.n_codes.by_row;
+            const bool bounded = CENTRED && !a.n_codes.by_row;
             if (!bounded) largest = largest_magnitude<V>(value[k], largest);
-            if (a.centre) {
+            if constexpr (CENTRED) {
+                const float root = sqrtf((float)a.cols);
                 const Pack<float, V> centre = load<V, CACHE_PARAMETER>(a.centre + at.column + k * STEP);
 #pragma unroll
                 for (int i = 0; i < V; i++) {
@@ -218,8 +218,10 @@ __launch_bounds__(ROW_THREADS,
 
 template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStream_t stream, const Fp8NormForward &a) {
     const auto run = [&]<typename Shape>(Shape) {
-        fp8_norm_forward_kernel<INPUT, PLACE, Shape>
-            <<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
+        auto *kernel = fp8_norm_forward_kernel<INPUT, PLACE, false, Shape>;
+        if constexpr (PLACE == NORM_BEFORE)
+            if (a.centre) kernel = fp8_norm_forward_kernel<INPUT, PLACE, true, Shape>;
+        kernel<<<grid_of(ceil_div(a.rows, Shape::ROWS)), ROW_THREADS, 0, stream>>>(a);
         LAUNCH_CHECK("fp8_norm_forward_kernel");
     };
     if (for_rows_of_a_warp(a.cols, run)) return;
