@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
 # A hundred runs that are killed, instead of `make test`'s ten.
+#
+#   dev/test/long_kill.sh [SEED]
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 exec bash "$(dirname "$0")/test_kill.sh" 100 "${1:-7}"
