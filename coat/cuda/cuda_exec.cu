@@ -5,14 +5,10 @@
 
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 // Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
-#define HUGE_PAGE ((size_t)2 << 20)
 
 struct Staging {
     char *pinned; // STAGING_PIECES pieces
@@ -194,26 +190,18 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given. All cores clear
-// the pages first, which are large: cudaHostAlloc() does so on one, and takes 5 times as long.
+// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
-    const size_t size = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
-    char *memory = (char *)aligned_alloc(HUGE_PAGE, size);
-    if (!memory) return NULL;
-    madvise(memory, size, MADV_HUGEPAGE);
-#pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < size; at += HUGE_PAGE) memset(memory + at, 0, HUGE_PAGE);
-    if (cudaHostRegister(memory, size, cudaHostRegisterDefault) == cudaSuccess) return memory;
+    void *memory = NULL;
+    if (cudaHostAlloc(&memory, bytes ? bytes : 1, cudaHostAllocDefault) == cudaSuccess) return memory;
     cudaGetLastError();
-    free(memory);
     return NULL;
 }
 
 void cuda_host_release(Exec *exec, void *memory) {
     cuda_synchronize(exec);
-    CUDA_CHECK(cudaHostUnregister(memory), "releasing host memory");
-    free(memory);
+    CUDA_CHECK(cudaFreeHost(memory), "releasing host memory");
 }
 
 void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes) {
