@@ -227,8 +227,8 @@ void report_start(const Report *report, FILE *out) {
     fflush(out);
 }
 
-// What the driver counts beside the plan, as measured on one, two and four GPUs of a host.
-static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.5e9;
+// What the driver counts beside the plan: as measured on one GPU, and with NCCL's at most on two and four of a host.
+static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
 static void report_beside(int ranks, FILE *out) {
     char text[MEMORY_TEXT];

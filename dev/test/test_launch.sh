@@ -50,7 +50,7 @@ for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16
     esac
 done
 
-for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:2 llama3_8b:llama3-8b:1:8192:2; do
+for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:1 llama3_8b:llama3-8b:1:8192:1; do
     IFS=: read -r name model batch length zero <<<"$settings"
     script=scripts/run_$name.sh shape=(--model "$model" --recipe coat --micro-batch "$batch" --seq-len "$length")
     line=$(GPUS=8 "$script" --dry-run)
@@ -61,7 +61,7 @@ for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:2 llama3_8b:
     stated "$name: memory of one" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
     stated "$name: memory of eight" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
     [ "$batch" -ne 2 ] || stated "$name: with the smallest micro-batch" '[0-9.]+ GB with MICRO_BATCH=1' "$script" "$(planned "${shape[@]}" --micro-batch 1)"
-    [ $zero -eq 1 ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
+    [ "$name" = olmo_1b ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
 done
 
 script=scripts/run_gpt2_124M.sh
