@@ -61,7 +61,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples);
 // has the largest over the layers, as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
-// What the run is made with, a JSON object, unless the lines of before have just that.
+// What the run is made with, a JSON object, unless earlier lines have just that.
 void log_settings(Log *log, int64_t step, const char *json);
 
 // One informational line (the newline is added) to stdout; nothing with --quiet; to stderr with --json.

@@ -99,7 +99,7 @@ OutState out_keep(OutFolder *out, char *text, size_t size, Error *err) {
     bool left = !same && lock_was_left(out->path), back = left && path_is_open(out->path, out->first);
     say_lost(out, PATH_MAX_LENGTH, lost, sizeof lost);
     snprintf(text, size, "--out %s: %s; %s%s", out->path, lost,
-             back                                           ? "the one of before is there again"
+             back                                           ? "the earlier one is there again"
              : has_turned(out) && path_is_folder(out->path) ? "it is begun again there"
                                                             : "it is made again",
              same ? "" : ", with the whole log, and the run goes on in it");

@@ -221,7 +221,7 @@ void settings_rename(json_t *settings) {
     }
 }
 
-// Fills in what is not written where it is the default, and what checkpoints of before the flag do not say: there was no
+// Fills in what is not written where it is the default, and what checkpoints older than the flag do not say: there was no
 // choice.
 static void fill_settings(json_t *settings) {
     static const struct {

@@ -131,7 +131,7 @@ static void test_brought_back(void **state) {
         assert_int_equal(rename(aside, run_folder), 0);
         assert_int_equal(keep(), other ? OUT_TAKEN : OUT_AGAIN);
         if (other) break;
-        assert_text("disk/second during the run; the one of before is there again, with the whole log");
+        assert_text("disk/second during the run; the earlier one is there again, with the whole log");
         assert_locked();
         assert_true(folder_remove(path_of("disk/second"), &err));
     }
