@@ -1,8 +1,9 @@
 // The operations of the model, once: what each computes, reads and writes. To be included with
 //     #define OPERATION(name, parameters)
 // From this list derive the table of functions (ops.h), each backend's declarations and its table, and the names in the
-// model of what runs when, which says again by hand what each reads and writes (dev/test/order_ops.h). OPERATION_BY_FORMAT, where it is defined, takes those that a GPU has twice: for plain
-// formats, plain_NAME, and for tensors with scales, fp8_NAME.
+// model of what runs when (dev/test/order_ops.h), which says again by hand what each reads and writes.
+// OPERATION_BY_FORMAT, where it is defined, takes those that a GPU has twice: for plain formats, plain_NAME, and for
+// tensors with scales, fp8_NAME.
 // clang-format off
 #ifndef OPERATION_BY_FORMAT
 #define OPERATION_BY_FORMAT(name, parameters) OPERATION(name, parameters)

@@ -5,11 +5,10 @@
 #
 # inside, outside: bytes/s of a GPU's links within a host (measured by NCCL) and between hosts (400 Gbit/s, 90 % used);
 # hop: seconds that one more GPU adds to a ring.
-function least(a, b) { return a < b ? a : b }
 function beyond(a, b) { return a > b ? a - b : 0 }
 # parameters of the blocks' matrices, layers, FLOP/s of one GPU in a step of COAT (measured), tokens of a GPU's
 # micro-batch, micro-batches per step, GPUs, stage
-function share(P, L, rate, M, k, n, stage,    bytes, speed, late, pass, reduce, gather, gather8, exposed) {
+function share(P, L, rate, M, k, n, stage,    speed, late, pass, reduce, gather, gather8, exposed) {
     speed = n > 8 ? outside : inside
     late = L * (n - 1) * (n > 8 ? hop : hop / 8) # a collective per layer
     pass = 6 * P * M / rate                      # a third of it forward

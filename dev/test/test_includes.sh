@@ -41,7 +41,7 @@ loop=$(circles "$found")
 [ -z "$loop" ] && ok "no circle of folders" || bad "no circle of folders" "$loop"
 wrong=$(awk '$1 == "coat" && $2 ~ /^coat\//' <<<"$found")
 [ -z "$wrong" ] && ok "what is shared by all includes no folder" || bad "what is shared by all includes no folder" "$wrong"
-# what includes a backend that is none, or a folder that is not behind its own in docs/hacking.md's order
+# what includes a backend and is none, or includes a folder that is not behind its own in docs/hacking.md's order
 misled() {
     awk 'BEGIN { n = split("run config save log model comm text io", name); for (i = 1; i <= n; i++) rank["coat/" name[i]] = i }
         $1 !~ /^coat/ { next }
