@@ -365,9 +365,9 @@ static void model_backward(Model *m, bool accumulate, bool last) {
         ops->range_push(ex, "block backward");
         block_repeat(m, l);
         shards_weights_needed(&m->shards, l, l - 1, true);
-        shards_gradients_begin(&m->shards, l, accumulate);
-        block_backward(m, l, accumulate);
-        shards_gradients_ready(&m->shards, l, last);
+        shards_gradients_begin(&m->shards, l);
+        block_backward(m, l, shards_accumulate(&m->shards, accumulate));
+        shards_gradients_ready(&m->shards, l, accumulate, last);
         ops->range_pop(ex);
     }
     Tensor dwte = grad(m, WTE, 0);

@@ -133,6 +133,8 @@ OPERATION(heads_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
+// sums[i] += parts[i], plain and without gaps, both of a format and shape: gradients of one micro-batch more.
+OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
 // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 // The second half alone, once grad_sq has been summed over processes: grad_norm = its root, non-finite as above.

@@ -20,6 +20,25 @@ static int64_t block_count(int64_t elements) {
     return (elements + BLOCK - 1) / BLOCK;
 }
 
+void cpu_gradients_add(Exec *exec, const Tensor sums[], const Tensor parts[], int count) {
+    const Cpu *cpu = cpu_of(exec);
+    for (int t = 0; t < count; t++) {
+        require_plain("gradients_add", sums[t]);
+        require_plain("gradients_add", parts[t]);
+        const Tensor sum = flat(sums[t]), part = flat(parts[t]);
+        const int64_t blocks = block_count(sum.cols);
+#pragma omp parallel for num_threads(cpu->threads) schedule(static) if (blocks > 1)
+        for (int64_t b = 0; b < blocks; b++) {
+            real sum_buffer[BLOCK], part_buffer[BLOCK];
+            const int64_t at = b * BLOCK, n = smaller(BLOCK, sum.cols - at);
+            real *total = row_target(sum, 0, at, sum_buffer);
+            row_load(cpu, sum, 0, at, n, total);
+            cpu->kernels->add(total, row_load(cpu, part, 0, at, n, part_buffer), n);
+            row_store(cpu, sum, 0, at, n, total);
+        }
+    }
+}
+
 void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state) {
     const Cpu *cpu = cpu_of(exec);
     double total = 0;

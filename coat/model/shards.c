@@ -95,7 +95,7 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     }
     s->value_ticket = (int *)xcalloc((size_t)s->layers + 1, sizeof *s->value_ticket);
     s->value_pending = (bool *)xcalloc((size_t)s->layers + 1, sizeof *s->value_pending);
-    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
+    for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = s->grad_layer[i] = -1;
     free(layers);
     free(ids);
     free(all);
@@ -212,8 +212,9 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Sums the gradients of one layer, or (l == layers) of none, each over all processes.
-static void sum_gradients(Shards *s, int l) {
+// Sums the gradients of one layer, or (l == layers) of none, each over all processes: into this one's share, or where it lies
+// among the gradients that the sum is of.
+static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
     comm_group_begin(s->comm);
@@ -227,41 +228,52 @@ static void sum_gradients(Shards *s, int l) {
             comm_all_reduce(s->comm, sum.data, tensor_elements(sum), type, COMM_SUM);
             continue;
         }
-        char *out = element(sum.data, t->format, t->sharded ? 0 : t->shard_elements * a->rank);
-        comm_reduce_scatter(s->comm, out, mine.data, t->shard_elements, type);
+        char *share = element(mine.data, t->format, t->shard_elements * a->rank);
+        comm_reduce_scatter(s->comm, in_place || !t->sharded ? share : (char *)sum.data, mine.data, t->shard_elements,
+                            type);
     }
     comm_group_end(s->comm);
 }
 
-// A slot is used again once its last sums are made. What earlier micro-batches have left in this process's share goes
-// back into it, and zeros into the others' shares, so that the next sum contains it once.
-void shards_gradients_begin(Shards *s, int l, bool accumulate) {
-    if (s->zero < 2) return;
-    const Arena *a = s->arena;
-    const Ops *ops = s->exec->ops;
-    int slot = l % LAYER_SLOTS;
-    if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
-    s->grad_pending[slot] = false;
-    for (int id = 0; id < PARAMETER_COUNT && accumulate; id++) {
-        const TensorLayout *t = &a->layout[id][UNREDUCED];
-        if (!t->exists) continue;
-        size_t share = (size_t)t->shard_elements * format_bytes(t->format);
-        char *mine = (char *)arena_tensor(a, (TensorId)id, UNREDUCED, slot).data;
-        ops->zero(s->exec, mine, t->data_bytes);
-        ops->copy(s->exec, mine + (size_t)a->rank * share, arena_tensor(a, (TensorId)id, GRAD, l).data, share);
-    }
+bool shards_accumulate(const Shards *s, bool accumulate) {
+    return accumulate && s->zero < 2;
 }
 
-void shards_gradients_ready(Shards *s, int l, bool last) {
+// Waits for a slot's sums, and adds them to the share that earlier micro-batches have left.
+static void take_sums(Shards *s, int slot) {
+    const Arena *a = s->arena;
+    if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
+    s->grad_pending[slot] = false;
+    if (s->grad_layer[slot] < 0) return;
+    Tensor sums[PARAMETER_COUNT], parts[PARAMETER_COUNT];
+    int count = 0;
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        if (!a->layout[id][UNREDUCED].exists) continue;
+        int64_t begin;
+        sums[count] = arena_share(a, (TensorId)id, GRAD, s->grad_layer[slot], &begin);
+        parts[count] = arena_share(a, (TensorId)id, UNREDUCED, slot, &begin);
+        if (sums[count].rows > 0) count++;
+    }
+    s->exec->ops->gradients_add(s->exec, sums, parts, count);
+    s->grad_layer[slot] = -1;
+}
+
+void shards_gradients_begin(Shards *s, int l) {
+    if (s->zero >= 2) take_sums(s, l % LAYER_SLOTS);
+}
+
+void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last) {
     if (!s->comm || (s->zero < 2 && !last)) return;
-    sum_gradients(s, l);
+    sum_gradients(s, l, s->zero >= 2 && accumulate);
     if (s->zero < 2) return;
-    s->grad_ticket[l % LAYER_SLOTS] = comm_mark(s->comm);
-    s->grad_pending[l % LAYER_SLOTS] = true;
+    const int slot = l % LAYER_SLOTS;
+    s->grad_ticket[slot] = comm_mark(s->comm);
+    s->grad_pending[slot] = true;
+    s->grad_layer[slot] = accumulate ? l : -1;
 }
 
 void shards_pass_end(Shards *s, bool last) {
-    if (s->comm && last) sum_gradients(s, s->layers);
+    if (s->comm && last) sum_gradients(s, s->layers, true);
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
@@ -278,7 +290,7 @@ void shards_sum_loss(Shards *s, StepState *state) {
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
     comm_wait(s->comm, comm_mark(s->comm)); // the gradients' sums
-    for (int i = 0; i < LAYER_SLOTS; i++) s->grad_pending[i] = false;
+    for (int slot = 0; slot < LAYER_SLOTS; slot++) take_sums(s, slot);
     ops->grad_norm(s->exec, s->squared, s->squared_count, state);
     comm_after_compute(s->comm);
     comm_group_begin(s->comm);

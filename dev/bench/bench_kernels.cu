@@ -52,6 +52,7 @@ OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) E
 OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
 OPERATION(loss_sum)(e, o->losses, o->state) END
 OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true) END
+OPERATION(gradients_add)(e, &o->r[s], &o->y[s], 1) END
 OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
 OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 // clang-format on
@@ -176,6 +177,7 @@ static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     report(r, o, "residual_norm_forward", shape, 4 * row + 8 * (double)M, run_residual_norm_forward);
     report(r, o, "branch_norm_forward", shape, 4 * row + 8 * (double)M, run_branch_norm_forward);
     report(r, o, "residual_backward", shape, 3 * row, run_residual_backward);
+    report(r, o, "gradients_add", shape, 3 * row, run_gradients_add);
     report(r, o, "norm_rebuild", shape, 2 * row + 8 * (double)M, run_norm_rebuild);
     report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
     report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);

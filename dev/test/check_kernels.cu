@@ -260,6 +260,29 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
     check_free(c);
 }
 
+// Sums of both formats, on addresses that are wide and that are not.
+static void check_sums(Check *c) {
+    enum { COUNT = 6 };
+    static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000, 16391};
+    snprintf(c->shape, sizeof c->shape, "gradients");
+    Twin totals[COUNT], parts[COUNT];
+    Tensor total[2][COUNT], part[2][COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        const Format format = i % 2 ? FMT_FP32 : FMT_BF16;
+        totals[i] = check_random(c, 1, sizes[i], format, 0, 1);
+        parts[i] = check_random(c, 1, sizes[i], format, 0, 1);
+        for (int gpu = 0; gpu < 2; gpu++) {
+            total[gpu][i] = SIDE(totals[i]), part[gpu][i] = SIDE(parts[i]);
+            if (i < 4) continue; // all but the first element
+            Tensor *both[] = {&total[gpu][i], &part[gpu][i]};
+            for (Tensor *t : both) t->data = (char *)t->data + format_bytes(format), t->cols--;
+        }
+    }
+    CHECK_BOTH(c, gradients_add, (e, total[gpu], part[gpu], COUNT));
+    for (int i = 0; i < COUNT; i++) check_values(c, totals[i], 0, "gradients_add");
+    check_free(c);
+}
+
 // --- the shapes ---------------------------------------------------------------------------------------------
 static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -290,6 +313,7 @@ static void check_small(Check *c) {
     check_loss(c, 7, 257, 384, FMT_FP32);
     check_loss(c, 7, 257, 259, FMT_FP32);
     check_loss(c, 3, 60000, 60032, FMT_FP32);
+    check_sums(c);
     check_optimizer(c, FMT_BF16, FMT_FP32, FMT_BF16);
     check_optimizer(c, FMT_BF16, FMT_U16, FMT_BF16);
     check_optimizer(c, FMT_BF16, FMT_U16, FMT_FP32);

@@ -106,14 +106,15 @@ static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType typ
     receives(data, bytes, what, sent_age(what));
 }
 
-// What is summed must be of the layer that the sum is of.
+// What is summed must be of the layer that the sum is of; in a slot it stays what it was.
 static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
     if (fault == LOST_SUMS) return;
     collective("reduce_scatter");
-    sends(in, bytes * (size_t)comm->place.ranks, label_of(label_id(to), (int)label_role(from), label_layer(to)));
-    receives(out, bytes, to, sent_age(to));
+    const Label slot = order.unit[offset_of(in) / UNIT].content, sum = in_slots(to) ? slot : to;
+    sends(in, bytes * (size_t)comm->place.ranks, label_of(label_id(sum), (int)label_role(from), label_layer(sum)));
+    receives(out, bytes, sum, sent_age(sum));
 }
 
 // What is made whole is still of the layer that its shares are of, and as old. Where gradients would be, it is a value.

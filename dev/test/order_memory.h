@@ -290,7 +290,7 @@ static void check_content(const Unit *u, Label expected) {
 static void check_together(const Unit *u, Label content) {
     const int now = order.clock[order.stream];
     const bool written = u->writer == order.stream && u->written == now;
-    if ((u->read[order.stream] == now || written) && u->content != content && u->content > 0)
+    if ((u->read[order.stream] == now || written) && u->content != content && u->content > 0 && !u->padding)
         report(&order.clobbered, "clobbered: %s writes %s where it %s %s", this_event().text, label_name(content).text,
                written ? "writes" : "reads", label_name(u->content).text);
 }

@@ -407,6 +407,12 @@ static void order_heads_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tens
 
 // --- update -------------------------------------------------------------------------------------------------------
 
+static void order_gradients_add(Exec *exec, const Tensor total[], const Tensor parts[], int count) {
+    (void)exec;
+    begin("gradients_add");
+    for (int i = 0; i < count; i++) takes_sum(total[i], parts[i]);
+}
+
 static void order_grad_norm_root(Exec *exec, StepState *state) {
     (void)exec;
     begin("grad_norm_root");

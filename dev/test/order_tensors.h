@@ -136,13 +136,31 @@ static void writes_transposed(Tensor q_t, Tensor q) {
     writes_data(q_t);
 }
 
+// What the processes have summed of a layer is added to its gradient, once.
+static void takes_sum(Tensor gradient, Tensor part) {
+    reads_data(part);
+    sums(gradient, true);
+    if (count_access) return;
+    const size_t begin = offset_of(part.data), end = begin + (size_t)tensor_elements(part) * format_bytes(part.format);
+    const Unit *from = &order.unit[begin / UNIT], *to = &order.unit[offset_of(gradient.data) / UNIT];
+    if (from->writer != COMMUNICATION)
+        report(&order.old, "old: %s reads %s before processes have summed it", this_event().text,
+               label_name(from->content).text);
+    if (label_id(from->content) != label_id(to->content) || label_layer(from->content) != label_layer(to->content))
+        report(&order.clobbered, "clobbered: %s adds %s to %s", this_event().text, label_name(from->content).text,
+               label_name(to->content).text);
+    for (size_t u = begin / UNIT; u < end / UNIT; u++) order.unit[u].made = -1;
+}
+
 // A gradient that an update is made from: of the step's last pass, and summed over the processes.
 static void reads_sum(Exec *exec, Tensor gradient) {
     if (tensor_elements(gradient) == 0) return;
     reads_data(gradient);
     if (count_access) return;
     const Unit *u = &order.unit[offset_of(gradient.data) / UNIT];
-    if (u->made != order.pass || (exec->ranks > 1 && u->writer != COMMUNICATION))
+    const bool summed =
+        u->writer == COMMUNICATION || strcmp(order.event[u->writer][u->written].name, "gradients_add") == 0;
+    if (u->made != order.pass || (exec->ranks > 1 && !summed))
         report(&order.old, "old: %s reads %s, which is not the sum over %s: %s left it", this_event().text,
                label_name(u->content).text, exec->ranks > 1 ? "processes and passes" : "passes",
                event_name(u->writer, u->written).text);

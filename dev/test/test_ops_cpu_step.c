@@ -122,6 +122,28 @@ static void loss_reports_nonfinite(void **unused) {
     }
 }
 
+// --- sums of gradients -----------------------------------------------------------------------------------
+
+static void sums_are_added(Fixture *f) {
+    Tensor sums[3], parts[3], before[3];
+    for (int k = 0; k < 3; k++) { // more than a block, an odd one, and none
+        const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
+        const Format format = k == 1 ? FMT_FP32 : f->format;
+        sums[k] = random_tensor(f, format, rows, cols, 1), parts[k] = random_tensor(f, format, rows, cols, 1);
+        before[k] = copy_of(f, sums[k]);
+    }
+    f->exec.ops->gradients_add(&f->exec, sums, parts, 3);
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < sums[k].rows; i++)
+            for (int64_t j = 0; j < sums[k].cols; j++)
+                assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
+}
+
+static void gradient_sums(void **state) {
+    (void)state;
+    run_everywhere(sums_are_added);
+}
+
 // --- optimizer -------------------------------------------------------------------------------------------
 
 // How a parameter is stored.
@@ -310,7 +332,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding), cmocka_unit_test(loss),          cmocka_unit_test(loss_reports_nonfinite),
         cmocka_unit_test(adamw),     cmocka_unit_test(masters_agree), cmocka_unit_test(nonfinite_gradients_skip),
-        cmocka_unit_test(device),
+        cmocka_unit_test(device),    cmocka_unit_test(gradient_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

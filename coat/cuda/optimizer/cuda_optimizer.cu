@@ -1,5 +1,5 @@
-// The norm of all gradients and the AdamW step (COAT: optimizer states). Each runs over the whole list of parameters in
-// a few launches, whose tables travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
+// The AdamW step (COAT: optimizer states). It runs over the whole list of parameters in a few launches, whose tables
+// travel as kernel parameters: a recorded graph keeps them, and nothing is uploaded.
 // Parameters whose moments are in 8 bits are those of fp8_moments.cu.
 #include "cuda_optimizer.h"
 #include "moments.h"
@@ -22,99 +22,10 @@ MasterStore master_store(const Parameter &p) {
 namespace {
 
 // Entries of one launch's table.
-constexpr int NORM_ENTRIES = 1024;
 constexpr int MAXIMUM_ENTRIES = 1024;
 constexpr int UPDATE_ENTRIES = 420;
-constexpr int64_t NORM_ELEMENTS = 65536;  // of a gradient, per block
 constexpr int64_t UPDATE_ELEMENTS = 8192; // of a parameter, per block
 constexpr int UPDATE_WIDTH = 4;           // elements per access: 16 bytes of FP32
-
-// --- the norm of the gradients ------------------------------------------------------------------------------
-struct NormTable {
-    const void *grad[NORM_ENTRIES];
-    int64_t elements[NORM_ENTRIES];
-    bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: on a 16-byte address
-    int first_block[NORM_ENTRIES + 1];
-    int count;
-    double *partials; // of the first block of this launch
-};
-static_assert(sizeof(NormTable) <= TABLE_BYTES, "a table is a kernel parameter");
-
-// Squares of 8 neighbours are added in FP32, the rest in FP64. Where FP32 is not wide enough, FP64 takes over.
-template <int V> __device__ inline double squares_of(const float x[V]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < V; i++) sum = fmaf(x[i], x[i], sum);
-    if (sum <= 1e38f) return (double)sum;
-    double exact = 0.0;
-#pragma unroll
-    for (int i = 0; i < V; i++) exact += (double)x[i] * (double)x[i];
-    return exact;
-}
-
-template <typename T> __device__ inline double squares_of_range(const T *grad, int64_t count, bool wide) {
-    constexpr int V = 8, BATCH = sizeof(T) == 2 ? 4 : 2;
-    double sum = 0.0;
-    const int64_t vectors = wide ? count / V : 0;
-    for (int64_t first = threadIdx.x; first < vectors; first += BATCH * OPTIMIZER_THREADS) {
-        Pack<T, V> pack[BATCH];
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            const int64_t at = first + k * OPTIMIZER_THREADS;
-            if (at < vectors) pack[k] = load_streaming<V>(grad + at * V);
-        }
-#pragma unroll
-        for (int k = 0; k < BATCH; k++) {
-            if (first + k * OPTIMIZER_THREADS < vectors) {
-                float x[V];
-                unpack<V>(pack[k], x);
-                sum += squares_of<V>(x);
-            }
-        }
-    }
-    for (int64_t at = vectors * V + threadIdx.x; at < count; at += OPTIMIZER_THREADS) {
-        const float x = (float)grad[at];
-        sum += squares_of<1>(&x);
-    }
-    return sum;
-}
-
-__global__ __launch_bounds__(OPTIMIZER_THREADS) void grad_squares_kernel(const __grid_constant__ NormTable table) {
-    __shared__ double shared[OPTIMIZER_THREADS / WARP];
-    const int entry = table_find(table.first_block, table.count, (int)blockIdx.x);
-    const int64_t begin = (blockIdx.x - table.first_block[entry]) * NORM_ELEMENTS;
-    const int64_t count = min(NORM_ELEMENTS, table.elements[entry] - begin);
-    double sum = table.is_bf16[entry]
-                     ? squares_of_range((const bf16 *)table.grad[entry] + begin, count, table.wide[entry])
-                     : squares_of_range((const float *)table.grad[entry] + begin, count, table.wide[entry]);
-    sum = block_sum<OPTIMIZER_THREADS / WARP>(sum, shared);
-    if (threadIdx.x == 0) table.partials[blockIdx.x] = sum;
-}
-
-constexpr int FINISH_THREADS = 1024;
-
-__global__ __launch_bounds__(FINISH_THREADS) void grad_norm_kernel(const double *partials, int count,
-                                                                   StepState *state) {
-    __shared__ double shared[FINISH_THREADS / WARP];
-    double sum = 0.0;
-    for (int i = (int)threadIdx.x; i < count; i += FINISH_THREADS) sum += partials[i];
-    sum = block_sum<FINISH_THREADS / WARP>(sum, shared);
-    if (threadIdx.x > 0) return;
-    state->grad_sq = sum;
-    state->grad_norm = (float)sqrt(sum);
-    if (!isfinite(state->grad_norm)) state->nonfinite = 1;
-}
-
-void grad_squares_launch(cudaStream_t stream, const NormTable &table) {
-    if (table.first_block[table.count] == 0) return;
-    grad_squares_kernel<<<grid_of(table.first_block[table.count]), OPTIMIZER_THREADS, 0, stream>>>(table);
-    LAUNCH_CHECK("grad_squares_kernel");
-}
-
-__global__ void grad_norm_root_kernel(StepState *state) {
-    state->grad_norm = (float)sqrt(state->grad_sq);
-    if (!isfinite(state->grad_norm)) state->nonfinite = 1;
-}
 
 // --- AdamW --------------------------------------------------------------------------------------------------
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
@@ -344,39 +255,6 @@ void require_update(const Parameter &p) {
 }
 
 } // namespace
-
-void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState *state) {
-    cudaStream_t stream = cuda_backend(exec)->stream;
-    double *const partials = (double *)exec->workspace;
-    NormTable table = {};
-    int blocks = 0; // of the launches before
-    for (int i = 0; i < count; i++) {
-        const Tensor grad = parameters[i].grad;
-        const int at = table.count;
-        if (grad.format != FMT_BF16) require_format("grad_norm", "a gradient", grad, FMT_FP32);
-        table.grad[at] = grad.data;
-        table.elements[at] = flat_elements("grad_norm", grad);
-        table.is_bf16[at] = grad.format == FMT_BF16;
-        table.wide[at] = aligned16(grad.data);
-        table.first_block[at + 1] = table.first_block[at] + (int)ceil_div(table.elements[at], NORM_ELEMENTS);
-        table.count++;
-        if (table.count < NORM_ENTRIES && i + 1 < count) continue;
-        const int in_table = table.first_block[table.count];
-        if ((size_t)(blocks + in_table) * sizeof(double) > exec->workspace_bytes)
-            fatal(EXIT_DEVICE, "grad_norm: the partial sums do not fit the workspace");
-        table.partials = partials + blocks;
-        grad_squares_launch(stream, table);
-        blocks += in_table;
-        table.count = 0;
-    }
-    grad_norm_kernel<<<1, FINISH_THREADS, 0, stream>>>(partials, blocks, state);
-    LAUNCH_CHECK("grad_norm_kernel");
-}
-
-void cuda_grad_norm_root(Exec *exec, StepState *state) {
-    grad_norm_root_kernel<<<1, 1, 0, cuda_backend(exec)->stream>>>(state);
-    LAUNCH_CHECK("grad_norm_root_kernel");
-}
 
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
     cudaStream_t stream = cuda_backend(exec)->stream;
