@@ -5,10 +5,15 @@
 
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 // Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
+#define HUGE_PAGE ((size_t)2 << 20)
 
 struct Staging {
     char *pinned; // STAGING_PIECES pieces
@@ -190,18 +195,57 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given.
+// The processors of the GPU's NUMA node, as the kernel writes them ("0-31,64-95"); false where that is not to be had.
+static bool near_processors(cpu_set_t *set) {
+    int device, node = -1;
+    char path[64], text[4096] = "";
+    CPU_ZERO(set);
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device) != cudaSuccess || node < 0)
+        return false;
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+    FILE *f = fopen(path, "r");
+    if (!f) return false;
+    const bool read = fgets(text, sizeof text, f) != NULL;
+    fclose(f);
+    for (const char *at = text; read && *at >= '0' && *at <= '9';) {
+        char *end;
+        const long first = strtol(at, &end, 10), last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, set);
+        at = *end == ',' ? end + 1 : end;
+    }
+    return CPU_COUNT(set) > 0;
+}
+
+// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given. The cores
+// of the GPU's node clear the pages first, which are large: cudaHostAlloc() does so on one core.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
-    void *memory = NULL;
-    if (cudaHostAlloc(&memory, bytes ? bytes : 1, cudaHostAllocDefault) == cudaSuccess) return memory;
+    const size_t size = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
+    char *memory = (char *)aligned_alloc(HUGE_PAGE, size);
+    if (!memory) return NULL;
+    madvise(memory, size, MADV_HUGEPAGE);
+    cpu_set_t near;
+    const bool nears = near_processors(&near);
+#pragma omp parallel
+    {
+        cpu_set_t before; // a page lies where it is first written from
+        const bool moved =
+            nears && sched_getaffinity(0, sizeof before, &before) == 0 && sched_setaffinity(0, sizeof near, &near) == 0;
+#pragma omp for schedule(static)
+        for (size_t at = 0; at < size; at += HUGE_PAGE) memset(memory + at, 0, HUGE_PAGE);
+        if (moved) sched_setaffinity(0, sizeof before, &before);
+    }
+    if (cudaHostRegister(memory, size, cudaHostRegisterDefault) == cudaSuccess) return memory;
     cudaGetLastError();
+    free(memory);
     return NULL;
 }
 
 void cuda_host_release(Exec *exec, void *memory) {
     cuda_synchronize(exec);
-    CUDA_CHECK(cudaFreeHost(memory), "releasing host memory");
+    CUDA_CHECK(cudaHostUnregister(memory), "releasing host memory");
+    free(memory);
 }
 
 void cuda_upload(Exec *exec, void *device, const void *host, size_t bytes) {
