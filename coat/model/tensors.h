@@ -105,6 +105,11 @@ typedef struct {
     size_t data_stride, scale_stride, exponent_stride, amax_stride; // from layer to layer
 } TensorLayout;
 
+// Whether it has memory that is not another tensor's.
+static inline bool layout_owns_memory(const TensorLayout *t) {
+    return t->exists && t->alias < 0;
+}
+
 // Fills formats, shapes and byte counts of all tensors; offsets are the arena's work. `ranks` processes share
 // the states as `config->zero` says.
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);

@@ -356,7 +356,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
         if (id >= PARAMETER_COUNT && blocks > 0)
             settle_plain((TensorId)id, blocks, !config_forward_only(config), layout[id]);
         for (int role = 0; role < ROLE_COUNT; role++)
-            if (layout[id][role].exists && layout[id][role].alias < 0) layout_bytes(&layout[id][role]);
+            if (layout_owns_memory(&layout[id][role])) layout_bytes(&layout[id][role]);
     }
     if (config_repeats_blocks(config) && config->sample_tokens > 0) overlap_layers(config, &layout[QKV][VALUE]);
 }

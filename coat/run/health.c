@@ -37,7 +37,7 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
 // A parameter's 8-bit tensors, and the activations and gradients that a scale was made for in a step; transposes repeat
 // the codes of others, and the loss's gradient has a scale that is known in advance.
 static bool reported(const TensorLayout *t) {
-    return t->exists && t->alias < 0 && format_is_fp8(t->format) && !t->transposed && t->scale_source < 0;
+    return layout_owns_memory(t) && format_is_fp8(t->format) && !t->transposed && t->scale_source < 0;
 }
 
 static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role role) {

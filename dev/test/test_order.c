@@ -412,7 +412,7 @@ static void faults_are_seen(void **state) {
 }
 
 static bool is_scratch(const TensorLayout *t) {
-    return t->exists && t->alias < 0 && !t->saved && t->category >= CATEGORY_SCRATCH;
+    return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
 
 // Those of a plan; their number.

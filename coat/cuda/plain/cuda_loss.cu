@@ -212,10 +212,11 @@ constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
     __shared__ double shared[SUM_THREADS / WARP];
-    double sum = 0.0;
+    double sum = 0.0, before = 0.0, scale = 0.0;
+    if (threadIdx.x == 0) before = state->loss_sum, scale = (double)state->loss_scale; // on their way with the losses
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
-    if (threadIdx.x == 0) state->loss_sum += (double)state->loss_scale * sum;
+    if (threadIdx.x == 0) state->loss_sum = before + scale * sum;
 }
 
 } // namespace
