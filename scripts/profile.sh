@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Where the time of a training step goes on one GPU: what each kind of kernel, and
-# each kernel, adds to a micro-batch, with the card's power and clock meanwhile.
+# Where the time of a training step goes on one GPU, or on the first of several:
+# what each kind of kernel, and each kernel, adds to a micro-batch, with the card's
+# power and clock meanwhile; of several GPUs also what communication costs.
 # Prints the table; OUT/profile.md has it with all kernels, OUT/trace.tsv the
 # trace.
 #
@@ -9,6 +10,7 @@
 #
 # Settings come from the environment:
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
+#   GPUS=1 MPIRUN="mpirun --bind-to none"
 #   TRAFFIC=build/bench_traffic
 #               says which bytes operations must move; where it is not there, their
 #               bandwidth is not in the table
@@ -19,8 +21,11 @@ case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; es
 train=$1
 shift
 case $train in -*) echo "error: $train: the first argument is a pattern of token files; --help says more" >&2; exit 1 ;; esac
-program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6}
+program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
 case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $steps" >&2; exit 1 ;; esac
+case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: a number from 1 on, not '$gpus'" >&2; exit 1 ;; esac
+launch=()
+[ "$gpus" -eq 1 ] || read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
 [ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 [ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
 mkdir -p "$out"
@@ -32,13 +37,19 @@ watch &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 status=0
-CUDA_INJECTION64_PATH=$(realpath "$library") TRACE_FILE=$out/trace.tsv "$program" --device cuda --train "$train" --steps "$steps" \
+# shellcheck disable=SC2016 # of each process, but not of mpirun
+TRACE=$(realpath "$library") OUT=$out ${launch[@]+"${launch[@]}"} bash -c '
+    rank=${OMPI_COMM_WORLD_RANK:-0}
+    export CUDA_INJECTION64_PATH=$TRACE TRACE_FILE=$OUT/trace.tsv
+    [ "$rank" = 0 ] || TRACE_FILE=$OUT/trace-$rank.tsv
+    exec "$@"' trace "$program" --device cuda --train "$train" --steps "$steps" \
     --sample-tokens 0 --health-every 0 --json "$@" >"$out/log.jsonl" 2>"$out/output.txt" || status=$?
 kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
 [ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
 
 # Operations of a micro-batch's products: six per weight and token.
+[ "$gpus" -eq 1 ] || set -- "$@" --gpus "$gpus"
 plan=$("$program" --plan=json "$@")
 values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;

@@ -4,7 +4,7 @@
 #   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
-# gap. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
+# gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
 # of a micro-batch's products; FILE is what build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must
 # move so many bytes, and a copy moves them at the card's best.
 
@@ -32,6 +32,16 @@ function short(name,    file, kernel) {
 
 function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && name !~ /cudnn/ }
 
+function is_communication(name) { return name ~ /nccl/ }
+
+# Nanoseconds of [from, to] in which communication runs. Its intervals lie one behind the other, and calls go forward.
+function communicated(from, to,    sum, k) {
+    while (seen < intervals && sent_end[seen + 1] <= from) seen++
+    for (k = seen + 1; k <= intervals && sent_start[k] < to; k++)
+        sum += (sent_end[k] < to ? sent_end[k] : to) - (sent_start[k] > from ? sent_start[k] : from)
+    return sum
+}
+
 function kind(name) {
     if (is_product(name)) return "products"
     if (name ~ /cudnn|flash|sdpa/) return name ~ /bprop|backward|dgrad/ ? "attention backward" : "attention forward"
@@ -44,8 +54,9 @@ function kind(name) {
     if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
     if (name ~ /cuda_embed|RadixSort|cub/) return "embedding"
     if (name ~ /cuda_heads/) return "rotations and norms of q, k"
+    if (name ~ /gradients_add/) return "gradients of processes added"
     if (name ~ /cuda_reduce/) return "sums"
-    if (name ~ /nccl|comm_nccl/) return "communication"
+    if (is_communication(name)) return "communication"
     if (name ~ /^mem/) return "copies and fills"
     return "others"
 }
@@ -89,10 +100,27 @@ END {
         head[k] = 1
         for (k = i + 1; k <= last && found[i] < 2; k++) if (is_product(name[k])) { head[k] = 1; found[i]++ }
     }
+    for (i = first; i <= last; i++) {
+        if (!is_communication(name[i])) continue
+        count["communication"]++
+        if (intervals && start[i] <= sent_end[intervals]) {
+            if (end[i] > sent_end[intervals]) sent_end[intervals] = end[i]
+        } else {
+            sent_start[++intervals] = start[i]
+            sent_end[intervals] = end[i]
+        }
+    }
+    for (k = 1; k <= intervals; k++) sent += sent_end[k] - sent_start[k]
     reach = start[first]
     for (i = first; i <= last; i++) {
+        if (is_communication(name[i])) continue
         of = i in head ? "head and loss" : kind(name[i])
-        if (start[i] > reach) { gaps += start[i] - reach; reach = start[i] }
+        if (start[i] > reach) {
+            alone = communicated(reach, start[i])
+            time["communication"] += alone
+            gaps += start[i] - reach - alone
+            reach = start[i]
+        }
         adds = end[i] > reach ? end[i] - reach : 0
         if (end[i] > reach) reach = end[i]
         time[of] += adds
@@ -102,7 +130,16 @@ END {
         kernel_time[of] += adds
         kernel_busy[of] += end[i] - start[i]
         kernel_count[of]++
+        if (communicated(start[i], end[i]) * 2 < end[i] - start[i]) continue
+        beside_busy[of] += end[i] - start[i]
+        beside_count[of]++
     }
+    for (of in beside_count) {
+        if (kernel_count[of] == beside_count[of]) continue
+        mean = (kernel_busy[of] - beside_busy[of]) / (kernel_count[of] - beside_count[of])
+        slower += beside_busy[of] - beside_count[of] * mean
+    }
+    if (!intervals) delete time["communication"]
     total = reach - start[first]
     print "| kind | kernels | ms | share | |"
     print "| --- | --- | --- | --- | --- |"
@@ -111,6 +148,7 @@ END {
         rate = ""
         if (of == "products" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
         if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("products %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        if (of == "communication") rate = sprintf("runs %.3f ms; kernels beside it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
         printf "| %s | %.1f | %.3f | %.1f %% | %s |\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate | order
@@ -118,10 +156,12 @@ END {
     close(order)
     printf "| gaps | | %.3f | %.1f %% | |\n", gaps / passes / 1e6, 100 * gaps / total
     printf "| all | %.1f | %.3f | | %d micro-batches |\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
-    print "| kernel | times | µs each | adds, ms | share |"
-    print "| --- | --- | --- | --- | --- |"
+    print "| kernel | times | µs each | adds, ms | share |" (intervals ? " beside communication, µs each |" : "")
+    print "| --- | --- | --- | --- | --- |" (intervals ? " --- |" : "")
     order = "sort -t '|' -k 5 -rn"
-    for (of in kernel_time)
-        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total | order
+    for (of in kernel_time) {
+        beside = !intervals ? "" : !beside_count[of] ? "  |" : sprintf(" %.1f of these: %.1f |", beside_count[of] / passes, beside_busy[of] / beside_count[of] / 1000)
+        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |%s\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total, beside | order
+    }
     close(order)
 }
