@@ -63,3 +63,9 @@ int64_t memory_available(void) {
     const int64_t left = memory_limit_left(NULL);
     return (double)left < machine ? left : (int64_t)machine;
 }
+
+#define RESERVE ((size_t)64 << 20) // that is left to everything else
+
+bool memory_fits(size_t bytes) {
+    return (double)bytes + (double)RESERVE <= (double)memory_available();
+}

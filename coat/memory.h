@@ -1,5 +1,7 @@
 // How much memory the process may still take.
 #pragma once
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -12,6 +14,10 @@ int64_t memory_limit_left(const char **limit);
 
 // The smaller of that and what the machine has, with what Linux holds of files and would give back.
 int64_t memory_available(void);
+
+// Whether so many bytes can really be given, with some left to everything else: Linux grants memory that it does not
+// have, and ends the process when that is used.
+bool memory_fits(size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -133,7 +133,7 @@ OPERATION(heads_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_
                            bool accumulate))
 
 // --- update ------------------------------------------------------------------------------------------------
-// sums[i] += parts[i], plain and without gaps, both of a format and shape: gradients of one micro-batch more.
+// sums[i] += parts[i], plain and without gaps, both of a format and shape: what one more micro-batch adds.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
 // state->grad_sq = sum of squares over all gradients, grad_norm its root; non-finite raises nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))

@@ -201,8 +201,10 @@ static bool near_processors(cpu_set_t *set) {
     char path[64], text[4096] = "";
     CPU_ZERO(set);
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device) != cudaSuccess || node < 0)
+        cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device) != cudaSuccess || node < 0) {
+        cudaGetLastError();
         return false;
+    }
     snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
     FILE *f = fopen(path, "r");
     if (!f) return false;
@@ -217,25 +219,31 @@ static bool near_processors(cpu_set_t *set) {
     return CPU_COUNT(set) > 0;
 }
 
-// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given. The cores
-// of the GPU's node clear the pages first, which are large: cudaHostAlloc() does so on one core.
-void *cuda_host_allocate(Exec *exec, size_t bytes) {
-    (void)exec;
-    const size_t size = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
-    char *memory = (char *)aligned_alloc(HUGE_PAGE, size);
-    if (!memory) return NULL;
-    madvise(memory, size, MADV_HUGEPAGE);
-    cpu_set_t near;
-    const bool nears = near_processors(&near);
+// Clears memory on the GPU's node, as far as the process may run there: a page lies where it is first written from.
+static void clear_near(char *memory, size_t size) {
+    cpu_set_t near_cpus;
+    const bool has_near = near_processors(&near_cpus);
 #pragma omp parallel
     {
-        cpu_set_t before; // a page lies where it is first written from
-        const bool moved =
-            nears && sched_getaffinity(0, sizeof before, &before) == 0 && sched_setaffinity(0, sizeof near, &near) == 0;
+        cpu_set_t before, both;
+        bool moved = has_near && sched_getaffinity(0, sizeof before, &before) == 0;
+        if (moved) CPU_AND(&both, &near_cpus, &before);
+        moved = moved && CPU_COUNT(&both) > 0 && sched_setaffinity(0, sizeof both, &both) == 0;
 #pragma omp for schedule(static)
         for (size_t at = 0; at < size; at += HUGE_PAGE) memset(memory + at, 0, HUGE_PAGE);
         if (moved) sched_setaffinity(0, sizeof before, &before);
     }
+}
+
+// Page-locked: a copy then runs at the bus's speed. It may be refused where plain memory would be given. Large pages,
+// cleared on many cores before: cudaHostAlloc() does so on one.
+void *cuda_host_allocate(Exec *exec, size_t bytes) {
+    (void)exec;
+    const size_t size = bytes ? (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : HUGE_PAGE;
+    char *memory = (char *)aligned_alloc(HUGE_PAGE, size);
+    if (!memory) return NULL;
+    madvise(memory, size, MADV_HUGEPAGE);
+    clear_near(memory, size);
     if (cudaHostRegister(memory, size, cudaHostRegisterDefault) == cudaSuccess) return memory;
     cudaGetLastError();
     free(memory);

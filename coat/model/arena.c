@@ -333,8 +333,7 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     exec->workspace = arena->base + arena->workspace_offset;
     exec->workspace_bytes = arena->total_bytes - arena->workspace_offset;
     if (!arena->host_bytes) return true;
-    // Linux would grant more, and end a process when it is touched
-    if ((double)arena->host_bytes <= (double)memory_available())
+    if (memory_fits(arena->host_bytes))
         arena->host = exec->ops->host_allocate ? (char *)exec->ops->host_allocate(exec, arena->host_bytes)
                                                : (char *)exec->ops->allocate(exec, arena->host_bytes, &why);
     if (arena->host) return true;

@@ -212,8 +212,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Sums the gradients of one layer, or (l == layers) of none, each over all processes: into this one's share, or where it lies
-// among the gradients that the sum is of.
+// Sums the gradients of one layer, or (l == layers) of none, each over all processes: into this process's share or,
+// in_place, into its part of what is summed.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);

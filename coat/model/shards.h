@@ -34,8 +34,8 @@ typedef struct {
     // ZeRO 3: the layer that each slot holds or is getting, -1: none; and for which pass
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
     bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
-    // ZeRO 2 and 3: the sums over processes of each slot's gradients, and the layer whose share they are still to be added
-    // to, -1: none
+    // ZeRO 2 and 3: the sums over processes of each slot's gradients, and the layer to whose share they are still to be
+    // added, -1: none
     int grad_ticket[LAYER_SLOTS], grad_layer[LAYER_SLOTS];
     bool grad_pending[LAYER_SLOTS];
 } Shards;
@@ -55,8 +55,8 @@ bool shards_recordable(const Shards *s, bool first, bool last);
 void shards_pass_begin(Shards *s);
 void shards_weights_needed(Shards *s, int l, int next, bool backward);
 
-// Whether a layer's backward adds its gradients to those of the micro-batches before: with ZeRO 2 and 3 it overwrites, and
-// what the processes have summed is added to the shares.
+// Whether a layer's backward adds its gradients to those of the micro-batches before: with ZeRO 2 and 3 it overwrites,
+// and what the processes have summed is added to the shares.
 bool shards_accumulate(const Shards *s, bool accumulate);
 // Before and after layer l's backward. `accumulate`: not the first of the step's micro-batches; `last`: its last.
 void shards_gradients_begin(Shards *s, int l);

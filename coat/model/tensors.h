@@ -38,8 +38,9 @@ typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIE
 
 // A parameter has several tensors; an activation its VALUE. Where processes share what belongs to a layer, two
 // more hold whole layers for a while, in LAYER_SLOTS slots that take turns: GATHERED the weights as products read them
-// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3). PLAIN is what an activation's VALUE
-// is in the forward pass of the first blocks, where products in BF16 (--bf16-blocks) make it another.
+// (ZeRO 3), UNREDUCED this process's gradients before they are summed (ZeRO 2 and 3); its part of them then holds the
+// sum, until that is added to GRAD. PLAIN is what an activation's VALUE is in the forward pass of the first blocks,
+// where products in BF16 (--bf16-blocks) make it another.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
 

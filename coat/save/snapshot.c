@@ -4,8 +4,7 @@
 
 #include "memory.h"
 
-#define RESERVE ((size_t)64 << 20) // of memory that is left to everything else
-#define TOUCHED ((size_t)2 << 20)  // bytes at a time
+#define TOUCHED ((size_t)2 << 20) // bytes at a time
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
@@ -18,12 +17,6 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
     for (int i = 0; i < snapshot->optimizer_count; i++)
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->optimizer[i]);
-}
-
-// Whether the machine can really give this much: Linux grants memory that it does not have, and ends the process
-// when that is used.
-static bool fits(size_t bytes) {
-    return (double)bytes + (double)RESERVE <= (double)memory_available();
 }
 
 static void place(CheckpointTensor *list, int count, char **at) {
@@ -41,7 +34,7 @@ static void touch(char *memory, size_t bytes) {
 
 bool snapshot_reserve(Snapshot *snapshot) {
     const Ops *ops = snapshot->exec->ops;
-    if (!fits(snapshot->bytes)) return false;
+    if (!memory_fits(snapshot->bytes)) return false;
     snapshot->memory = ops->host_allocate ? (char *)ops->host_allocate(snapshot->exec, snapshot->bytes)
                                           : (char *)malloc(snapshot->bytes);
     if (!snapshot->memory) return false;

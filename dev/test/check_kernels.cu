@@ -262,8 +262,10 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
 
 // Sums of both formats, on addresses that are wide and that are not.
 static void check_sums(Check *c) {
-    enum { COUNT = 6 };
-    static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000, 16391};
+    enum { COUNT = 40 }; // more than one launch takes
+    static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
+    int64_t sizes[COUNT];
+    for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;
     snprintf(c->shape, sizeof c->shape, "gradients");
     Twin totals[COUNT], parts[COUNT];
     Tensor total[2][COUNT], part[2][COUNT];
@@ -273,7 +275,7 @@ static void check_sums(Check *c) {
         parts[i] = check_random(c, 1, sizes[i], format, 0, 1);
         for (int gpu = 0; gpu < 2; gpu++) {
             total[gpu][i] = SIDE(totals[i]), part[gpu][i] = SIDE(parts[i]);
-            if (i < 4) continue; // all but the first element
+            if (i != 4 && i != 5) continue; // all but the first element
             Tensor *both[] = {&total[gpu][i], &part[gpu][i]};
             for (Tensor *t : both) t->data = (char *)t->data + format_bytes(format), t->cols--;
         }

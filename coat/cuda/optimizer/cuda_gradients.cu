@@ -5,7 +5,7 @@
 namespace {
 
 // Entries of one launch's table.
-constexpr int SUM_ENTRIES = 512;
+constexpr int SUM_ENTRIES = 32;
 constexpr int NORM_ENTRIES = 1024;
 constexpr int64_t SUM_ELEMENTS = 8192; // of a gradient, per block
 constexpr int64_t NORM_ELEMENTS = 65536;

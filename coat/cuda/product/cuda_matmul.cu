@@ -89,16 +89,18 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
 }
 
 // --- open, close, tables ------------------------------------------------------------------------------------
-// The committed rows were tuned on an H200. They also serve an H100 of as many multiprocessors, the same chip with other
-// memory.
-static const char *tuned_gpu(const CudaBackend *backend) {
-    return backend->capability == 90 && backend->sm_count == 132 ? "NVIDIA H200" : backend->device_name;
+// The committed rows of an H200 also serve Hoppers of as many multiprocessors that have none of their own, as an H100
+// of 80 GB: the same chip with other memory.
+static MatmulChoices committed_choices(const CudaBackend *backend, size_t cublas_version) {
+    const MatmulChoices own = matmul_choices_read(matmul_table_rows, backend->device_name, cublas_version);
+    if (own.count > 0 || backend->capability != 90 || backend->sm_count != 132) return own;
+    free(own.rows);
+    return matmul_choices_read(matmul_table_rows, "NVIDIA H200", cublas_version);
 }
 
 static bool read_tables(MatmulState *state, const Exec *exec, const Config *config, Error *err) {
     const char *file = config->matmul_table, *gpu = state->gpu;
-    state->committed =
-        matmul_choices_read(matmul_table_rows, tuned_gpu((const CudaBackend *)exec->backend), state->cublas_version);
+    state->committed = committed_choices((const CudaBackend *)exec->backend, state->cublas_version);
     if (!file[0]) return true;
     if (!matmul_choices_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
     if (state->given.count == 0 && exec->rank == 0 && !config->quiet)
