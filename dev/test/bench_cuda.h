@@ -151,10 +151,18 @@ static inline int bench_compare(const void *a, const void *b) {
 
 #define BENCH_RUNS 21 // at most, of which the median counts
 
+// Keeps the stream busy, while the host queues what is to be timed.
+static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
+    uint64_t begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - begin < nanoseconds);
+}
+
 // Median milliseconds per operation of `runs` runs. A run times `repeats` operations, one right behind the other, after
-// `ahead` others that are not timed.
+// `ahead` others that are not timed and, where `busy` is not 0, so many nanoseconds.
 static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void *), void *context, int runs, int ahead,
-                                   int repeats) {
+                                   int repeats, uint64_t busy) {
     const char *doing = "timing";
     cudaStream_t stream = cuda_backend(&bench->exec)->stream;
     float ms[BENCH_RUNS];
@@ -162,6 +170,10 @@ static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void
     CUDA_CHECK(cudaEventCreate(&begin), doing);
     CUDA_CHECK(cudaEventCreate(&end), doing);
     for (int i = 0; i < runs; i++) {
+        if (busy) {
+            bench_busy_kernel<<<1, 1, 0, stream>>>(busy);
+            LAUNCH_CHECK("bench_busy");
+        }
         for (int k = 0; k < ahead; k++) operation(bench, context);
         CUDA_CHECK(cudaEventRecord(begin, stream), doing);
         for (int k = 0; k < repeats; k++) operation(bench, context);
@@ -179,15 +191,16 @@ static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void
 static inline double bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
     enum { WARM_UP = 3, QUICK = 7 };
     for (int i = 0; i < WARM_UP; i++) operation(bench, context);
-    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1, 0);
 }
 
 // Of as many operations as fill two milliseconds, as in a training step: the host runs ahead, and the launch of each is
-// hidden behind the one before.
+// hidden behind the one before; of short ones all are queued before the first begins.
 static inline double bench_steady_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
-    enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40 };
+    enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40, BUSY = 500000 };
     const double once = bench_median_ms(bench, operation, context);
     if (bench->alone) return once;
     const int repeats = once > 2.0 ? 1 : once < 0.05 ? REPEATS : (int)(2.0 / once);
-    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : RUNS, AHEAD, repeats);
+    return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : RUNS, AHEAD, repeats,
+                         once < 0.05 ? BUSY : 0);
 }
