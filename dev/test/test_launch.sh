@@ -151,6 +151,8 @@ line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash
 has "a micro-batch that all can take" "$line" "--micro-batch 16"
 has "on several: the first is where they meet" "$line" "--rendezvous node7 --seed 3"
 has "and all GPUs share the states" "$line" "--zero 1"
+said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "several nodes outside a job are refused" "$said" || has "several nodes outside a job are refused" "$said" "this is no job: sbatch slurm_multi.sbatch starts one; --dry-run prints what it runs"
+has "what a job would run is printed there" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
 has "without a size it is 124M" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
 said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "a size that is none is refused" "$said" || has "a size that is none is refused" "$said" "9B: not one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
