@@ -49,7 +49,6 @@ kill $watcher 2>/dev/null || true
 [ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
 
 # Operations of a micro-batch's products: six per weight and token.
-[ "$gpus" -eq 1 ] || set -- "$@" --gpus "$gpus"
 plan=$("$program" --plan=json "$@")
 values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
