@@ -2,7 +2,9 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -64,8 +66,17 @@ int64_t memory_available(void) {
     return (double)left < machine ? left : (int64_t)machine;
 }
 
-#define RESERVE ((size_t)64 << 20) // that is left to everything else
-
 bool memory_fits(size_t bytes) {
-    return (double)bytes + (double)RESERVE <= (double)memory_available();
+    return (double)bytes + (double)MEMORY_RESERVE <= (double)memory_available();
+}
+
+size_t memory_whole_pages(size_t bytes) {
+    return bytes ? (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : HUGE_PAGE;
+}
+
+void *memory_in_huge_pages(size_t bytes) {
+    const size_t size = memory_whole_pages(bytes);
+    void *memory = aligned_alloc(HUGE_PAGE, size);
+    if (memory) madvise(memory, size, MADV_HUGEPAGE); // where refused, nothing is lost
+    return memory;
 }

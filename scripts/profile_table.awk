@@ -4,9 +4,10 @@
 #   sort -n trace.tsv | awk [-v block_flops=N -v head_flops=N -v traffic=FILE] -f scripts/profile_table.awk
 #
 # A kernel adds what it ends later than all before it, so that what overlaps counts once; time in which none runs is a
-# gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per micro-batch; block_flops and head_flops are the operations
-# of a micro-batch's products; FILE is what build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must
-# move so many bytes, and a copy moves them at the card's best.
+# gap. Communication adds the time in which it runs alone. Of the last step that is there from its beginning, per
+# micro-batch; block_flops and head_flops are the operations of a micro-batch's products; FILE is what
+# build/bench_traffic --tsv says, of which the passes' bandwidth is made: they must move so many bytes, and a copy moves
+# them at the card's best.
 
 # Of a name as compiled that which ends with "_kernel": its length stands before it.
 function kernel_name(name,    end, from, count) {
@@ -32,7 +33,7 @@ function short(name,    file, kernel) {
 
 function is_product(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && name !~ /cudnn/ }
 
-function is_communication(name) { return name ~ /nccl/ }
+function is_communication(name) { return name ~ /nccl|comm_count/ }
 
 # Nanoseconds of [from, to] in which communication runs. Its intervals lie one behind the other, and calls go forward.
 function communicated(from, to,    sum, k) {

@@ -2,7 +2,6 @@
 #include "cpu_internal.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "memory.h"
@@ -13,8 +12,6 @@
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
-
-#define HUGE_PAGE ((size_t)2 << 20)
 
 // "model name" of /proc/cpuinfo; "CPU" where there is none.
 static void processor_name(char *text, size_t size) {
@@ -53,12 +50,11 @@ void cpu_close(Exec *exec) {
 void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGE_SIZE);
-    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
-    const bool limited = left < INT64_MAX && (double)left < (double)rounded;
+    const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
     // Linux would grant more and end the process when it is touched
-    void *memory = bytes / page < pages && !limited ? aligned_alloc(HUGE_PAGE, rounded ? rounded : HUGE_PAGE) : NULL;
+    void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
                   (size_t)left >> 20);
@@ -76,18 +72,15 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
         free(memory);
         return NULL;
     }
-    madvise(memory, rounded, MADV_HUGEPAGE); // fewer TLB misses; where refused, nothing is lost
     return memory;
 }
 
-#define LIMITED_RESERVE ((int64_t)64 << 20) // for files, stacks of threads and libraries
-
-// A limit must leave room for these and for what OpenBLAS takes, also in a thread of its own.
+// A limit must leave the reserve, and room for what OpenBLAS takes, also in a thread of its own.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();
     const int64_t left =
-        memory_limit_left(NULL) - LIMITED_RESERVE - (cpu && cpu->blas ? blas_bytes(cpu->threads + 1) : 0);
+        memory_limit_left(NULL) - (int64_t)MEMORY_RESERVE - (cpu && cpu->blas ? blas_bytes(cpu->threads + 1) : 0);
     return left < 1 ? 1 : left < available ? left : available; // 0 would be unknown
 }
 

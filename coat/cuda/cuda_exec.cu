@@ -2,18 +2,17 @@
 #include "cuda/attention/attention.h"
 #include "cuda/common/cuda_internal.h"
 #include "device_check.h"
+#include "memory.h"
 
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 // Transfers go through pinned memory piece by piece, so that the host may go on while the GPU copies.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
-#define HUGE_PAGE ((size_t)2 << 20)
 
 struct Staging {
     char *pinned; // STAGING_PIECES pieces
@@ -239,10 +238,9 @@ static void clear_near(char *memory, size_t size) {
 // cleared on many cores before: cudaHostAlloc() does so on one.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
-    const size_t size = bytes ? (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : HUGE_PAGE;
-    char *memory = (char *)aligned_alloc(HUGE_PAGE, size);
+    const size_t size = memory_whole_pages(bytes);
+    char *memory = (char *)memory_in_huge_pages(bytes);
     if (!memory) return NULL;
-    madvise(memory, size, MADV_HUGEPAGE);
     clear_near(memory, size);
     if (cudaHostRegister(memory, size, cudaHostRegisterDefault) == cudaSuccess) return memory;
     cudaGetLastError();

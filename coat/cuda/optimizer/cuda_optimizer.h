@@ -1,5 +1,5 @@
-// What the two halves of the AdamW step share: cuda_optimizer.cu for moments in FP32 and BF16, fp8_moments.cu for those
-// in 8 bits. Included by these alone.
+// What the update is made of: cuda_gradients.cu for sums and the norm of gradients; the AdamW step in cuda_optimizer.cu
+// for moments in FP32 and BF16, in fp8_moments.cu for those in 8 bits. Included by these alone.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 
