@@ -206,7 +206,7 @@ void model_forward(Model *m) {
 
 // The head and the loss, in chunks of tokens, so that the logits (M, Vp) never exist whole. Adds their sum,
 // times the step's scale, to the state; backward leaves dn = d loss / d NF (M, C) and the head's part of the
-// tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head fp8).
+// tied embedding's gradient. dlogits is where the logits were, or FP8 codes beside them (--head).
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -215,7 +215,9 @@ void model_loss(Model *m, bool backward, bool accumulate) {
     Weight head = weight(m, head_id, 0);
     Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
-    if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
+    Tensor kept = nf;
+    if (format_is_fp8(nf_t.format) && !format_is_fp8(nf.format)) kept.data = NULL; // no codes, but their maximum
+    if (backward) ops->norm_rebuild(ex, nf_t, kept, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
         int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);

@@ -11,7 +11,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->kind = kind;
     recipe->precision = PRECISION_RECIPE;
     recipe->linear = LINEAR_BF16;
-    recipe->head = LINEAR_BF16;
+    recipe->head = HEAD_BF16;
     recipe->saved = SAVED_BF16;
     recipe->scaling = SCALING_TOKEN;
     recipe->gradient_codes_data = recipe->gradient_codes_weights = FMT_E5M2;

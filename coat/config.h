@@ -110,6 +110,7 @@ typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT } RecipeKind;
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind; // FP32: everything, for exact comparisons
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
+typedef enum { HEAD_BF16, HEAD_FP8, HEAD_FP8_BACKWARD } HeadKind; // BACKWARD: logits in BF16, gradients from codes
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
 typedef enum { SCALING_TOKEN, SCALING_TENSOR } ScalingKind;
 typedef enum { NORM_INPUT_SAVED, NORM_INPUT_RESIDUAL } NormInputKind;
@@ -130,7 +131,8 @@ static inline int named_vocabulary(TokenizerKind kind) {
 typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
-    LinearKind linear, head;
+    LinearKind linear;
+    HeadKind head;
     int bf16_blocks;     // with FP8 products, forward's of norms and attention in so many blocks stay in BF16; -1: few
     int centred_blocks;  // the norms of so many are quantised less the mean of each channel
     ScalingKind scaling; // of what FP8 products read, where both are possible
@@ -292,12 +294,12 @@ static inline int64_t config_micro_tokens(const Config *c) {
 
 // FP8 products take tokens in sixteens.
 static inline int config_fewest_tokens(const Config *c) {
-    return c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8 ? 16 : 1;
+    return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
 }
 
 // The rows of logits of which a sample reads the last: the head's product takes as many.
 static inline int config_sample_logits(const Config *c) {
-    return c->recipe.head == LINEAR_FP8 ? 16 : 1;
+    return c->recipe.head == HEAD_FP8 ? 16 : 1;
 }
 
 // How many sequences the passes of a sample have: one, but where FP8 products take more tokens than one has.

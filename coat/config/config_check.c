@@ -162,7 +162,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // the micro-batch is yet to be found
-    bool linear = r->linear == LINEAR_FP8, head = r->head == LINEAR_FP8, saved = r->saved == SAVED_COAT;
+    bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_fewest_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
@@ -195,7 +195,7 @@ static void add_note(Config *c, const char *because) {
 // The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is final; then it
 // is refused (because of the shape; the device refuses by itself). It is final afterwards.
 static bool recipe_decide(Config *c, Error *err) {
-    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head == LINEAR_FP8;
+    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
     bool final = c->recipe_final;
     c->recipe_final = true;

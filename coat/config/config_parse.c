@@ -196,7 +196,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
-                        : given(p, "head") && r->head == LINEAR_FP8         ? "head"
+                        : given(p, "head") && r->head != HEAD_BF16          ? "head"
                         : given(p, "saved") && r->saved == SAVED_COAT       ? "saved"
                         : given(p, "moments") && r->moments != MOMENTS_FP32 ? "moments"
                         : given(p, "master") && r->master != MASTER_FP32    ? "master"

@@ -8,7 +8,13 @@ static bool blocks_in_fp8(const Recipe *r) {
 }
 
 static bool head_in_fp8(const Recipe *r) {
-    return r->head == LINEAR_FP8 && r->precision != PRECISION_FP32;
+    return r->head != HEAD_BF16 && r->precision != PRECISION_FP32;
+}
+
+// Whether the product that reads the row does so in FP8: all of the blocks, of the head not always the logits.
+static bool read_in_fp8(const TableRow *row, const Recipe *r) {
+    if (!row->head) return blocks_in_fp8(r);
+    return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
 }
 
 static bool saves_groups(const Recipe *r) {
@@ -59,7 +65,7 @@ static void make_codes(TensorLayout *t, const TableRow *row, const Recipe *r) {
 void activation_resolve(const TableRow *row, const Config *c, TensorLayout *t) {
     const Recipe *r = &c->recipe;
     const bool fp8 = blocks_in_fp8(r), coat = saves_groups(r), after = c->shape.norm_place == NORM_AFTER;
-    const bool codes = row->head ? head_in_fp8(r) : fp8, transposed = row->transpose_of != 0;
+    const bool codes = read_in_fp8(row, r), transposed = row->transpose_of != 0;
     const Format formats[] = {
         t->format, [AS_FP32] = FMT_FP32, [AS_I32] = FMT_I32, [AS_BYTES] = FMT_U8, [AS_GRADS] = r->grads};
     t->format = formats[row->stored];
@@ -99,6 +105,7 @@ void activation_resolve(const TableRow *row, const Config *c, TensorLayout *t) {
         const bool fits = row->source && tensor_extent(tensor_table[row->source].cols, c) == t->cols;
         if (codes) make_codes(t, row, r);
         scratch_or_source(t, row, codes || !fits);
+        if (row->head && !codes && head_in_fp8(r)) t->has_amax = true; // for the scale of the codes that backward makes
         if (!codes && !fits && transposed) t->alias = (int)row->transpose_of;
         break;
     }

@@ -205,7 +205,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     resolve_moment(&out[MOMENT_V], r, exempt, r->second_moment);
     if (plain == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
-    bool fp8 = (of_block && r->linear == LINEAR_FP8) || (of_head && r->head == LINEAR_FP8);
+    bool fp8 = (of_block && r->linear == LINEAR_FP8) || (of_head && r->head != HEAD_BF16);
     if (fp8 && plain == FMT_BF16) {
         out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
         out[CODES].granularity = SCALE_TENSOR;

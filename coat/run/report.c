@@ -50,6 +50,7 @@ static void report_model(const Config *c, FILE *out) {
 static void report_recipe(const Config *c, FILE *out) {
     static const char *const moments[] = {"fp32", "bf16", "fp8", "coat"};
     static const char *const master[] = {"fp32", "split16", "none"};
+    static const char *const heads[] = {"bf16", "fp8", "fp8-backward"};
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
         item(out, "recipe", "everything in FP32");
@@ -68,7 +69,7 @@ static void report_recipe(const Config *c, FILE *out) {
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
                  data == weights ? "" : format_name(weights));
     item(out, "recipe", "%s: linear %s%s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
-         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, r->head == LINEAR_FP8 ? "fp8" : "bf16",
+         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, heads[r->head],
          r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads), moments[r->moments],
          r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
          master[r->master]);

@@ -12,6 +12,7 @@
 
 static const char *const precision_names[] = {"recipe", "fp32"};
 static const char *const linear_names[] = {"bf16", "fp8"};
+static const char *const head_names[] = {"bf16", "fp8", "fp8-backward"};
 static const char *const scaling_names[] = {"token", "tensor"};
 static const char *const saved_names[] = {"bf16", "coat"};
 static const char *const norm_input_names[] = {"saved", "residual"};
@@ -40,7 +41,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     // 3 has the bits of 2, and but for these blocks 2 those of 1
     const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
     json_text_string(t, "linear", linear_names[r->linear]);
-    json_text_string(t, "head", linear_names[r->head]);
+    json_text_string(t, "head", head_names[r->head]);
     json_text_string(t, "saved", saved_names[r->saved]);
     if (r->saved == SAVED_COAT) {
         json_text_int(t, "group-size", r->group_size);

@@ -279,7 +279,7 @@ static void compare_fp8(bool small_only) {
     Small small = {2, 25, 1600, 3001, 3, 64, true, 0};
     Config c = small_config(small);
     recipe_apply(&c.recipe, RECIPE_COAT);
-    c.recipe.head = LINEAR_FP8;
+    c.recipe.head = HEAD_FP8;
     Backends b;
     backends_open(&b, c);
     compare_head(&b, 96, 192, 3001, 3072);

@@ -172,10 +172,16 @@ static void compare_all_models(bool small_only) {
     test_fp8_watched(fp8_coat, DEVICE_CUDA);
     test_fp8_watched(by_token_exact(fp8_linear), DEVICE_CUDA);
     compare_ways(s, fp8_linear, MOMENTS_FP32, updates);
-    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,           SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8,
+    Fp8Recipe head_alone = {"bf16 --head fp8", LINEAR_BF16,           SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8,
                             SCALING_TENSOR,    ACTIVATION_INPUT_SAVED};
     compare_models("bf16 --head fp8", fp8_config(s, head_alone), 0.0, updates);
+    head_alone.head = HEAD_FP8_BACKWARD;
+    compare_models("bf16 --head fp8-backward", fp8_config(s, head_alone), 0.0, updates);
     compare_ways(s, fp8_coat_head, MOMENTS_FP32, updates);
+    Fp8Recipe head_backward = fp8_coat_head;
+    head_backward.name = "coat --head fp8-backward";
+    head_backward.head = HEAD_FP8_BACKWARD;
+    compare_ways(s, head_backward, MOMENTS_FP32, updates);
     Fp8Recipe all_saved = fp8_coat;
     all_saved.name = "coat --recompute 0 --no-cache-transposed";
     all_saved.recompute = 0;

@@ -24,7 +24,7 @@ static inline void run_plan(Run *run, int ranks) {
     memset(run->arena.base, 0, run->arena.total_bytes);
 }
 
-static inline void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, LinearKind head, int ranks) {
+static inline void run_begin(Run *run, RecipeKind recipe, ScalingKind scaling, HeadKind head, int ranks) {
     Error err;
     memset(run, 0, sizeof *run);
     config_defaults(&run->config);

@@ -9,17 +9,17 @@ typedef struct {
     SavedKind saved;
     NormInputKind norm_input;
     int recompute, group;
-    LinearKind head;
+    HeadKind head;
     ScalingKind scaling;
     ActivationInputKind activation_input;
 } Fp8Recipe;
 
-static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8,  SAVED_BF16,     NORM_INPUT_SAVED,      0,
-                                     16,           LINEAR_BF16, SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
-static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8,  SAVED_COAT,     NORM_INPUT_SAVED,      1,
-                                   16,     LINEAR_BF16, SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
+static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16,     NORM_INPUT_SAVED,      0,
+                                     16,           HEAD_BF16,  SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
+static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT,     NORM_INPUT_SAVED,      1,
+                                   16,     HEAD_BF16,  SCALING_TENSOR, ACTIVATION_INPUT_SAVED};
 static const Fp8Recipe fp8_coat_head = {
-    "coat --head fp8",     LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_FP8, SCALING_TENSOR,
+    "coat --head fp8",     LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8, SCALING_TENSOR,
     ACTIVATION_INPUT_SAVED};
 
 static Fp8Recipe by_token(Fp8Recipe r) {
@@ -85,25 +85,31 @@ static void test_fp8_gradients(void) {
         Fp8Recipe recipe;
         double limit;
     } rows[] = {
-        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_BF16, SCALING_TENSOR,
+        {{"fp8-linear", LINEAR_FP8, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_BF16, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
          0.18},
-        {{"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_BF16, SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
+        {{"coat", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_BF16, SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
          0.18},
-        {{"coat --norm-input residual", LINEAR_FP8, SAVED_COAT, NORM_INPUT_RESIDUAL, 1, 16, LINEAR_BF16, SCALING_TENSOR,
+        {{"coat --norm-input residual", LINEAR_FP8, SAVED_COAT, NORM_INPUT_RESIDUAL, 1, 16, HEAD_BF16, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
          0.18},
-        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 128, LINEAR_BF16, SCALING_TENSOR,
+        {{"coat --group-size 128", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 128, HEAD_BF16, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
          0.18},
-        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_BF16, SCALING_TENSOR,
+        {{"bf16 --saved coat", LINEAR_BF16, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_BF16, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
          0.06},
-        {{"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, LINEAR_FP8, SCALING_TENSOR,
+        {{"bf16 --head fp8", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
          0.10},
-        {{"coat --head fp8", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, LINEAR_FP8, SCALING_TENSOR,
+        {{"bf16 --head fp8-backward", LINEAR_BF16, SAVED_BF16, NORM_INPUT_SAVED, 0, 16, HEAD_FP8_BACKWARD,
+          SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
+         0.10},
+        {{"coat --head fp8", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8, SCALING_TENSOR,
           ACTIVATION_INPUT_SAVED},
+         0.18},
+        {{"coat --head fp8-backward", LINEAR_FP8, SAVED_COAT, NORM_INPUT_SAVED, 1, 16, HEAD_FP8_BACKWARD,
+          SCALING_TENSOR, ACTIVATION_INPUT_SAVED},
          0.18},
     };
     Small s = {3, 4, 128, 200, 4, 32, false, 0};

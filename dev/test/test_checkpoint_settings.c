@@ -45,7 +45,7 @@ static void test_recorded(void **state) {
     assert_int_equal(r->second_moment_round, ROUND_STOCHASTIC);
     assert_string_equal(r->moments_fp32, "wte,wpe");
     go_on("--moments bf16 --head fp8");
-    assert_true(r->moments == MOMENTS_BF16 && r->head == LINEAR_FP8 && r->master == MASTER_NONE);
+    assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
     go_on("--recipe coat"); // named: nothing of the record
     assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->second_moment == FMT_E4M3);
     record(6, "{\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,\"norm-input\":"

@@ -368,7 +368,7 @@ static void test_fallback(void **state) {
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
     accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
     assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
-    assert_int_equal(config.recipe.head, LINEAR_FP8);
+    assert_int_equal(config.recipe.head, HEAD_FP8);
     refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // FP8 was asked for
     accept_run("--train x --precision fp32 --ffn 1000", 1);                     // no recipe, and none to fall back from
     assert_string_equal(config.notes, "");

@@ -137,7 +137,7 @@ static void counts(void **state) {
 static void check_object(ScalingKind scaling) {
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, scaling, LINEAR_FP8, 1);
+    run_begin(&run, RECIPE_COAT, scaling, HEAD_FP8, 1);
     const int64_t last = scaling == SCALING_TOKEN ? 31 : 0; // of the rows' scales, the others being smaller
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2; // E4M3
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
@@ -164,13 +164,13 @@ static void check_object(ScalingKind scaling) {
     json_decref(found);
     run_end(&run);
 
-    run_begin(&run, RECIPE_FP8_LINEAR, scaling, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_FP8_LINEAR, scaling, HEAD_BF16, 1);
     found = object_of(&run, warning);
     assert_keys(found, "n1", 3); // saved there
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, HEAD_BF16, 1);
     assert_null(object_of(&run, warning));
     run_end(&run);
 }
@@ -186,7 +186,7 @@ static void parts_of_moments(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 2);
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, HEAD_BF16, 2);
     const TensorLayout *t = &run.arena.layout[QKVW][MOMENT_M];
     assert_int_equal(t->shard_elements, 96 * 32 / 2);
     for (int layer = 0; layer < 3; layer++) {
@@ -208,7 +208,7 @@ static void warnings(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, HEAD_BF16, 1);
     Tensor w = arena_tensor(&run.arena, PROJW, CODES, 1), m = arena_tensor(&run.arena, QKVW, MOMENT_V, 0);
     memset(w.data, 0xfe, 100); // of 1024
     json_decref(object_of(&run, warning));

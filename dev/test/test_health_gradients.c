@@ -119,7 +119,7 @@ static void gradients_in_object(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_FP8, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_FP8, 1);
     for (int what = 0; what < GRADIENT_COUNT; what++)
         set_counts(&run, (QuantizedGradient)what, 0, 1, 10u * (unsigned)what, 5);
     set_counts(&run, GRADIENT_DH, 1, 2, 20, 7);
@@ -140,7 +140,7 @@ static void gradients_in_object(void **state) {
     assert_true(figure(found, "dlogits_q", "zero", 1, 0) == 0.04);
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, LINEAR_BF16, 1); // no codes, no counters
+    run_begin(&run, RECIPE_BF16, SCALING_TENSOR, HEAD_BF16, 1); // no codes, no counters
     assert_null(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data);
     run_end(&run);
 }
@@ -155,7 +155,7 @@ static void assert_warning(Run *run, const char *expected) {
 static void gradients_warnings(void **state) {
     (void)state;
     Run run;
-    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, LINEAR_FP8, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TENSOR, HEAD_FP8, 1);
     Recipe *r = &run.arena.config.recipe;
     r->gradient_codes_data = FMT_E5M2;
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // 1 % and 50 % are not more
@@ -228,7 +228,7 @@ static void products_in_log(void **state) {
     (void)state;
     Run run;
     char warning[HEALTH_WARNING];
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_BF16, 1);
     run.config.health_products = 1;
     Recipe *r = &run.config.recipe;
     r->gradient_codes_weights = r->gradient_codes_data = FMT_E4M3;
@@ -282,7 +282,7 @@ static void products_in_log(void **state) {
 static void products_in_plan(void **state) {
     (void)state;
     Run run;
-    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, LINEAR_BF16, 1);
+    run_begin(&run, RECIPE_COAT, SCALING_TOKEN, HEAD_BF16, 1);
     assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);
     const int64_t before = (int64_t)run.arena.total_bytes;
     run.config.health_products = 100;

@@ -112,7 +112,7 @@ enum {
 static const char *const flags_of[SETTINGS][MOST_CHOICES] = {
     [RECIPE] = {"--recipe bf16", "--recipe fp8-linear", "--recipe coat"},
     [RECOMPUTE] = {"--recompute 0", "--recompute 1", "--recompute 2", "--recompute 3"},
-    [HEAD] = {"--head bf16", "--head fp8"},
+    [HEAD] = {"--head bf16", "--head fp8", "--head fp8-backward"},
     [ROUNDING] = {"--norm-input saved --activation-input saved --gradient-codes-data e5m2", "", "--norm-input saved"},
     [SCALING] = {"--scaling token", "--scaling tensor"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
