@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#define CHECK_MOST 64    // tensors of one operation's check
+#define CHECK_MOST 96    // tensors of one operation's check
 #define POISON 0xff      // of bytes: NaN in every format
 #define CODES_OFF 1e-3   // share of codes that may be off by one step
 #define SCALE_ERROR 1e-5 // relative error of a scale
