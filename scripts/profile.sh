@@ -24,14 +24,17 @@ case $train in -*) echo "error: $train: the first argument is a pattern of token
 program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
 case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $steps" >&2; exit 1 ;; esac
 case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: a number from 1 on, not '$gpus'" >&2; exit 1 ;; esac
-launch=()
-[ "$gpus" -eq 1 ] || read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
+devices=${CUDA_VISIBLE_DEVICES:-0} launch=() shared=()
+if [ "$gpus" -gt 1 ]; then
+    read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
+    shared=(--gpus "$gpus") # for the plan: what each of so many processes has
+fi
 [ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 [ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
 mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
-watch() { nvidia-smi -i "${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
+watch() { nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
 : >"$out/power.csv" # a short run may end before the watcher begins
 watch &
 watcher=$!
@@ -49,7 +52,7 @@ kill $watcher 2>/dev/null || true
 [ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
 
 # Operations of a micro-batch's products: six per weight and token.
-plan=$("$program" --plan=json "$@")
+plan=$("$program" --plan=json "$@" ${shared[@]+"${shared[@]}"})
 values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
 }
@@ -60,12 +63,13 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 traffic=${TRAFFIC:-build/bench_traffic}
-[ ! -x "$traffic" ] || "$traffic" --tsv "$@" >"$out/traffic.tsv" 2>/dev/null || true
+[ ! -x "$traffic" ] || "$traffic" --tsv "$@" ${shared[@]+"${shared[@]}"} >"$out/traffic.tsv" 2>/dev/null || true
 {
     echo "# A training step, kernel by kernel"
-    echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $(gpu_name)"
-    awk -F', ' '{ power[NR] = $1; clock[NR] = $2 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { p += power[i]; c += clock[i]; n++ }
-        if (n) printf "(%.0f W, %.0f MHz: means over the second half of the run)\n", p / n, c / n }' "$out/power.csv"
+    echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $([ "$gpus" -eq 1 ] || echo "$gpus x ")$(gpu_name)"
+    awk -F', ' '{ power[NR] = $1; clock[NR] = $2; if ($1 > most) most = $1 }
+        END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
+        if (n) printf "(%.0f W, %.0f MHz: means while it draws more than three quarters of its most)\n", p / n, c / n }' "$out/power.csv"
     echo
     sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v head_flops="$head_flops" -v traffic="$out/traffic.tsv" -f scripts/profile_table.awk
 } >"$out/profile.md"
