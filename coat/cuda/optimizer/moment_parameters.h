@@ -1,0 +1,141 @@
+// What the kernels of the AdamW step on 8-bit moments are told of parameters, and how these are read and written: as
+// vectors of WIDTH, or one by one.
+#pragma once
+#include "fp8_moments.h"
+
+namespace {
+
+constexpr int ENTRIES = 280;
+
+struct MomentEntry {
+    void *value, *master;
+    const void *grad;
+    uint8_t *code[2]; // of m and v, and so on
+    float *scale[2];
+    uint8_t *exponent[2];
+    uint32_t *maximum;        // of the values as stored; NULL where nobody asks
+    int64_t elements, chunks; // whole ones, 0 on odd addresses
+    uint64_t index;           // Parameter.index
+    bool decay;
+};
+
+struct MomentTable {
+    MomentEntry entry[ENTRIES];
+    int first[ENTRIES + 1]; // piece of work of each entry, a warp's run or (of what is left) group; and their sum
+    int count;
+    bool expand, stochastic;
+    Format second; // of v
+    const UpdateScalars *scalars;
+    StepState *state;
+};
+static_assert(sizeof(MomentTable) <= TABLE_BYTES, "a table is a kernel parameter");
+
+// --- vectors ------------------------------------------------------------------------------------------------
+// A vector of parameters in full precision, as stored.
+template <MasterStore MASTER> struct MasterPack {
+    Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
+    Pack<uint16_t, MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16 ? WIDTH : 1> high;
+    Pack<uint16_t, MASTER == IN_SPLIT16 ? WIDTH : 1> low;
+};
+
+template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(const MomentEntry &e, int64_t at) {
+    MasterPack<MASTER> p;
+    if constexpr (MASTER == IN_VALUE) p.full = load_streaming<WIDTH>((const float *)e.value + at);
+    if constexpr (MASTER == IN_FP32) p.full = load_streaming<WIDTH>((const float *)e.master + at);
+    if constexpr (MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16)
+        p.high = load_streaming<WIDTH>((const uint16_t *)e.value + at);
+    if constexpr (MASTER == IN_SPLIT16) p.low = load_streaming<WIDTH>((const uint16_t *)e.master + at);
+    return p;
+}
+
+// In FP32; of split masters as master_join() does, which is to add the 16 lower bits as a signed number.
+template <MasterStore MASTER> __device__ inline void master_values(const MasterPack<MASTER> &p, float out[WIDTH]) {
+    if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32) {
+        unpack<WIDTH>(p.full, out);
+    } else {
+        uint32_t high[WIDTH / 2], low[WIDTH / 2] = {};
+        memcpy(high, &p.high, sizeof high);
+        if constexpr (MASTER == IN_SPLIT16) memcpy(low, &p.low, sizeof low);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const uint32_t upper = i % 2 ? high[i / 2] & 0xffff0000u : high[i / 2] << 16;
+            const int32_t lower = i % 2 ? (int32_t)low[i / 2] >> 16 : (int16_t)low[i / 2];
+            out[i] = bits_float(upper + (uint32_t)lower);
+        }
+    }
+}
+
+// Pairs of 16 bits: the lower halves of two words, or the upper.
+__device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x7632);
+}
+
+// Returns the largest magnitudes of the BF16 values, of those at even places and of those at odd ones; 0 of FP32
+// values.
+template <MasterStore MASTER>
+__device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
+                                              const float p[WIDTH]) {
+    uint32_t high[WIDTH / 2], low[WIDTH / 2];
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; i++) {
+        const uint32_t x = float_bits(p[2 * i]), y = float_bits(p[2 * i + 1]);
+        low[i] = lower_halves(x, y);
+        high[i] = upper_halves(x + 0x8000u, y + 0x8000u); // master_bf16()
+        if constexpr (MASTER == IN_VALUE_BF16) {
+            const uint64_t index = e.index + (uint64_t)(at + 2 * i);
+            high[i] = bf16_encode_stochastic(p[2 * i], s.seed, s.t, index) |
+                      (uint32_t)bf16_encode_stochastic(p[2 * i + 1], s.seed, s.t, index + 1) << 16;
+        }
+    }
+    Pack<uint16_t, WIDTH> half;
+    if constexpr (MASTER == IN_SPLIT16) {
+        memcpy(&half, low, sizeof half);
+        store((uint16_t *)e.master + at, half);
+    }
+    if constexpr (MASTER == IN_VALUE || MASTER == IN_FP32)
+        store((float *)(MASTER == IN_VALUE ? e.value : e.master) + at, packed<float, WIDTH>(p));
+    __nv_bfloat162 largest = __float2bfloat162_rn(0.0f);
+    if constexpr (MASTER != IN_VALUE) {
+        memcpy(&half, high, sizeof half);
+        store((uint16_t *)e.value + at, half);
+        __nv_bfloat162 pairs[WIDTH / 2];
+        memcpy(pairs, high, sizeof pairs);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) largest = __hmax2_nan(largest, __habs2(pairs[i]));
+    }
+    return largest;
+}
+
+// Their maximum over a warp, into *maximum in shared memory, as the bits of BF16.
+__device__ inline void maximum_note(uint32_t *maximum, __nv_bfloat162 largest) {
+    uint32_t bits;
+    memcpy(&bits, &largest, sizeof bits);
+    bits = __reduce_max_sync(ALL_LANES, max(bits & 0xffffu, bits >> 16));
+    if (threadIdx.x % WARP == 0) atomicMax(maximum, bits);
+}
+
+// --- one by one ---------------------------------------------------------------------------------------------
+template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntry &e, int64_t at) {
+    if constexpr (MASTER == IN_VALUE) return ((const float *)e.value)[at];
+    if constexpr (MASTER == IN_FP32) return ((const float *)e.master)[at];
+    const uint16_t high = ((const uint16_t *)e.value)[at];
+    return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
+}
+
+// Returns the bits of the BF16 value without sign; 0 of an FP32 value.
+template <MasterStore MASTER>
+__device__ inline uint32_t rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
+    if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;
+    if constexpr (MASTER == IN_FP32) ((float *)e.master)[at] = p;
+    if constexpr (MASTER == IN_SPLIT16) ((uint16_t *)e.master)[at] = (uint16_t)float_bits(p);
+    if constexpr (MASTER == IN_VALUE) return 0;
+    const uint16_t high =
+        MASTER == IN_VALUE_BF16 ? bf16_encode_stochastic(p, s.seed, s.t, e.index + (uint64_t)at) : master_bf16(p);
+    ((uint16_t *)e.value)[at] = high;
+    return high & 0x7fffu;
+}
+
+} // namespace
