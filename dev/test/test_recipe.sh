@@ -71,7 +71,7 @@ said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
 
 # --- blocks made again in backward have the bits that they had
 for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "coat" "coat --scaling tensor --head fp8" \
-    "coat --model olmo2:d2" "coat --model qwen3:d3 --health-every 1 --health-products 1"; do
+    "coat --model olmo2:d2 --head fp8-backward" "coat --model qwen3:d3 --health-every 1 --health-products 1"; do
     rm -rf "$folder/kept" "$folder/repeated"
     # shellcheck disable=SC2086
     train kept 3 --recipe $recipe && train repeated 3 --recipe $recipe --recompute 3
@@ -88,7 +88,7 @@ for recipe in "bf16" "fp8-linear --scaling tensor" "fp8-linear --scaling token -
     "fp8-linear --scaling token --recompute 0 --gradient-codes-data e4m3 --gradient-codes-weights e4m3" \
     "fp8-linear --recompute 2 --bf16-blocks 2 --centred-blocks 3" "fp8-linear --scaling tensor --recompute 2 --bf16-blocks 2" \
     "coat --scaling tensor --norm-input saved --activation-input saved --recompute 0 --bf16-blocks 1" \
-    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 2 --centred-blocks 3" "coat --bf16-blocks 0" \
+    "coat --scaling tensor --gradient-codes-data e4m3" "coat --scaling token --recompute 0" "coat --bf16-blocks 2 --centred-blocks 3 --head fp8-backward" "coat --bf16-blocks 0" \
     "coat --head fp8 --group-size 32 --norm-input saved --activation-input saved --gradient-codes-data e5m2 --fast-accumulation-data" \
     "bf16 --moments coat --second-moment e5m2 --second-moment-rounding stochastic --moments-fp32 wte --master none --grads fp32"; do
     name=${recipe%% *}
