@@ -215,9 +215,7 @@ void model_loss(Model *m, bool backward, bool accumulate) {
     Weight head = weight(m, head_id, 0);
     Tensor nf = act(m, NF, 0), nf_t = act(m, NF_T, 0);
     ops->range_push(ex, "head and loss");
-    Tensor kept = nf;
-    if (format_is_fp8(nf_t.format) && !format_is_fp8(nf.format)) kept.data = NULL; // no codes, but their maximum
-    if (backward) ops->norm_rebuild(ex, nf_t, kept, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
+    if (backward) ops->norm_rebuild(ex, nf_t, nf, norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0));
     for (int64_t begin = 0; begin < tokens; begin += chunk) {
         int64_t count = tokens - begin < chunk ? tokens - begin : chunk;
         Tensor logits = tensor_rows(act(m, LOGITS, 0), 0, count);

@@ -45,6 +45,21 @@ const char *recipe_name(RecipeKind kind) {
     return names[kind];
 }
 
+const char *head_name(HeadKind kind) {
+    static const char *const names[] = {"bf16", "fp8", "fp8-backward"};
+    return names[kind];
+}
+
+const char *moments_name(MomentsKind kind) {
+    static const char *const names[] = {"fp32", "bf16", "fp8", "coat"};
+    return names[kind];
+}
+
+const char *master_name(MasterKind kind) {
+    static const char *const names[] = {"fp32", "split16", "none"};
+    return names[kind];
+}
+
 const char *schedule_name(ScheduleKind kind) {
     static const char *const names[] = {"cosine", "linear", "wsd", "constant"};
     return names[kind];

@@ -284,6 +284,9 @@ static inline const char *config_tokenizer_name(const Config *c) {
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
 const char *recipe_name(RecipeKind kind);
+const char *head_name(HeadKind kind);
+const char *moments_name(MomentsKind kind);
+const char *master_name(MasterKind kind);
 const char *schedule_name(ScheduleKind kind);
 
 static inline int64_t config_micro_tokens(const Config *c) {

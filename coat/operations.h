@@ -76,7 +76,8 @@ OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tenso
                            bool accumulate))
 
 // n again from what was saved, in the layout that the weight gradient reads (n_t). n_t and n the same
-// memory: n was saved. Otherwise from n's codes where n.data is given, else from norm.x with n's scale.
+// memory: n was saved. Otherwise from n's codes where n.data is given and has them, else from norm.x with n's scale
+// or, where n is plain, one of its maxima.
 // n SCALE_ROW: n_t's scale is made here from n's, and n's codes are rescaled to it while they are transposed;
 // without them norm(x) is quantised with it.
 OPERATION_BY_FORMAT(norm_rebuild, (Exec *exec, Tensor n_t, Tensor n, Norm norm))

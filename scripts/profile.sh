@@ -24,11 +24,8 @@ case $train in -*) echo "error: $train: the first argument is a pattern of token
 program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
 case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: a number from 2 on, not $steps" >&2; exit 1 ;; esac
 case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: a number from 1 on, not '$gpus'" >&2; exit 1 ;; esac
-devices=${CUDA_VISIBLE_DEVICES:-0} launch=() shared=()
-if [ "$gpus" -gt 1 ]; then
-    read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
-    shared=(--gpus "$gpus") # for the plan: what each of so many processes has
-fi
+devices=${CUDA_VISIBLE_DEVICES:-0} launch=()
+[ "$gpus" -eq 1 ] || read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
 [ -x "$program" ] || { echo "error: $program is not there: make builds it (where nvcc and cuDNN are), or name another as PROGRAM" >&2; exit 1; }
 [ -r "$library" ] || { echo "error: $library is not there: make $library builds it, where CUDA has CUPTI" >&2; exit 1; }
 mkdir -p "$out"
@@ -51,8 +48,8 @@ kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
 [ -s "$out/trace.tsv" ] || { echo "error: nothing was traced: $out/output.txt may say why" >&2; exit 1; }
 
-# Operations of a micro-batch's products: six per weight and token.
-plan=$("$program" --plan=json "$@" ${shared[@]+"${shared[@]}"})
+# Operations of a micro-batch's products: six per weight and token, whatever processes share.
+plan=$("$program" --plan=json "$@" --zero 0)
 values() { # NAME CATEGORY BYTES: how many of BYTES a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
 }
@@ -63,7 +60,7 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 traffic=${TRAFFIC:-build/bench_traffic}
-[ ! -x "$traffic" ] || "$traffic" --tsv "$@" ${shared[@]+"${shared[@]}"} >"$out/traffic.tsv" 2>/dev/null || true
+[ ! -x "$traffic" ] || "$traffic" --tsv "$@" >"$out/traffic.tsv" 2>/dev/null || true
 {
     echo "# A training step, kernel by kernel"
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $([ "$gpus" -eq 1 ] || echo "$gpus x ")$(gpu_name)"

@@ -250,7 +250,7 @@ void cpu_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     if (format_is_fp8(n_t.format)) {
         scale_over_rows(exec, n_t, n);
         RowSource source = {norm_row, &from, n_t.rows, C, C};
-        if (n.data)
+        if (n.data && format_is_fp8(n.format))
             transpose_codes(exec, n_t, n);
         else
             quantize_rows(exec, scratch, &source, (Tensor){0}, n_t);

@@ -105,7 +105,8 @@ void activation_resolve(const TableRow *row, const Config *c, TensorLayout *t) {
         const bool fits = row->source && tensor_extent(tensor_table[row->source].cols, c) == t->cols;
         if (codes) make_codes(t, row, r);
         scratch_or_source(t, row, codes || !fits);
-        if (row->head && !codes && head_in_fp8(r)) t->has_amax = true; // for the scale of the codes that backward makes
+        if (row->head && !codes && head_in_fp8(r))
+            t->has_amax = row->maxima; // for the scale of the codes that backward makes
         if (!codes && !fits && transposed) t->alias = (int)row->transpose_of;
         break;
     }

@@ -48,9 +48,6 @@ static void report_model(const Config *c, FILE *out) {
 
 // What is computed and kept in which precision; --recipe alone does not say it where single flags refine it.
 static void report_recipe(const Config *c, FILE *out) {
-    static const char *const moments[] = {"fp32", "bf16", "fp8", "coat"};
-    static const char *const master[] = {"fp32", "split16", "none"};
-    static const char *const heads[] = {"bf16", "fp8", "fp8-backward"};
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
         item(out, "recipe", "everything in FP32");
@@ -69,10 +66,10 @@ static void report_recipe(const Config *c, FILE *out) {
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
                  data == weights ? "" : format_name(weights));
     item(out, "recipe", "%s: linear %s%s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
-         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, heads[r->head],
-         r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads), moments[r->moments],
-         r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
-         master[r->master]);
+         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, head_name(r->head),
+         r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads),
+         moments_name(r->moments), r->moments >= MOMENTS_FP8 ? ", second " : "",
+         r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "", master_name(r->master));
 }
 
 static int64_t tokens_of_step(const Report *report) {

@@ -12,13 +12,10 @@
 
 static const char *const precision_names[] = {"recipe", "fp32"};
 static const char *const linear_names[] = {"bf16", "fp8"};
-static const char *const head_names[] = {"bf16", "fp8", "fp8-backward"};
 static const char *const scaling_names[] = {"token", "tensor"};
 static const char *const saved_names[] = {"bf16", "coat"};
 static const char *const norm_input_names[] = {"saved", "residual"};
 static const char *const activation_input_names[] = {"saved", "product"};
-static const char *const moments_names[] = {"fp32", "bf16", "fp8", "coat"};
-static const char *const master_names[] = {"fp32", "split16", "none"};
 static const char *const examples_names[] = {"cut", "whole", "split"};
 static const char *const rounding_names[] = {"nearest", "stochastic"};
 
@@ -27,7 +24,7 @@ static const char *const rounding_names[] = {"nearest", "stochastic"};
 static void recipe_fields(JsonText *t, const Recipe *r) {
     json_text_string(t, "precision", precision_names[r->precision]);
     if (r->precision == PRECISION_FP32) {
-        json_text_string(t, "moments", moments_names[r->moments]);
+        json_text_string(t, "moments", moments_name(r->moments));
         return;
     }
     const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
@@ -41,7 +38,7 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     // 3 has the bits of 2, and but for these blocks 2 those of 1
     const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
     json_text_string(t, "linear", linear_names[r->linear]);
-    json_text_string(t, "head", head_names[r->head]);
+    json_text_string(t, "head", head_name(r->head));
     json_text_string(t, "saved", saved_names[r->saved]);
     if (r->saved == SAVED_COAT) {
         json_text_int(t, "group-size", r->group_size);
@@ -57,13 +54,13 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
     json_text_string(t, "grads", format_name(r->grads));
-    json_text_string(t, "moments", moments_names[r->moments]);
+    json_text_string(t, "moments", moments_name(r->moments));
     if (r->moments == MOMENTS_FP8 || r->moments == MOMENTS_COAT) {
         json_text_string(t, "second-moment", format_name(r->second_moment));
         json_text_string(t, "second-moment-rounding", rounding_names[r->second_moment_round]);
     }
     if (r->moments != MOMENTS_FP32) json_text_string(t, "moments-fp32", r->moments_fp32);
-    json_text_string(t, "master", master_names[r->master]);
+    json_text_string(t, "master", master_name(r->master));
 }
 
 static void settings_fields(JsonText *t, const Config *c, int ranks) {

@@ -258,7 +258,7 @@ static void order_norm_rebuild(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     (void)exec;
     if (!n_t.data || same_memory(n_t.data, n.data)) return;
     begin("norm_rebuild");
-    if (n.data) {
+    if (n.data && (format_is_fp8(n.format) || !format_is_fp8(n_t.format))) {
         reads(n);
     } else {
         reads_norm(norm);

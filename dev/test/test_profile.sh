@@ -65,10 +65,10 @@ has "and without one" "$page" '^\| backward_kernel \| 1\.0 \|'
 has "those of the head apart" "$page" '^\| head: nvjet_logits \| 1\.0 \|'
 printf '#!/bin/bash\n[ "$1 $2" = "-np 2" ] || exit 9\nfor rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank "${@:3}" || exit; done\n' >"$folder/mpirun"
 chmod +x "$folder/mpirun"
-said=$(GPUS=2 MPIRUN=mpirun OUT=$folder/two TRACE_PLANS=$folder/plans scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
+said=$(GPUS=2 MPIRUN=mpirun OUT=$folder/two TRACE_PLANS=$folder/plans scripts/profile.sh 'x*.bin' --model gpt2 --zero 3 2>&1)
 check "two processes" $? "$said"
 has "on two GPUs" "$said" "on 2 x Pretended GPU$"
-has "what one of them has is planned" "$(cat "$folder/plans")" "--model gpt2 --gpus 2$"
+has "the whole model's operations count, whatever they share" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
 has "what communication runs, and what of it nothing hides" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels beside it take 0\.005 ms more than alone \|$'
 has "a kernel beside it" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
 [ -s "$folder/two/trace-1.tsv" ]
