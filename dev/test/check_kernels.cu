@@ -311,7 +311,7 @@ static void check_small(Check *c) {
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
     check_loss(c, 11, 257, 384, FMT_BF16);
     check_loss(c, 11, 257, 259, FMT_BF16);
-    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row is longer than shared memory
+    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row is longer than a block's shared memory
     check_loss(c, 7, 257, 384, FMT_FP32);
     check_loss(c, 7, 257, 259, FMT_FP32);
     check_loss(c, 3, 60000, 60032, FMT_FP32);
@@ -331,7 +331,9 @@ static void check_large(Check *c) {
         {3, 901, 1048, FMT_FP32},
     };
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
-    check_loss(c, 37, 50257, 50304, FMT_BF16);
+    check_loss(c, 700, 50257, 50304, FMT_BF16); // of 2 blocks, which take several rows, of 4 and of 8
+    check_loss(c, 5, 100277, 100352, FMT_BF16);
+    check_loss(c, 150, 151643, 151936, FMT_BF16);
     check_loss(c, 300, 257, 384, FMT_BF16);
     check_loss(c, 9, 50257, 50304, FMT_FP32);
     check_loss(c, 5, 100000, 100096, FMT_FP32);

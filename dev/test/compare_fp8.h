@@ -295,7 +295,7 @@ static void compare_fp8(bool small_only) {
         compare_carried(&b, 1040, 768, 3072);
         compare_carried(&b, 272, 6400, 1600);
         compare_head(&b, 144, 768, 50257, 50304);
-        compare_head(&b, 80, 1600, 130000, 130048); // rows longer than shared memory
+        compare_head(&b, 80, 1600, 130000, 130048); // rows longer than a block's shared memory
     }
     backends_close(&b);
 }

@@ -3,13 +3,15 @@
 // transposed for the product that makes the weight's gradient: 2 + 1 and 1 + 1 bytes per element.
 #include "cuda/fp8/fp8_kernels.h"
 
-#include <float.h>
+#include "loss_parts.h"
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;
-constexpr int LOSS_BLOCKS_PER_SM = 2;
-constexpr int LOSS_WARPS = LOSS_THREADS / WARP;
+constexpr int LOSS_THREADS = 512;         // of a block that has rows of its own
+constexpr int LOSS_PART_THREADS = 256;    // of one that shares them
+constexpr int LOSS_BLOCKS_PER_SM = 2;     // at least; of those that share, twice as many
+constexpr int LOSS_PARTS = 8;             // blocks that share a row, at most: clusters of so many are everywhere
+constexpr int LOSS_PART_BYTES = 54 << 10; // of a row, so that four parts have room
 
 struct LossArguments {
     void *logits;       // (rows, cols)
@@ -20,81 +22,74 @@ struct LossArguments {
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
+    int parts; // blocks that share a row: a power of two
     bool backward;
     StepState *state; // with the loss's scale
 };
 
-// A maximum with the sum of the exponentials below it. Maxima start at NOTHING, the lowest finite value, and so do
-// the columns that are padding: their exponentials vanish as soon as a real value is joined, and no difference
-// of two infinities arises. A maximum passes NaN over, a sum does not.
-struct SoftmaxSum {
-    float max, sum;
+// The largest of a thread's logits, NaN passed over. Of a vector the first `real` count, the others are padding.
+template <typename T, int V> struct Largest {
+    float most = NOTHING;
+
+    __device__ void add(Pack<T, V> pack, int real) {
+        float x[V];
+        unpack<V>(pack, x);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            if (j < real) most = fmaxf(most, x[j]);
+    }
+    __device__ float value() const {
+        return most;
+    }
 };
 
-constexpr float NOTHING = -FLT_MAX;
+template <> struct Largest<bf16, 8> { // two at a time
+    __nv_bfloat162 most = __float2bfloat162_rn(-INFINITY);
 
-__device__ inline SoftmaxSum softmax_join(SoftmaxSum a, SoftmaxSum b) {
-    float max = fmaxf(a.max, b.max);
-    // not fused: joining b with a gives the same bits as joining a with b, so all threads agree
-    return {max, __fadd_rn(__fmul_rn(a.sum, fast_exp(a.max - max)), __fmul_rn(b.sum, fast_exp(b.max - max)))};
-}
-
-__device__ inline SoftmaxSum block_softmax(SoftmaxSum mine, SoftmaxSum *shared) {
+    __device__ void add(Pack<bf16, 8> pack, int real) {
+        __nv_bfloat162 pairs[4];
+        memcpy(pairs, &pack, sizeof pairs);
 #pragma unroll
-    for (int mask = WARP / 2; mask > 0; mask /= 2) {
-        SoftmaxSum other = {__shfl_xor_sync(ALL_LANES, mine.max, mask), __shfl_xor_sync(ALL_LANES, mine.sum, mask)};
-        mine = softmax_join(mine, other);
+        for (int j = 0; j < 4; j++) {
+            if (2 * j + 1 == real) pairs[j] = __low2bfloat162(pairs[j]);
+            if (2 * j < real) most = __hmax2(most, pairs[j]);
+        }
     }
-    __syncthreads(); // the previous row's values have been read
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = mine;
-    __syncthreads();
-    SoftmaxSum all = shared[threadIdx.x % LOSS_WARPS];
-#pragma unroll
-    for (int mask = LOSS_WARPS / 2; mask > 0; mask /= 2) {
-        SoftmaxSum other = {__shfl_xor_sync(ALL_LANES, all.max, mask), __shfl_xor_sync(ALL_LANES, all.sum, mask)};
-        all = softmax_join(all, other);
+    __device__ float value() const {
+        return fmaxf(NOTHING, fmaxf(__low2float(most), __high2float(most)));
     }
-    return all;
-}
+};
 
-// Values of vector `index` of a row, without the columns that are padding.
-template <typename T, int V> __device__ inline void logits_unpack(Pack<T, V> pack, int index, int vocab, float out[V]) {
-    unpack<V>(pack, out);
-    if ((index + 1) * V > vocab) {
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            if (index * V + i >= vocab) out[i] = NOTHING;
-    }
-}
-
-// Where the passes over a row read it from: the block's shared memory, filled by asynchronous copies, or device
-// memory again where a row is too long for that. A thread reads only the vectors that it copied itself, so no
-// barrier is needed, and the next row is fetched while this one is being written.
+// Where the passes over a block's part of a row, which begins at vector `begin`, read it from: the block's shared memory,
+// filled by asynchronous copies, or device memory again where the part is too long for that. A thread reads only the
+// vectors that it copied itself, so no barrier is needed, and the next row is fetched while this one is being written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
+    int begin;
 
     __device__ void fetch(const T *row, int index) const {
-        if constexpr (STAGED) copy_async<V>(staged + index, row + index * V);
+        if constexpr (STAGED) copy_async<V>(staged + (index - begin), row + index * V);
     }
     __device__ void wait() const {
         if constexpr (STAGED) asm volatile("cp.async.wait_all;" ::: "memory");
     }
     __device__ Pack<T, V> read(const T *row, int index) const {
         if constexpr (STAGED)
-            return load<V>((const T *)(staged + index));
+            return load<V>((const T *)(staged + (index - begin)));
         else
             return load<V>(row + index * V);
     }
     __device__ float element(const T *row, int column) const {
         float x;
-        unpack<1>(load<1>((STAGED ? (const T *)staged : row) + column), &x);
+        unpack<1>(load<1>(STAGED ? (const T *)staged + (column - begin * V) : row + column), &x);
         return x;
     }
 };
 
-// Vectors of the gradient: where they go, and how.
+// Vectors of the gradient: where they go, and how. Values are written in units of 1 / unit.
 template <typename T, int V> struct GradientInPlace {
     T *row;
+    static constexpr float unit = 1.0f;
 
     __device__ GradientInPlace(const LossArguments &a, int64_t at, float) : row((T *)a.logits + at * a.stride) {}
     __device__ void write(int index, const float x[V]) const { store(row + index * V, packed<T, V>(x)); }
@@ -103,108 +98,137 @@ template <typename T, int V> struct GradientInPlace {
 
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
-    float reciprocal;
+    float unit;
 
     __device__ GradientCodes(const LossArguments &a, int64_t at, float scale)
-        : row(a.codes + at * a.codes_stride), reciprocal(scale_reciprocal(loss_gradient_scale(scale))) {}
+        : row(a.codes + at * a.codes_stride), unit(scale_reciprocal(loss_gradient_scale(scale))) {}
     __device__ void write(int index, const float x[V]) const {
         Pack<uint32_t, V / 4> words;
-        encode<FMT_E5M2, V>(x, reciprocal, words.value);
+        encode<FMT_E5M2, V>(x, 1.0f, words.value);
         store((uint32_t *)(row + index * V), words);
     }
-    __device__ void element(int column, float x) const {
-        row[column] = (uint8_t)encode_pair<FMT_E5M2>(x * reciprocal, 0.0f);
-    }
+    __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
 };
 
-// A persistent block takes every gridDim.x-th row.
+// Blocks stay: the parts of a row belong to neighbours, which go on with the next row that no others have.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
-    extern __shared__ uint4 staging[];
-    __shared__ SoftmaxSum shared[LOSS_WARPS];
-    const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)staging};
-    const int thread = (int)threadIdx.x, vectors = a.cols / V;
+    extern __shared__ uint4 dynamic[];
+    const int thread = (int)threadIdx.x, threads = (int)blockDim.x, parts = a.parts, part = (int)blockIdx.x % parts;
+    const int vectors = a.cols / V, length = (vectors + parts - 1) / parts;
+    const int begin = part * length, end = min(begin + length, vectors), whole = min(end, a.vocab / V);
+    const int64_t first = blockIdx.x / parts, step = gridDim.x / parts;
+    char *const shared = (char *)dynamic;
+    const RowParts row_parts = {(uint64_t *)shared, (SoftmaxSum *)(shared + 2 * sizeof(uint64_t)), part, parts,
+                                threads / WARP};
+    const RowReader<T, V, STAGED> reader = {(Pack<T, V> *)(shared + RowParts::bytes(parts, threads / WARP)), begin};
     T *const logits = (T *)a.logits;
     const float scale = a.state->loss_scale;
+    // a thread's vectors of this part, and how many of their columns are no padding
+    const auto each = [&](auto visit) {
+        int i = begin + thread;
+        for (; i < whole; i += threads) visit(i, V);
+        for (; i < end; i += threads) visit(i, max(a.vocab - i * V, 0));
+    };
 
     if (a.codes_scale && blockIdx.x == 0 && thread == 0) *a.codes_scale = loss_gradient_scale(scale);
-    if (blockIdx.x < a.rows)
-        for (int i = thread; i < vectors; i += LOSS_THREADS) reader.fetch(logits + blockIdx.x * a.stride, i);
-    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    if (first < a.rows) each([&](int i, int) { reader.fetch(logits + first * a.stride, i); });
+    row_parts.open();
+    int done = 0;
+    for (int64_t row = first; row < a.rows; row += step) {
         T *const here = logits + row * a.stride;
-        const T *const next = row + gridDim.x < a.rows ? here + gridDim.x * a.stride : nullptr;
+        const T *const next = row + step < a.rows ? here + step * a.stride : nullptr;
         const int target = a.targets[row * a.target_stride];
         reader.wait();
 
-        SoftmaxSum mine = {NOTHING, 0.0f};
-        for (int i = thread; i < vectors; i += LOSS_THREADS) {
+        Largest<T, V> largest;
+        each([&](int i, int real) { largest.add(reader.read(here, i), real); });
+        SoftmaxSum mine = {largest.value(), 0.0f};
+        each([&](int i, int real) {
             float x[V];
-            logits_unpack<T, V>(reader.read(here, i), i, a.vocab, x);
+            unpack<V>(reader.read(here, i), x);
 #pragma unroll
-            for (int j = 0; j < V; j++) mine.max = fmaxf(mine.max, x[j]);
-        }
-        for (int i = thread; i < vectors; i += LOSS_THREADS) {
-            float x[V];
-            logits_unpack<T, V>(reader.read(here, i), i, a.vocab, x);
-#pragma unroll
-            for (int j = 0; j < V; j++) mine.sum += fast_exp(x[j] - mine.max);
-        }
-        const SoftmaxSum all = block_softmax(mine, shared);
+            for (int j = 0; j < V; j++)
+                if (j < real) mine.sum += fast_exp(x[j] - mine.max);
+        });
+        const SoftmaxSum all = row_parts.join(mine, done++);
         const Gradient gradient(a, row, scale);
-        const float inverse = target < 0 ? 0.0f : scale / all.sum;
+        const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
-        const bool owner = target < 0 ? thread == 0 : target / V % LOSS_THREADS == thread;
+        const int from = target < 0 ? 0 : target / V; // the vector whose thread has the loss
+        const bool owner = from >= begin && from < end && (from - begin) % threads == thread;
         float target_gradient = 0.0f;
         if (owner) {
             float loss = 0.0f;
             if (target >= 0) {
                 const float logit = reader.element(here, target);
-                target_gradient = fast_exp(logit - all.max) * inverse - scale;
+                target_gradient = (fast_exp(logit - all.max) * inverse - scale) * gradient.unit;
                 loss = logf(all.sum) + all.max - logit;
                 if (!isfinite(loss)) a.state->nonfinite = 1;
             }
             if (a.losses) a.losses[row] = loss;
         }
-        for (int i = thread; i < vectors; i += LOSS_THREADS) {
-            if (a.backward) {
+        if (a.backward) {
+            each([&](int i, int real) {
                 float x[V];
-                logits_unpack<T, V>(reader.read(here, i), i, a.vocab, x);
+                unpack<V>(reader.read(here, i), x);
 #pragma unroll
-                for (int j = 0; j < V; j++) x[j] = target < 0 ? 0.0f : fast_exp(x[j] - all.max) * inverse;
+                for (int j = 0; j < V; j++) x[j] = j < real && target >= 0 ? fast_exp(x[j] - all.max) * factor : 0.0f;
                 gradient.write(i, x);
-            }
-            if (next) reader.fetch(next, i);
+                if (next) reader.fetch(next, i);
+            });
+            if (owner && target >= 0) gradient.element(target, target_gradient);
+        } else if (next) {
+            each([&](int i, int) { reader.fetch(next, i); });
         }
-        if (a.backward && owner && target >= 0) gradient.element(target, target_gradient);
     }
 }
 
+// With so many bytes of shared memory for a block; of those that share a row as many as can run at a time, so that none
+// begins when the others end.
 template <typename T, int V, bool STAGED, typename Gradient>
-void loss_launch(const CudaBackend *backend, const LossArguments &a) {
+void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
-    const int64_t slots = (int64_t)backend->sm_count * LOSS_BLOCKS_PER_SM;
-    const size_t shared = STAGED ? (size_t)a.cols * sizeof(T) : 0;
-    if (STAGED)
-        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-                   "reserving shared memory for a row of logits");
-    kernel<<<grid_of(a.rows < slots ? a.rows : slots), LOSS_THREADS, shared, backend->stream>>>(a);
-    LAUNCH_CHECK("loss_kernel");
+    int at_once = 0;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+               "reserving shared memory for a row of logits");
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {(unsigned)a.parts, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = a.parts;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    if (a.parts > 1) {
+        config.attrs = &cluster;
+        config.numAttrs = 1;
+        CUDA_CHECK(cudaOccupancyMaxActiveClusters(&at_once, kernel, &config), "asking how many clusters fit");
+    } else {
+        CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, threads, shared),
+                   "asking how many blocks fit");
+        at_once *= backend->sm_count;
+    }
+    config.gridDim = grid_of((a.rows < at_once ? a.rows : max(at_once, 1)) * a.parts);
+    config.stream = backend->stream;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "loss_kernel");
 }
 
-template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, const LossArguments &a) {
-    const size_t row_bytes = (size_t)a.cols * sizeof(T);
-    int per_block = 0;
-    CUDA_CHECK(cudaDeviceGetAttribute(&per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
+template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
+    int most = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
                "asking for the size of shared memory");
-    const bool fits = row_bytes + LOSS_WARPS * sizeof(SoftmaxSum) <= (size_t)per_block;
+    const auto part = [&] { return (size_t)ceil_div(a.cols / V, a.parts) * sizeof(Pack<T, V>); };
+    a.parts = 1;
+    while (V > 1 && backend->capability >= 90 && a.parts < LOSS_PARTS && part() > LOSS_PART_BYTES) a.parts *= 2;
+    const int threads = a.parts > 1 ? LOSS_PART_THREADS : LOSS_THREADS;
+    const size_t shared = RowParts::bytes(a.parts, threads / WARP);
     if constexpr (V > 1) {
-        if (fits)
-            loss_launch<T, V, true, Gradient>(backend, a);
-        else
-            loss_launch<T, V, false, Gradient>(backend, a);
-    } else {
-        loss_launch<T, V, false, Gradient>(backend, a);
+        if (shared + part() <= (size_t)most) {
+            loss_launch<T, V, true, Gradient>(backend, a, threads, shared + part());
+            return;
+        }
     }
+    loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
 // --- the sum of the losses ----------------------------------------------------------------------------------
