@@ -13,7 +13,7 @@ static void *work_aside(void *argument) {
     return NULL;
 }
 
-void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
+bool aside_try(Aside *aside, void *(*work)(void *argument), void *argument) {
     sigset_t all, before;
     pthread_attr_t small;
     aside->work = work;
@@ -25,7 +25,11 @@ void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
     aside->running = pthread_create(&aside->thread, &small, work_aside, aside) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&small);
-    if (!aside->running) work(argument);
+    return aside->running;
+}
+
+void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument) {
+    if (!aside_try(aside, work, argument)) work(argument);
 }
 
 void aside_end(Aside *aside) {

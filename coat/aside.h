@@ -18,7 +18,10 @@ typedef struct {
 // result of work is not looked at.
 void aside_begin(Aside *aside, void *(*work)(void *argument), void *argument);
 
-// Waits for it.
+// The same, but that without a thread nothing is done, and it returns false.
+bool aside_try(Aside *aside, void *(*work)(void *argument), void *argument);
+
+// Waits for it, where it is in a thread.
 void aside_end(Aside *aside);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
 #include "saver.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "aside.h"
 #include "clock.h"
 #include "io/files.h"
 #include "io/matmul_choices.h"
@@ -27,10 +26,9 @@ struct Saver {
     Snapshot snapshot;
     Shards *shards;  // with several processes
     bool foreground; // some of which have no room for the copy
-    pthread_t thread;
-    bool running; // there is a thread to be joined
+    Aside writing;
     atomic_bool written;
-    // written by the thread, read once it is joined
+    // written aside, read once that has ended
     bool good;
     Error err;
     double ms; // of this save
@@ -66,32 +64,18 @@ static void write_files(Saver *s) {
         checkpoint_prune(s->at.out, s->snapshot.run.step, keep, c->keep_every);
 }
 
-static void *write_in_thread(void *argument) {
-    Saver *s = (Saver *)argument;
+static void write_now(Saver *s) {
     double begin = now_ms();
     write_files(s);
     s->ms += now_ms() - begin;
     atomic_store(&s->written, true);
-    return NULL;
 }
 
-static void *saver_thread(void *argument) {
-    error_beside();
+static void *write_aside(void *argument) {
     signals_writer(true);
-    write_in_thread(argument);
+    write_now((Saver *)argument);
     signals_writer(false);
     return NULL;
-}
-
-// Signals are the training thread's.
-static bool start_thread(Saver *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    atomic_store(&s->written, false);
-    bool started = pthread_create(&s->thread, NULL, saver_thread, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
 }
 
 static bool has_checkpoint(const Saver *s, int64_t step) {
@@ -102,16 +86,15 @@ static bool has_checkpoint(const Saver *s, int64_t step) {
 
 // Whether the latest checkpoint is whole by now. Rank 0 makes it so: for the others it has its name then.
 static void see_saved(Saver *s) {
-    if (s->step <= s->saved || s->running || !s->good) return;
+    if (s->step <= s->saved || s->writing.running || !s->good) return;
     if (s->snapshot.exec->rank > 0 && !has_checkpoint(s, s->step)) return;
     s->saved = s->step;
     error_saved(s->at.out, s->saved);
 }
 
 static void join(Saver *s) {
-    if (!s->running) return;
-    pthread_join(s->thread, NULL);
-    s->running = false;
+    if (!s->writing.running) return;
+    aside_end(&s->writing);
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
@@ -126,7 +109,7 @@ static const char *what_stays(const Saver *s) {
 }
 
 static void say(Saver *s) {
-    if (s->said || s->running) return;
+    if (s->said || s->writing.running) return;
     s->said = true;
     if (s->snapshot.exec->rank > 0) return;
     if (s->good) log_saved(s->log, s->step, s->snapshot.nonfinite);
@@ -215,9 +198,9 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->good) return;
     snapshot_take(&s->snapshot, run);
     s->ms = now_ms() - begin;
-    s->running = s->snapshot.memory && start_thread(s);
-    if (!s->running) write_in_thread(s);
-    if (!s->running && s->ms > s->longest_ms) s->longest_ms = s->ms;
+    atomic_store(&s->written, false);
+    if (!s->snapshot.memory || !aside_try(&s->writing, write_aside, s)) write_now(s);
+    if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
     comm_patience(s->shards->comm, FILES_PATIENCE);
     comm_barrier(s->shards->comm);
@@ -261,7 +244,7 @@ void saver_save_last(Saver *s, const RunState *run) {
 }
 
 bool saver_poll(Saver *s, Error *err) {
-    if (s->running && !atomic_load(&s->written)) return true;
+    if (s->writing.running && !atomic_load(&s->written)) return true;
     join(s);
     see_saved(s);
     say(s);
