@@ -1,5 +1,5 @@
-// Hugging Face's models: config.json to a ModelShape and back (hf_config.c), and the safetensors files of a model folder,
-// in one piece or sharded.
+// Hugging Face's models: config.json to a ModelShape (hf_config.c) and back (hf_config_text.c), and the safetensors files
+// of a model folder, in one piece or sharded.
 #pragma once
 #include "config.h"
 #include "io/json.h"

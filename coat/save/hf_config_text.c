@@ -1,0 +1,109 @@
+// config.json of Hugging Face's models, written with the keys of transformers 4.
+#include <string.h>
+
+#include "hf.h"
+#include "shapes.h"
+
+static void ids_fields(JsonText *t, const TextIds *ids) {
+    if (ids->begin >= 0)
+        json_text_int(t, "bos_token_id", ids->begin);
+    else
+        json_text_null(t, "bos_token_id");
+    if (ids->end_count == 0) json_text_null(t, "eos_token_id");
+    if (ids->end_count == 1) json_text_int(t, "eos_token_id", ids->ends[0]);
+    if (ids->end_count < 2) return;
+    json_text_open(t, "eos_token_id", '[');
+    for (int i = 0; i < ids->end_count; i++) json_text_int(t, NULL, ids->ends[i]);
+    json_text_close(t, ']');
+}
+
+static void gpt2_fields(JsonText *t, const ModelShape *s) {
+    static const char *const zeros[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"}; // nothing is dropped here
+    json_text_int(t, "n_layer", s->layers);
+    json_text_int(t, "n_head", s->heads);
+    json_text_int(t, "n_embd", s->channels);
+    json_text_int(t, "n_inner", s->ffn);
+    json_text_int(t, "n_positions", s->positions);
+    json_text_int(t, "n_ctx", s->positions);
+    json_text_int(t, "vocab_size", s->vocab);
+    json_text_string(t, "activation_function", "gelu_new");
+    json_text_float(t, "layer_norm_epsilon", s->norm_eps);
+    for (int i = 0; i < 3; i++) json_text_float(t, zeros[i], 0.0f);
+    json_text_float(t, "initializer_range", 0.02f);
+    json_text_bool(t, "scale_attn_weights", true);
+}
+
+static void rope_scaling_fields(JsonText *t, const RopeScaling *rope) {
+    json_text_open(t, "rope_scaling", '{');
+    json_text_string(t, "rope_type", "llama3");
+    json_text_float(t, "factor", rope->factor);
+    json_text_float(t, "low_freq_factor", rope->low);
+    json_text_float(t, "high_freq_factor", rope->high);
+    json_text_int(t, "original_max_position_embeddings", rope->positions);
+    json_text_close(t, '}');
+}
+
+static void other_fields(JsonText *t, const ModelShape *s, Architecture architecture) {
+    json_text_int(t, "num_hidden_layers", s->layers);
+    json_text_int(t, "hidden_size", s->channels);
+    json_text_int(t, "intermediate_size", s->ffn);
+    json_text_int(t, "num_attention_heads", s->heads);
+    json_text_int(t, "num_key_value_heads", s->kv_heads);
+    if (architecture == ARCHITECTURE_LLAMA || architecture == ARCHITECTURE_QWEN3)
+        json_text_int(t, "head_dim", s->head_dim);
+    json_text_int(t, "max_position_embeddings", s->positions);
+    json_text_int(t, "vocab_size", s->vocab);
+    json_text_string(t, "hidden_act", "silu");
+    if (architecture != ARCHITECTURE_OLMO) json_text_float(t, "rms_norm_eps", s->norm_eps);
+    if (architecture != ARCHITECTURE_QWEN2) json_text_bool(t, "attention_bias", false);
+    if (architecture == ARCHITECTURE_LLAMA) json_text_bool(t, "mlp_bias", false);
+    if (architecture == ARCHITECTURE_OLMO && s->clip_qkv > 0) json_text_float(t, "clip_qkv", s->clip_qkv);
+    if (architecture == ARCHITECTURE_QWEN2 || architecture == ARCHITECTURE_QWEN3)
+        json_text_bool(t, "use_sliding_window", false);
+    json_text_float(t, "attention_dropout", 0.0f);
+    json_text_float(t, "rope_theta", s->rope_theta);
+    if (s->rope.factor != 1.0f) rope_scaling_fields(t, &s->rope);
+    if (architecture != ARCHITECTURE_OLMO) json_text_float(t, "initializer_range", 0.02f);
+}
+
+bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
+    static const char *const classes[ARCHITECTURE_COUNT] = {
+        [ARCHITECTURE_GPT2] = "GPT2LMHeadModel",   [ARCHITECTURE_LLAMA] = "LlamaForCausalLM",
+        [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_OLMO2] = "Olmo2ForCausalLM",
+        [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM", [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
+    };
+    const Architecture architecture = shape_architecture(s);
+    if (architecture == ARCHITECTURE_COUNT)
+        return error_set(err, EXIT_DATA, "a model of no architecture of Hugging Face's cannot be written");
+    // transformers 5 refuses a llama whose heads do not divide the width; its mistral without a window is the same model
+    const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
+    const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    json_text_open(t, "architectures", '[');
+    json_text_string(t, NULL, mistral ? "MistralForCausalLM" : classes[architecture]);
+    json_text_close(t, ']');
+    json_text_string(t, "model_type", mistral ? "mistral" : architecture_name(architecture));
+    if (mistral) json_text_null(t, "sliding_window");
+    if (architecture == ARCHITECTURE_GPT2)
+        gpt2_fields(t, s);
+    else
+        other_fields(t, s, architecture);
+    json_text_bool(t, "tie_word_embeddings", s->tied_head);
+    json_text_bool(t, "use_cache", true);
+    ids_fields(t, &s->ids);
+    json_text_string(t, "torch_dtype", dtype);
+    json_text_string(t, "transformers_version", "4.57.1"); // whose keys these are; without one 4.57.6 takes any large
+                                                           // vocabulary for a faulty one of Mistral's
+    json_text_close(t, '}');
+    return true;
+}
+
+void hf_generation_text(JsonText *t, const ModelShape *s) {
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    ids_fields(t, &s->ids);
+    json_text_close(t, '}');
+}
