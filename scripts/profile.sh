@@ -60,7 +60,7 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 traffic=${TRAFFIC:-build/bench_traffic}
-[ ! -x "$traffic" ] || "$traffic" --tsv "$@" >"$out/traffic.tsv" 2>/dev/null || true
+[ ! -x "$traffic" ] || "$traffic" --tsv "$@" --gpus "$gpus" >"$out/traffic.tsv" 2>/dev/null || true
 {
     echo "# A training step, kernel by kernel"
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $([ "$gpus" -eq 1 ] || echo "$gpus x ")$(gpu_name)"

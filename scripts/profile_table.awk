@@ -64,6 +64,7 @@ function kind(name) {
 
 # The kind of kernel that does an operation, where it is bound by memory alone.
 function kind_of(part, operation) {
+    if (operation == "gradients_add") return "" # not in all micro-batches
     if (part == "update") return "update"
     if (operation ~ /^embed_/) return "embedding"
     if (operation ~ /^heads_/) return "rotations and norms of q, k"

@@ -4,15 +4,49 @@
 // than these bytes at a copy's rate has something to gain. Products and attention have operations of arithmetic, too.
 //
 //   bench_traffic [--tsv] FLAGS OF THE TRAINER
-//       of a micro-batch that adds to the gradients, and of the update
+//       of a micro-batch that adds to the gradients, and of the update; with --gpus N by the first of N processes, without
+//       what communication moves
 #pragma GCC diagnostic ignored "-Wunused-function" // of the headers, which test_order needs whole
+#include "coat/comm/comm_internal.h"
 #include "coat/config/config_parse.h"
 #include "dev/test/order_ops.h"
 
 static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n"
                             "\n"
                             "Prints which bytes each operation of a training step reads and writes: of a\n"
-                            "micro-batch that adds to the gradients, and of the update. --tsv: for scripts.\n";
+                            "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
+                            "first of N processes, without communication. --tsv: for scripts.\n";
+
+// --- the other processes, of which nothing is counted -------------------------------------------------------------
+
+static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
+    (void)comm, (void)data, (void)count, (void)type, (void)op;
+}
+
+static void traffic_exchange(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    (void)comm, (void)out, (void)in, (void)count_per_rank, (void)type;
+}
+
+static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err) {
+    static const CommOps ops = {
+        .name = "nothing",
+        .all_reduce = traffic_all_reduce,
+        .reduce_scatter = traffic_exchange,
+        .all_gather = traffic_exchange,
+        .group = comm_no_group,
+        .after_compute = comm_no_after_compute,
+        .mark = comm_no_mark,
+        .wait = comm_no_wait,
+    };
+    (void)config, (void)err;
+    Comm *comm = (Comm *)xcalloc(1, sizeof *comm);
+    comm->ops = &ops;
+    comm->place = *place;
+    comm->exec = exec;
+    return comm;
+}
+
+// --- the device ---------------------------------------------------------------------------------------------------
 
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
@@ -25,6 +59,7 @@ static const Ops *traffic_ops(void) {
     return &order_ops;
 }
 
+#define comm_open traffic_comm_open
 #define cpu_ops traffic_ops
 #define arena_plan traffic_arena_plan
 #define TESTING
@@ -110,7 +145,6 @@ int main(int argc, char **argv) {
     static Config config;
     static Model m;
     static const int32_t none[1]; // tokens: nobody looks at them
-    const CommPlace alone = {0, 1, 0, 1, "bench_traffic", false};
     Error err = {EXIT_DONE, ""};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -126,15 +160,17 @@ int main(int argc, char **argv) {
     if (!config_parse(&config, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
     if (printed) return EXIT_DONE;
     config.device = DEVICE_CPU;
-    if (!config_check(&config, 1, &err)) fatal(err.code, "%s", err.text);
+    if (!config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
+    const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false};
     count_access = count;
-    if (!model_create(&m, &config, &alone, &err)) fatal(err.code, "%s", err.text);
+    if (!model_create(&m, &config, &first, &err)) fatal(err.code, "%s", err.text);
     step_begin(&m, 1e-3f, 1);
     batch_upload(&m, config.micro_batch, config.seq_len, none, none, NULL);
     traffic_reset();
     micro_step(&m, true, true);
     print_traffic(&config, tsv, "micro-batch");
     step_end(&m);
+    shards_settle(&m.shards); // codes of weights that others have updated
     print_traffic(&config, tsv, "update");
     return EXIT_DONE;
 }

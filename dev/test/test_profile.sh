@@ -40,7 +40,7 @@ done >"${TRACE_FILE:?}"
 END
 printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "90.0, 1980"; echo "600.0, 1500"; echo "650.0, 1400"; echo "480.0, 1980" ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
 chmod +x "$folder/trainer" "$folder/nvidia-smi"
-printf '#!/bin/sh\nprintf "micro-batch\\tresidual_norm_forward\\t3000000\\nmicro-batch\\tnorm_backward\\t1000000\\nupdate\\tgrad_norm\\t9000000\\n"\n' >"$folder/traffic"
+printf '#!/bin/sh\necho "$*" >>"${TRACE_PLANS:-/dev/null}"\nprintf "micro-batch\\tresidual_norm_forward\\t3000000\\nmicro-batch\\tnorm_backward\\t1000000\\nupdate\\tgrad_norm\\t9000000\\n"\n' >"$folder/traffic"
 chmod +x "$folder/traffic"
 touch "$folder/libtrace.so"
 export PATH="$folder:$PATH" PROGRAM=$folder/trainer LIBRARY=$folder/libtrace.so OUT=$folder/out TRAFFIC=$folder/traffic
@@ -69,6 +69,7 @@ said=$(GPUS=2 MPIRUN=mpirun OUT=$folder/two TRACE_PLANS=$folder/plans scripts/pr
 check "two processes" $? "$said"
 has "on two GPUs" "$said" "on 2 x Pretended GPU$"
 has "the whole model's operations count, whatever they share" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
+has "and the bytes that one process of two moves" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --gpus 2$"
 has "what communication runs, and what of it nothing hides" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels beside it take 0\.005 ms more than alone \|$'
 has "a kernel beside it" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
 [ -s "$folder/two/trace-1.tsv" ]
@@ -97,5 +98,13 @@ has "a gradient in BF16 is read for the sums of its columns alone" "$said" '^\| 
 has "GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
 said=$(traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "a line per operation for scripts" "$said" $'^update\tadamw_update\t[0-9]+$'
+bytes() { traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 "${@:2}" | awk -v name="$1" '$2 == name { sum += $3 } END { print sum + 0 }'; }
+whole=$(bytes adamw_update) shared=$(bytes adamw_update --gpus 2 --zero 1)
+[ "$whole" -gt 0 ] && [ $((2 * shared)) -ge "$whole" ] && [ $((200 * shared)) -lt $((101 * whole)) ]
+check "of two processes each updates its share" $? "$whole $shared"
+[ "$(bytes adamw_update --gpus 2 --zero 0)" = "$whole" ]
+check "or all" $?
+[ "$(bytes gradients_add)" = 0 ] && [ "$(bytes gradients_add --gpus 2 --zero 2)" -gt 0 ]
+check "sums of gradients are added to shares" $?
 has "a flag that is not there" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
 exit $failures
