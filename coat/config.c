@@ -40,29 +40,11 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     }
 }
 
-const char *recipe_name(RecipeKind kind) {
-    static const char *const names[] = {"bf16", "fp8-linear", "coat"};
-    return names[kind];
-}
-
-const char *head_name(HeadKind kind) {
-    static const char *const names[] = {"bf16", "fp8", "fp8-backward"};
-    return names[kind];
-}
-
-const char *moments_name(MomentsKind kind) {
-    static const char *const names[] = {"fp32", "bf16", "fp8", "coat"};
-    return names[kind];
-}
-
-const char *master_name(MasterKind kind) {
-    static const char *const names[] = {"fp32", "split16", "none"};
-    return names[kind];
-}
-
-const char *schedule_name(ScheduleKind kind) {
-    static const char *const names[] = {"cosine", "linear", "wsd", "constant"};
-    return names[kind];
+ChoiceName choice_name(const char *names, int value) {
+    ChoiceName name;
+    for (; value > 0; value--) names += strcspn(names, "|") + 1;
+    snprintf(name.text, sizeof name.text, "%.*s", (int)strcspn(names, "|"), names);
+    return name;
 }
 
 void config_defaults(Config *config) {

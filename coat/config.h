@@ -119,6 +119,29 @@ typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKi
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { ROUND_NEAREST, ROUND_STOCHASTIC } RoundingKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
+
+// Names of these, in the order of their values, as flags take them and checkpoints and the report say them.
+#define RECIPE_NAMES "bf16|fp8-linear|coat"
+#define PRECISION_NAMES "recipe|fp32"
+#define LINEAR_NAMES "bf16|fp8"
+#define HEAD_NAMES "bf16|fp8|fp8-backward"
+#define SAVED_NAMES "bf16|coat"
+#define SCALING_NAMES "token|tensor"
+#define NORM_INPUT_NAMES "saved|residual"
+#define ACTIVATION_INPUT_NAMES "saved|product"
+#define MOMENTS_NAMES "fp32|bf16|fp8|coat"
+#define MASTER_NAMES "fp32|split16|none"
+#define ROUNDING_NAMES "nearest|stochastic"
+#define SCHEDULE_NAMES "cosine|linear|wsd|constant"
+#define EXAMPLES_NAMES "cut|whole|split"
+
+typedef struct {
+    char text[16];
+} ChoiceName;
+
+// The one of a value.
+ChoiceName choice_name(const char *names, int value);
+
 typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
 typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind; // any: none was named
 
@@ -282,12 +305,6 @@ static inline const char *config_tokenizer_name(const Config *c) {
 
 // Whether the model has a row for each of the `tokens` of the vocabulary that --tokenizer names. Errors: EXIT_USER.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
-
-const char *recipe_name(RecipeKind kind);
-const char *head_name(HeadKind kind);
-const char *moments_name(MomentsKind kind);
-const char *master_name(MasterKind kind);
-const char *schedule_name(ScheduleKind kind);
 
 static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;

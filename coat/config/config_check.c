@@ -80,7 +80,7 @@ static bool check_built(const Config *c, int ranks, Error *err) {
         if (n->used(&preset, ranks) && !n->used(&plain, ranks))
             return error_set(err, EXIT_USER,
                              "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
-                             recipe_name(c->recipe.kind), n->text);
+                             choice_name(RECIPE_NAMES, c->recipe.kind).text, n->text);
         return error_set(err, EXIT_USER, "%s: %s; %s (--plan takes it)", n->flag, n->text, n->fix);
     }
     return true;
@@ -188,8 +188,8 @@ static bool recipe_check_shape(const Config *c, Error *err) {
 
 static void add_note(Config *c, const char *because) {
     const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
-    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n", recipe_name(c->recipe.kind),
-                whose, because);
+    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n",
+                choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
 // The last word on the recipe: one that FP8 cannot compute here becomes bf16, with a note, unless it is final; then it

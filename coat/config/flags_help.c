@@ -7,12 +7,6 @@
 
 enum { WIDEST_LINE = 80, NARROWEST_LINE = 48, TEXT_COLUMN = 28 };
 
-static void alternative_name(const char *alternatives, int index, char text[FLAG_TEXT_LENGTH]) {
-    const char *p = alternatives;
-    for (; index > 0; index--) p += strcspn(p, "|") + 1;
-    snprintf(text, FLAG_TEXT_LENGTH, "%.*s", (int)strcspn(p, "|"), p);
-}
-
 void flag_synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
     bool optional = flag->kind == FLAG_RESUME || flag->kind == FLAG_PLAN || flag->kind == FLAG_HELP;
     if (flag->kind == FLAG_BOOL)
@@ -35,7 +29,7 @@ void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENG
     case FLAG_BOOL: snprintf(text, FLAG_TEXT_LENGTH, "%s", *(const bool *)field ? "on" : "off"); break;
     case FLAG_CHOICE:
         memcpy(&number, field, sizeof number);
-        alternative_name(flag->placeholder, number, text);
+        snprintf(text, FLAG_TEXT_LENGTH, "%s", choice_name(flag->placeholder, number).text);
         break;
     case FLAG_FORMAT:
         memcpy(&number, field, sizeof number);

@@ -65,7 +65,7 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
                          "--memory-limit: %d sequence%s of %d token%s fit%s in %s, but neither so many nor fewer are a "
                          "micro-batch that --recipe %s takes with these flags: %s",
                          fits, plural(fits), c->seq_len, plural(c->seq_len), singular(fits), limit,
-                         recipe_name(c->recipe.kind), why.text);
+                         choice_name(RECIPE_NAMES, c->recipe.kind).text, why.text);
     plan_advice(c, ranks, device, (size_t)c->memory_limit, advice, sizeof advice);
     return error_set(err, EXIT_USER,
                      "--memory-limit: one sequence of %d token%s needs %s, the limit is %s%s; --plan "

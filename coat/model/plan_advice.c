@@ -77,7 +77,7 @@ static bool change(Config *c, int ranks, Change what, int level, char flag[40]) 
         const int recompute = r->recompute;
         recipe_apply(r, level == 1 ? RECIPE_BF16 : RECIPE_COAT);
         if (r->recompute < recompute) r->recompute = recompute;
-        return snprintf(flag, 40, "--precision recipe --recipe %s", recipe_name(r->kind));
+        return snprintf(flag, 40, "--precision recipe --recipe %s", choice_name(RECIPE_NAMES, r->kind).text);
     }
     case CHANGE_OFFLOAD:
         if (!mild || config_forward_only(c) || c->offload_states) return false;

@@ -66,10 +66,11 @@ static void report_recipe(const Config *c, FILE *out) {
                  r->scaling == SCALING_TOKEN ? "token" : "tensor", format_name(data), data == weights ? "" : "/",
                  data == weights ? "" : format_name(weights));
     item(out, "recipe", "%s: linear %s%s, head %s, saved %s%s, recompute %d, gradients %s, moments %s%s%s, master %s",
-         recipe_name(r->kind), r->linear == LINEAR_FP8 ? "fp8" : "bf16", first, head_name(r->head),
-         r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute, format_name(r->grads),
-         moments_name(r->moments), r->moments >= MOMENTS_FP8 ? ", second " : "",
-         r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "", master_name(r->master));
+         choice_name(RECIPE_NAMES, r->kind).text, r->linear == LINEAR_FP8 ? "fp8" : "bf16", first,
+         choice_name(HEAD_NAMES, r->head).text, r->saved == SAVED_COAT ? "coat" : "bf16", products, r->recompute,
+         format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text,
+         r->moments >= MOMENTS_FP8 ? ", second " : "", r->moments >= MOMENTS_FP8 ? format_name(r->second_moment) : "",
+         choice_name(MASTER_NAMES, r->master).text);
 }
 
 static int64_t tokens_of_step(const Report *report) {
@@ -134,8 +135,8 @@ static void report_schedule(const Report *report, FILE *out) {
     item(out, "batch", "%d x %d tokens, %" PRId64 " micro-batch%s per step%s: %s token%s per step", c->micro_batch,
          c->seq_len, accumulation, accumulation == 1 ? "" : "es", processes, count(step_tokens), plural(step_tokens));
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
-         schedule_name(schedule_falls(c) ? c->schedule : SCHEDULE_CONSTANT), c->lr, warmup, final, c->weight_decay,
-         c->grad_clip, c->seed);
+         choice_name(SCHEDULE_NAMES, schedule_falls(c) ? c->schedule : SCHEDULE_CONSTANT).text, c->lr, warmup, final,
+         c->weight_decay, c->grad_clip, c->seed);
     if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epoch%s", passes, plural(passes));
     item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),
          plural(total), epochs, done);
@@ -250,8 +251,9 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
         item(out, "model", "%d layer%s, %s, %d channel%s: %.1f M parameters", s->layers, plural(s->layers),
              heads_text(s, heads), s->channels, plural(s->channels), (double)model_parameters(s) / 1e6);
         item(out, "recipe", "%s, micro-batch %d x %d token%s, %d process%s, ZeRO %d",
-             c.recipe.precision == PRECISION_FP32 ? "everything in FP32" : recipe_name(c.recipe.kind), c.micro_batch,
-             c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
+             c.recipe.precision == PRECISION_FP32 ? "everything in FP32"
+                                                  : choice_name(RECIPE_NAMES, c.recipe.kind).text,
+             c.micro_batch, c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
         arena_report(arena, out);
         if (device == DEVICE_CUDA) report_beside(ranks, out);
         if (c.memory_limit > 0 && !config_samples_only(&c))

@@ -239,7 +239,7 @@ static void note_settings(const Run *run) {
         run_note(run, "no vocabulary file (--tokenizer FILE), so samples print token ids");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
         run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",
-                 schedule_name(c->schedule));
+                 choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 
 // --eval-only: figures on standard output.

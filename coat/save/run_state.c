@@ -10,21 +10,12 @@
 #define STATE_LIMIT (1u << 20)
 #define COUNT_LIMIT ((int64_t)1 << 53) // of steps and tokens: sums with a run's own stay far from overflowing
 
-static const char *const precision_names[] = {"recipe", "fp32"};
-static const char *const linear_names[] = {"bf16", "fp8"};
-static const char *const scaling_names[] = {"token", "tensor"};
-static const char *const saved_names[] = {"bf16", "coat"};
-static const char *const norm_input_names[] = {"saved", "residual"};
-static const char *const activation_input_names[] = {"saved", "product"};
-static const char *const examples_names[] = {"cut", "whole", "split"};
-static const char *const rounding_names[] = {"nearest", "stochastic"};
-
 // Settings of the arithmetic. Only those that matter under the others are written, so that a flag without
 // effect changes no byte.
 static void recipe_fields(JsonText *t, const Recipe *r) {
-    json_text_string(t, "precision", precision_names[r->precision]);
+    json_text_string(t, "precision", choice_name(PRECISION_NAMES, r->precision).text);
     if (r->precision == PRECISION_FP32) {
-        json_text_string(t, "moments", moments_name(r->moments));
+        json_text_string(t, "moments", choice_name(MOMENTS_NAMES, r->moments).text);
         return;
     }
     const bool fp8 = r->linear == LINEAR_FP8, coat = r->saved == SAVED_COAT;
@@ -37,15 +28,15 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     const bool first_blocks = fp8 && (r->bf16_blocks > 0 || r->centred_blocks > 0);
     // 3 has the bits of 2, and but for these blocks 2 those of 1
     const int most = first_blocks && !coat ? 2 : 1, recompute = r->recompute < most ? r->recompute : most;
-    json_text_string(t, "linear", linear_names[r->linear]);
-    json_text_string(t, "head", head_name(r->head));
-    json_text_string(t, "saved", saved_names[r->saved]);
+    json_text_string(t, "linear", choice_name(LINEAR_NAMES, r->linear).text);
+    json_text_string(t, "head", choice_name(HEAD_NAMES, r->head).text);
+    json_text_string(t, "saved", choice_name(SAVED_NAMES, r->saved).text);
     if (r->saved == SAVED_COAT) {
         json_text_int(t, "group-size", r->group_size);
-        json_text_string(t, "norm-input", norm_input_names[r->norm_input]);
-        json_text_string(t, "activation-input", activation_input_names[r->activation_input]);
+        json_text_string(t, "norm-input", choice_name(NORM_INPUT_NAMES, r->norm_input).text);
+        json_text_string(t, "activation-input", choice_name(ACTIVATION_INPUT_NAMES, r->activation_input).text);
     }
-    if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", scaling_names[r->scaling]);
+    if (r->linear == LINEAR_FP8) json_text_string(t, "scaling", choice_name(SCALING_NAMES, r->scaling).text);
     if (r->linear == LINEAR_FP8) json_text_int(t, "bf16-blocks", r->bf16_blocks);
     if (r->linear == LINEAR_FP8) json_text_int(t, "centred-blocks", r->centred_blocks);
     if (r->linear == LINEAR_FP8) json_text_string(t, "gradient-codes-data", format_name(r->gradient_codes_data));
@@ -54,13 +45,13 @@ static void recipe_fields(JsonText *t, const Recipe *r) {
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-data", r->fast_accumulation_data);
     if (r->linear == LINEAR_FP8) json_text_bool(t, "fast-accumulation-weights", r->fast_accumulation_weights);
     json_text_string(t, "grads", format_name(r->grads));
-    json_text_string(t, "moments", moments_name(r->moments));
+    json_text_string(t, "moments", choice_name(MOMENTS_NAMES, r->moments).text);
     if (r->moments == MOMENTS_FP8 || r->moments == MOMENTS_COAT) {
         json_text_string(t, "second-moment", format_name(r->second_moment));
-        json_text_string(t, "second-moment-rounding", rounding_names[r->second_moment_round]);
+        json_text_string(t, "second-moment-rounding", choice_name(ROUNDING_NAMES, r->second_moment_round).text);
     }
     if (r->moments != MOMENTS_FP32) json_text_string(t, "moments-fp32", r->moments_fp32);
-    json_text_string(t, "master", master_name(r->master));
+    json_text_string(t, "master", choice_name(MASTER_NAMES, r->master).text);
 }
 
 static void settings_fields(JsonText *t, const Config *c, int ranks) {
@@ -69,14 +60,14 @@ static void settings_fields(JsonText *t, const Config *c, int ranks) {
     json_text_int(t, "micro-batch", c->micro_batch);
     json_text_int(t, "seq-len", c->seq_len);
     json_text_int(t, "batch-tokens", config_accumulation(c, ranks) * config_micro_tokens(c) * ranks);
-    if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", examples_names[c->examples]);
+    if (c->examples != EXAMPLES_CUT) json_text_string(t, "examples", choice_name(EXAMPLES_NAMES, c->examples).text);
     if (c->documents == DOCUMENTS_APART) json_text_string(t, "documents", "apart");
     if (c->prompt_format != PROMPT_FORMAT_DATA)
         json_text_string(t, "prompt-format", prompt_format_name(c->prompt_format));
     if (c->logits_chunk) json_text_int(t, "logits-chunk", c->logits_chunk);
     json_text_float(t, "lr", c->lr);
     json_text_int(t, "warmup", c->warmup);
-    json_text_string(t, "schedule", schedule_name(c->schedule));
+    json_text_string(t, "schedule", choice_name(SCHEDULE_NAMES, c->schedule).text);
     const bool by_length = schedule_falls(c); // else it changes no rate
     if (by_length) json_text_int(t, "steps", c->steps);
     if (by_length && c->steps < 0 && c->epochs != 1) json_text_int(t, "epochs", c->epochs);

@@ -302,7 +302,7 @@ static void test_recipes(void **state) {
     accept("--plan --master none --recipe bf16 --recipe coat --moments fp8 --no-cache-transposed");
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
     assert_false(config.recipe.cache_transposed);
-    assert_string_equal(recipe_name(RECIPE_FP8_LINEAR), "fp8-linear");
+    assert_string_equal(choice_name(RECIPE_NAMES, RECIPE_FP8_LINEAR).text, "fp8-linear");
 }
 
 static void test_scaling(void **state) {
@@ -319,7 +319,7 @@ static void test_scaling(void **state) {
                  i % 2 ? "--plan --recipe %s --scaling tensor" : "--plan --scaling tensor --recipe %s", recipe);
         accept_run(line, 1);
         assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
-        assert_string_equal(recipe_name(config.recipe.kind), recipe);
+        assert_string_equal(choice_name(RECIPE_NAMES, config.recipe.kind).text, recipe);
     }
     accept("--plan --scaling token --scaling tensor"); // the last one wins
     assert_int_equal(config.recipe.scaling, SCALING_TENSOR);
