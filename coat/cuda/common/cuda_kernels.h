@@ -251,6 +251,17 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
     return total;
 }
 
+// Calls take() in one thread with the largest of what all threads of a block have.
+template <int THREADS, typename Take> __device__ static inline void block_largest(uint32_t x, Take take) {
+    __shared__ uint32_t shared[THREADS / WARP];
+    x = __reduce_max_sync(ALL_LANES, x);
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (uint32_t other : shared) x = max(x, other);
+    take(x);
+}
+
 // --- choosing a kernel --------------------------------------------------------------------------------------
 // Storage type and vector width of a kernel, as the type of an argument.
 template <typename T, int V> struct Layout {};

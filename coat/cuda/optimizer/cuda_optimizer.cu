@@ -189,13 +189,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
         largest = max(largest, update_apply<MASTER, S, G, 1>(e, scalars, at, update_load<MASTER, S, G, 1>(e, at)));
     if constexpr (MASTER != IN_VALUE) {
         if (!e.maximum) return;
-        __shared__ uint32_t shared[OPTIMIZER_THREADS / WARP];
-        largest = __reduce_max_sync(ALL_LANES, largest);
-        if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = largest;
-        __syncthreads();
-        if (threadIdx.x > 0) return;
-        for (uint32_t other : shared) largest = max(largest, other);
-        atomicMax(e.maximum, largest << 16);
+        block_largest<OPTIMIZER_THREADS>(largest, [&](uint32_t x) { atomicMax(e.maximum, x << 16); });
     }
 }
 

@@ -150,17 +150,6 @@ template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a,
     }
 }
 
-// The largest |value| of a row, from what each thread has.
-template <int THREADS> __device__ inline void store_largest(uint32_t *amax, uint32_t largest) {
-    __shared__ uint32_t shared_max[THREADS / WARP];
-    largest = __reduce_max_sync(ALL_LANES, largest);
-    if (threadIdx.x % WARP == 0) shared_max[threadIdx.x / WARP] = largest;
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (uint32_t other : shared_max) largest = max(largest, other);
-    *amax = largest;
-}
-
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                              NORMS ? NORMS_BLOCKS_PER_SM
@@ -209,7 +198,7 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                 keep(c, d);
             }
         }
-        if (a.amax) store_largest<THREADS>(a.amax + token, largest);
+        if (a.amax) block_largest<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
         if constexpr (NORMS) __syncthreads(); // what this token has left in shared memory has been read
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
