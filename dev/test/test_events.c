@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include "coat/log/events.h"
 #include "coat/log/log.h"
@@ -211,13 +210,6 @@ static void too_long_is_refused(void **state) {
     assert_int_equal(read_events(events_path(writer), events, 4), 3);
     assert_int_equal(events[2].step, 2);
     events_close(writer);
-}
-
-static void limit_files(rlim_t bytes) {
-    struct rlimit limit;
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = bytes;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 // A limit of the files' size stands for a full disk: events wait, the file has whole records at any time, and once

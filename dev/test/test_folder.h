@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,14 @@ static inline void flip_byte(const char *path, size_t at) {
     data[at] = (char)(data[at] ^ 0x10);
     write_file(path, data, size);
     free(data);
+}
+
+// A full disk, but for SIGXFSZ: files that this process writes end after so many bytes.
+static inline void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 // The error's one line must name the thing.

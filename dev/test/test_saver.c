@@ -1,7 +1,6 @@
 // Tests of checkpoints in the background (coat/save/saver.h): the files hold the state as it was handed over, a save that
 // fails is said once and leaves nothing, and the ways to wait for one wait.
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -236,13 +235,6 @@ static void test_not_finite(void **state) {
         }
         run_close(run);
     }
-}
-
-static void limit_files(rlim_t bytes) {
-    struct rlimit limit;
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = bytes;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 static int lines_of(const char *text) {
